@@ -1,0 +1,1 @@
+"""A write-ahead-log sink for Spark Structured Streaming."""

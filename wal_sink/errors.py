@@ -1,0 +1,161 @@
+"""Every way in which wal_sink stops, named by what the operator does next.
+
+One base, :class:`WalSinkError`. An error carries two texts: what happened, and the remedy. `exit_code`
+is what the command line returns for it; kinds that call for the same reaction share a code.
+Nothing here is ever swallowed: an error either stops the line (rule 21) or is retried by its kind.
+"""
+
+from __future__ import annotations
+
+
+class WalSinkError(Exception):
+    """Base of all errors of wal_sink.
+
+    :param what: what happened, naming the option, column, file or epoch.
+    :param remedy: what the reader does next, as one or more imperative sentences.
+    """
+
+    exit_code = 1
+    transient = False
+    """Whether trying the same step again, unchanged, is the remedy."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what, remedy)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  What to do: {self.remedy}" if self.remedy else self.what
+
+
+# --- 2: correct the call -------------------------------------------------------------------------
+
+
+class OptionError(WalSinkError):
+    """An option, or an argument, is missing, unknown or cannot mean anything."""
+
+    exit_code = 2
+
+
+# --- 3: correct the schema or the data -----------------------------------------------------------
+
+
+class SchemaMismatch(WalSinkError):
+    """The DataFrame does not fit the table, or the table cannot be written exactly once."""
+
+    exit_code = 3
+
+
+class InvalidRow(WalSinkError):
+    """A row that the target would refuse, found in the task, before anything is published."""
+
+    exit_code = 3
+
+
+# --- 4: wait, or see to the target or the flusher ------------------------------------------------
+
+
+class TargetUnavailable(WalSinkError):
+    """The target cannot be reached, or does not answer in time."""
+
+    exit_code = 4
+    transient = True
+
+
+class FlushTimeout(WalSinkError):
+    """What was checkpointed is not in the target yet, and the time to wait for it is over."""
+
+    exit_code = 4
+
+
+class NoFlusher(WalSinkError):
+    """Epochs wait to be flushed and no process flushes them."""
+
+    exit_code = 4
+
+
+# --- 5: find the other run -----------------------------------------------------------------------
+
+
+class Fenced(WalSinkError):
+    """A newer run of the query exists: this one is a zombie and must stop (rules 3, 5, 7)."""
+
+    exit_code = 5
+
+
+class AlreadyPublished(WalSinkError):
+    """The same run published the same epoch twice with different contents (rule 6)."""
+
+    exit_code = 5
+
+
+class WrongOwner(WalSinkError):
+    """The checkpoint, the log and the ledger row do not belong together (rule 1)."""
+
+    exit_code = 5
+
+
+class NotRegistered(WalSinkError):
+    """The run has no ticket: it was started where `wal_sink.register` was not listening (rule 2)."""
+
+    exit_code = 5
+
+
+# --- 6: see to the log or the checkpoint ---------------------------------------------------------
+
+
+class MissingManifest(WalSinkError):
+    """A checkpointed epoch has no manifest; it is never taken for an empty one (rule 12)."""
+
+    exit_code = 6
+
+
+class MissingSegment(WalSinkError):
+    """A manifest names a segment that is gone while the ledger says it is needed (rule 20)."""
+
+    exit_code = 6
+
+
+class SegmentNotVisible(WalSinkError):
+    """`commit()` does not see a segment that a task wrote: the log is not shared."""
+
+    exit_code = 6
+
+
+class CorruptLog(WalSinkError):
+    """An object of the log is not what was written, or is written by a newer version."""
+
+    exit_code = 6
+
+
+class CheckpointNotVisible(WalSinkError):
+    """The query's checkpoint cannot be read where the sink looks for it (rule 0)."""
+
+    exit_code = 6
+
+
+class UnknownOffsetsFormat(WalSinkError):
+    """Spark wrote an offsets file in a format that this version does not know (rule 5)."""
+
+    exit_code = 6
+
+
+# --- 7: decide which history is right ------------------------------------------------------------
+
+
+class Diverged(WalSinkError):
+    """Under one epoch id there are two different histories (rules 5 and 18)."""
+
+    exit_code = 7
+
+
+class LedgerBehindLog(WalSinkError):
+    """The ledger knows less than the log: a restored backup or a truncated table (rules 13, 19)."""
+
+    exit_code = 7
+
+
+class LedgerShadowed(WalSinkError):
+    """An acknowledged update of the ledger is not there when read (rule 16)."""
+
+    exit_code = 7

@@ -1,0 +1,80 @@
+"""Every path of the log is made and parsed here. Paths are relative to `<wal.location>/<query id>`."""
+
+from __future__ import annotations
+
+import re
+
+from wal_sink.manifest import Attempt
+
+LOG = "log.json"
+FLUSHER = "flusher.json"
+PLANS = "plans/"
+TICKETS = "tickets/"
+RUNS = "runs/"
+MANIFESTS = "manifests/"
+SEGMENTS = "segments/"
+FLUSHED = "flushed/"
+
+_MANIFEST = re.compile(r"manifests/(\d{20})-(\d{6,})\.json")
+_SEGMENT = re.compile(r"segments/(\d{20})/[^/]+\.arrow")
+_RUN = re.compile(r"runs/(\d{6,})\.json")
+_FLUSHED = re.compile(r"flushed/(\d{20})\.json")
+
+
+def plan(key: str) -> str:
+    """Path of a plan."""
+    return f"{PLANS}{key}.json"
+
+
+def ticket(run_id: str) -> str:
+    """Path of a run's ticket."""
+    return f"{TICKETS}{run_id}.json"
+
+
+def run(generation: int) -> str:
+    """Path of the claim of a generation."""
+    return f"{RUNS}{generation:06}.json"
+
+
+def manifest(attempt: Attempt) -> str:
+    """Path of a manifest."""
+    return f"{MANIFESTS}{attempt.epoch:020}-{attempt.generation:06}.json"
+
+
+def segment_folder(epoch: int) -> str:
+    """Folder of an epoch's segments, of all attempts."""
+    return f"{SEGMENTS}{epoch:020}/"
+
+
+def segment(epoch: int, partition: int, task_attempt: int, unique: str) -> str:
+    """Path of a segment; `unique` keeps attempts of one task apart, whatever Spark numbers them."""
+    return f"{segment_folder(epoch)}{partition:06}-{task_attempt}-{unique}.arrow"
+
+
+def flushed(epoch: int) -> str:
+    """Path of the record of a flushed epoch."""
+    return f"{FLUSHED}{epoch:020}.json"
+
+
+def parse_manifest(path: str) -> Attempt | None:
+    """Inverse of `manifest`; None for any other path."""
+    match = _MANIFEST.fullmatch(path)
+    return Attempt(int(match[1]), int(match[2])) if match else None
+
+
+def parse_run(path: str) -> int | None:
+    """Inverse of `run`; None for any other path."""
+    match = _RUN.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def parse_flushed(path: str) -> int | None:
+    """Inverse of `flushed`; None for any other path."""
+    match = _FLUSHED.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def parse_segment_epoch(path: str) -> int | None:
+    """Epoch of a segment's path; None for any other path."""
+    match = _SEGMENT.fullmatch(path)
+    return int(match[1]) if match else None

@@ -1,0 +1,127 @@
+"""Every option of the sink itself, declared once; a target declares its own the same way.
+
+An option is a field of a frozen struct: its name there (`rename`), type, default, and a description,
+which is what `describe` prints and errors quote. Values arrive as strings, because Spark passes
+strings; msgspec converts and validates them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from wal_sink.errors import OptionError
+
+_SPARK = ("checkpointLocation", "queryName", "path")
+"""Spark puts its own options into ours."""
+
+SECRET = {"secret": True}
+"""`extra` of an option whose value never leaves memory."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every struct that declares options; shows no secret when printed."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({public(self)})"
+
+
+class SinkOptions(Options, frozen=True, kw_only=True):
+    """Options of the sink, whatever the target."""
+
+    checkpoint: Annotated[
+        str,
+        Meta(min_length=1, description="Spark's checkpoint; its query id is the sink's identity"),
+    ] = msgspec.field(name="checkpointLocation")
+    wal_location: Annotated[
+        str,
+        Meta(description="URL of the log; default: the folder wal_sink inside the checkpoint"),
+    ] = msgspec.field(name="wal.location", default="")
+    compression: Annotated[
+        Literal["lz4", "zstd", "none"], Meta(description="how segments are compressed")
+    ] = msgspec.field(name="wal.compression", default="lz4")
+    target: Annotated[str, Meta(description="name of a registered target, or module:Class")] = (
+        msgspec.field(name="target", default="cassandra")
+    )
+
+
+S = TypeVar("S", bound=Options)
+
+
+def names(*declared: type[Options]) -> list[str]:
+    """Return the names of all options that the structs declare, as a user writes them."""
+    return [field.encode_name for struct in declared for field in msgspec.structs.fields(struct)]
+
+
+def parse(raw: Mapping[str, str], struct: type[S]) -> S:
+    """Make the `struct` of the options in `raw` that it declares; names are case-insensitive.
+
+    :raises OptionError: a required option is missing, or a value is not of the option's type.
+    """
+    declared = {name.lower(): name for name in names(struct)}
+    mine = {declared[key.lower()]: value for key, value in raw.items() if key.lower() in declared}
+    for field in msgspec.structs.fields(struct):
+        if field.required and not mine.get(field.encode_name, "").strip():
+            raise OptionError(
+                f"Option {field.encode_name} is missing.",
+                f'Add .option("{field.encode_name}", …): {_description(field)}.',
+            )
+    try:
+        return msgspec.convert(mine, struct, strict=False)
+    except msgspec.ValidationError as error:
+        name = str(error).rpartition("$.")[2].rstrip("`")
+        known = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+        field = known.get(name)
+        raise OptionError(
+            f"Option {name} has a value that does not fit: {str(error).partition(' - at')[0]}.",
+            f"{name}: {_description(field)}." if field else "Correct the value.",
+        ) from error
+
+
+def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
+    """Refuse every option in `raw` that nobody declares.
+
+    :raises OptionError: naming the option and the nearest known one.
+    """
+    by_lower = {name.lower(): name for name in (*known, *_SPARK)}
+    for key in raw:
+        if key.lower() not in by_lower:
+            near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.5)
+            raise OptionError(
+                f"Unknown option {key}.",
+                f"Did you mean {by_lower[near[0]]}?"
+                if near
+                else f"Known options: {', '.join(sorted(by_lower.values()))}.",
+            )
+
+
+def public(options: Options) -> dict[str, str]:
+    """Return the options as strings by name, without the secret ones and without those not given."""
+    return {
+        field.encode_name: str(value)
+        for field in msgspec.structs.fields(options)
+        if (value := getattr(options, field.name)) not in (None, "") and not is_secret(field)
+    }
+
+
+def is_secret(field: msgspec.structs.FieldInfo) -> bool:
+    """Whether the option's value must not be written anywhere."""
+    return bool(_meta(field).get("secret"))
+
+
+def _meta(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
+    return dict(getattr(msgspec.inspect.type_info(field.type), "extra", None) or {})
+
+
+def _description(field: msgspec.structs.FieldInfo) -> str:
+    info = msgspec.inspect.type_info(field.type)
+    schema = getattr(info, "extra_json_schema", None) or {}
+    text = str(schema.get("description", field.encode_name))
+    inner = info.type if isinstance(info, msgspec.inspect.Metadata) else info
+    if isinstance(inner, msgspec.inspect.LiteralType):
+        text += f"; one of {', '.join(map(str, inner.values))}"
+    return text

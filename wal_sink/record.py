@@ -1,0 +1,52 @@
+"""The JSON form of what the log holds: versioned, strict to read, the same bytes for the same value."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Self
+
+import msgspec
+
+from wal_sink.errors import CorruptLog
+
+FORMAT = 1
+"""Version of every JSON object in the log. Raise it when a reader of today would misread tomorrow's."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of the log. Unknown fields are ignored when read, a higher `format` is refused."""
+
+    format: int = FORMAT
+
+    def to_json(self) -> bytes:
+        """Encode as indented JSON: the log is read by people at 3 a.m."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Self:
+        """Decode `data`, read from the path `where`.
+
+        :raises CorruptLog: not JSON, a field is missing or of the wrong type, or a newer format.
+        """
+        try:
+            version = msgspec.json.decode(data, type=_Versioned).format
+            if version > FORMAT:
+                raise CorruptLog(
+                    f"{where} has format {version}, this version of wal_sink knows {FORMAT}",
+                    "Flush with the newer version of wal_sink that wrote it, or upgrade this one.",
+                )
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise CorruptLog(
+                f"{where} cannot be read as {cls.__name__}: {error}",
+                "Restore the file from a copy. Do not delete it: what it names may be unflushed.",
+            ) from error
+
+
+class _Versioned(msgspec.Struct):
+    format: int
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 of `data` in hexadecimal, the same that `sha256sum` prints."""
+    return hashlib.sha256(data).hexdigest()

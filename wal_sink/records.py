@@ -1,0 +1,74 @@
+"""The small JSON objects of the log: who owns it, who may publish, what is flushed, who flushes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wal_sink.record import Record
+
+
+class LogIdentity(Record, frozen=True, kw_only=True):
+    """`log.json`: ties the log to one checkpoint; created once, with the first publish (rule 1)."""
+
+    log_id: str
+    checkpoint: str
+    """URL of the query's checkpoint."""
+    first_epoch: int
+    """The first epoch this sink was given; from here on every epoch has a manifest (rule 12)."""
+
+
+class Ticket(Record, frozen=True, kw_only=True):
+    """`tickets/<run id>.json`: what a run saw before Spark read the checkpoint (rule 2)."""
+
+    run_id: str
+    generation: int
+    """The highest generation claimed at that moment, 0 for none."""
+
+
+class Claim(Record, frozen=True, kw_only=True):
+    """`runs/<generation>.json`: the run that owns a generation (rule 3)."""
+
+    run_id: str
+    options: dict[str, str]
+    """The sink's options as the run had them, without secrets."""
+
+
+class FlushedEpoch(Record, frozen=True, kw_only=True):
+    """`flushed/<epoch>.json`: what was delivered. The newest one is the flushed mark of the log (rule 17)."""
+
+    epoch: int
+    generation: int
+    manifest: str
+    """Path that the manifest had."""
+    offsets_digest: str
+    rows: int
+    bytes: int
+    base_us: int
+    """Write timestamp of row 0, microseconds since 1970."""
+    published_us: int
+    begun_us: int
+    recorded_us: int
+    """Clock of the flusher when it wrote this file, after the ledger said finished."""
+
+
+class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """An error as the flusher met it."""
+
+    kind: str
+    """Name of the class in `wal_sink.errors`."""
+    what: str
+    remedy: str
+    epoch: int | None = None
+    at_us: int
+    transient: bool
+    """True: the flusher goes on trying. False: the line is stopped until somebody acts."""
+
+
+class FlusherReport(Record, frozen=True, kw_only=True):
+    """`flusher.json`: hints for people and for `await_flushed`; no decision of the protocol reads it."""
+
+    flusher: str
+    """`<host>:<pid>` of the process that flushes."""
+    doing: str
+    heartbeat_us: int
+    error: ErrorReport | None = None

@@ -1,0 +1,1 @@
+"""Databases that rows are flushed to: the interface, the registry, and Cassandra."""

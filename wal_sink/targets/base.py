@@ -1,0 +1,258 @@
+"""What a database has to offer to be a target: the reusable half of the sink.
+
+A target is asked three things, in three places:
+
+========  ====================================  ==============================================
+method    where                                 may connect
+========  ====================================  ==============================================
+plan      planner worker, first start only      yes: compares the DataFrame with the table
+check     every task, before publishing         no: works from the plan alone
+connect   the flusher                           yes: rows and the ledger
+========  ====================================  ==============================================
+
+The **ledger** is one row per query that says how far the target is. The flusher moves it by two
+conditional updates per window, `begin` and `finish`, and writes rows only in between. What makes
+that exactly-once is argued in `wal_sink.protocol`; what a target owes for it is stated here, and is
+what `wal_sink.testing.target_contract` checks:
+
+1. `flushed()` is linearizable: it sees every conditional update that was acknowledged before.
+2. `begin` and `finish` take effect at most once, and only from the state that they name.
+3. `write` is idempotent: the same slice written again, at any later time, changes nothing.
+4. Of two writes to one cell the one with the higher timestamp stays, in whichever order they arrive.
+5. When `write` returns, its rows survive the crash of the target's processes.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import msgspec
+import pyarrow as pa
+
+from wal_sink.options import Options
+from wal_sink.record import Record
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """One column of the DataFrame and the column of the target that it goes to."""
+
+    name: str
+    source: str
+    """Arrow type in the DataFrame, as `str(pyarrow.DataType)`, timestamps in UTC."""
+    type: str
+    """Type in the target, in the target's words."""
+    role: Literal["partition", "clustering", "static", "regular"]
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    """`plans/<key>.json`: what was agreed with the target, as plain data; immutable.
+
+    While it is there a query starts and runs without a connection.
+    """
+
+    key: str
+    target: str
+    table: str
+    """Qualified and quoted as the target writes it."""
+    columns: tuple[Column, ...]
+    """In the order of the DataFrame."""
+    details: dict[str, str] = msgspec.field(default_factory=dict)
+    """What else the target wants to remember."""
+
+
+class BegunEpoch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The decision about one epoch: which attempt is flushed and with which timestamps (rule 14)."""
+
+    epoch: int
+    generation: int
+    manifest: str
+    """Path of the manifest."""
+    digest: str
+    """Digest of the manifest's file: the decision is about these bytes."""
+    offsets_digest: str
+    base_us: int
+    """Write timestamp of row 0; row i has `base_us + i` (rule 15)."""
+    rows: int
+    bytes: int
+    published_us: int
+
+    @property
+    def last_us(self) -> int:
+        """The last write timestamp that belongs to the epoch; an empty one uses up its base."""
+        return self.base_us + max(self.rows, 1) - 1
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The epochs that are begun and finished together, contiguous and ascending (rule 10)."""
+
+    nonce: str
+    begun_us: int
+    epochs: tuple[BegunEpoch, ...]
+
+    @property
+    def first(self) -> int:
+        """The first epoch."""
+        return self.epochs[0].epoch
+
+    @property
+    def last(self) -> int:
+        """The last epoch."""
+        return self.epochs[-1].epoch
+
+    @property
+    def last_us(self) -> int:
+        """The last write timestamp of the window."""
+        return self.epochs[-1].last_us
+
+    def to_text(self) -> str:
+        """JSON for the ledger; equal windows have equal texts, which the conditional updates compare."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Inverse of `to_text`.
+
+        :raises msgspec.DecodeError: the text is not a window, or one of a newer version.
+        """
+        return msgspec.json.decode(text, type=cls)
+
+
+class Owner(NamedTuple):
+    """Whom a ledger row belongs to (rule 1)."""
+
+    query_id: str
+    log_id: str
+    checkpoint: str
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """The ledger row of one query."""
+
+    log_id: str
+    checkpoint: str
+    flushed: int
+    """Every epoch up to this one is in the target; first epoch - 1 for none."""
+    last_us: int
+    """The highest write timestamp used so far, 0 for none."""
+    begun: Window | None
+    """What is being flushed: whoever comes next finishes exactly this (rule 10)."""
+    last: Window | None
+    """What was flushed last; enough to write its `flushed/` record (rule 17)."""
+
+
+class Outcome(enum.Enum):
+    """What became of a conditional update."""
+
+    APPLIED = "applied"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    """The answer was lost; only a read can tell."""
+
+
+class Slice(NamedTuple):
+    """Consecutive rows of one epoch."""
+
+    epoch: int
+    batch: pa.RecordBatch
+    """Columns as `check` returned them."""
+    first_us: int
+    """Write timestamp of row 0 of the batch; row i has `first_us + i`."""
+
+
+Kind = Literal["retry", "throttle", "fatal"]
+
+
+class Session(ABC):
+    """A connection that flushes for one query. Used by one thread at a time."""
+
+    @abstractmethod
+    def flushed(self) -> Mark | None:
+        """Read the ledger row, linearizably; None when there is none."""
+
+    @abstractmethod
+    def create(self, flushed: int) -> None:
+        """Create the ledger row at `flushed`, with nothing begun, unless there is a row already.
+
+        The outcome is not reported: whoever needs it reads (rule 9).
+        """
+
+    @abstractmethod
+    def begin(self, window: Window) -> Outcome:
+        """Set `begun = window` if `flushed = window.first - 1` and nothing is begun."""
+
+    @abstractmethod
+    def write(self, plan: Plan, rows: Slice) -> None:
+        """Write rows; return when all of them are acknowledged.
+
+        The first time it sees a plan it compares it with the live table.
+
+        :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises Exception: anything else, for `Target.classify`. Some of the rows may be written.
+        """
+
+    @abstractmethod
+    def finish(self, window: Window) -> Outcome:
+        """Set `flushed`, `last_us`, `last = window`, nothing begun, if `begun = window` exactly."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the connection. Idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Target(ABC):
+    """A database, described by options. Pickles; constructing it does no I/O."""
+
+    name: ClassVar[str]
+    options_type: ClassVar[type[Options]]
+    """The options that this target declares, see `wal_sink.options`."""
+
+    @abstractmethod
+    def __init__(self, options: Any) -> None:
+        """:param options: an instance of `options_type`."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> Mapping[str, str]:
+        """The options that shape statements: together with the schema they make the plan's key."""
+
+    @abstractmethod
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Connect, compare `schema` with the table, see that the ledger can be kept.
+
+        :raises SchemaMismatch: the DataFrame does not fit, or the table cannot be written exactly once.
+        :raises TargetUnavailable: no connection.
+        :raises OptionError: the options do not fit the target.
+        """
+
+    @abstractmethod
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Cast `batch` to what `write` takes; never connects.
+
+        :raises InvalidRow: a row that the target would refuse, naming column and remedy.
+        """
+
+    @abstractmethod
+    def connect(self, owner: Owner) -> Session:
+        """Connect for flushing.
+
+        :raises TargetUnavailable: no connection.
+        """
+
+    @abstractmethod
+    def classify(self, error: Exception) -> Kind:
+        """Say whether to try again at once, to slow down first, or to stop the line."""
