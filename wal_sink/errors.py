@@ -52,6 +52,12 @@ class InvalidRow(WalSinkError):
     exit_code = 3
 
 
+class TargetRefused(WalSinkError):
+    """The target refuses a statement, and would refuse it again."""
+
+    exit_code = 3
+
+
 # --- 4: wait, or see to the target or the flusher ------------------------------------------------
 
 
@@ -126,6 +132,13 @@ class CorruptLog(WalSinkError):
     """An object of the log is not what was written, or is written by a newer version."""
 
     exit_code = 6
+
+
+class LogUnavailable(WalSinkError):
+    """The store of the log, or of the checkpoint, answers with an error."""
+
+    exit_code = 6
+    transient = True
 
 
 class CheckpointNotVisible(WalSinkError):

@@ -73,12 +73,11 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
     try:
         return msgspec.convert(mine, struct, strict=False)
     except msgspec.ValidationError as error:
-        name = str(error).rpartition("$.")[2].rstrip("`")
-        known = {field.encode_name: field for field in msgspec.structs.fields(struct)}
-        field = known.get(name)
+        problem, _, place = str(error).rstrip("`").partition(" - at `$.")
+        described = {f.encode_name: _description(f) for f in msgspec.structs.fields(struct)}
         raise OptionError(
-            f"Option {name} has a value that does not fit: {str(error).partition(' - at')[0]}.",
-            f"{name}: {_description(field)}." if field else "Correct the value.",
+            f"Option {place} has a value that does not fit: {problem}.",
+            f"{place}: {described.get(place, 'correct the value')}.",
         ) from error
 
 

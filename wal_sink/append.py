@@ -1,0 +1,69 @@
+"""What a task does: check its rows and append them to the log as a segment (step 2).
+
+Durable afterwards: one segment that nothing refers to yet. If this attempt loses or the epoch is
+run again, it is an orphan; only `publish` makes it part of an epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable
+
+import msgspec
+import pyarrow as pa
+
+from state_backends import StateBackend
+from wal_sink import layout
+from wal_sink.manifest import SegmentRef
+from wal_sink.segment import Compression, SegmentWriter
+
+
+class Appended(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task tells the driver: whose work it did and which segments it left (rule 4)."""
+
+    query_id: str
+    run_id: str
+    epoch: int
+    segments: tuple[SegmentRef, ...]
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose work a task does, as Spark says it."""
+
+    query_id: str
+    run_id: str
+    epoch: int
+    partition: int
+    attempt: int
+
+
+def append(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    task: Task,
+    backend: StateBackend,
+    check: Callable[[pa.RecordBatch], pa.RecordBatch],
+    compression: Compression,
+) -> Appended:
+    """Stream `batches` through `check` into a segment; no segment when there are no rows.
+
+    When anything raises, the segment is discarded: Spark offers no hook for a failed attempt.
+
+    :raises InvalidRow: from `check`; nothing of the epoch is published then.
+    """
+    path = layout.segment(task.epoch, task.partition, task.attempt, uuid.uuid4().hex)
+    segments: tuple[SegmentRef, ...] = ()
+    with contextlib.ExitStack() as stack:
+        writer: SegmentWriter | None = None
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            checked = check(batch)
+            if writer is None:
+                output = stack.enter_context(backend.open_output(path))
+                writer = SegmentWriter(output, checked.schema, compression)
+            writer.write(checked)
+        if writer is not None:
+            segments = (writer.close(path),)
+    return Appended(query_id=task.query_id, run_id=task.run_id, epoch=task.epoch, segments=segments)

@@ -1,0 +1,96 @@
+"""Spark's checkpoint of a query, read only. It alone says what is checkpointed (rule 8)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+from state_backends import StateBackend
+from wal_sink.errors import CheckpointNotVisible, UnknownOffsetsFormat
+from wal_sink.record import digest
+
+
+class Offsets(NamedTuple):
+    """Which part of the sources an epoch covers."""
+
+    text: str
+    """The whole file."""
+    digest: str
+    """Of the sources' offsets alone; the batch's time and watermark, line two, may differ."""
+
+
+class Checkpoint:
+    """A checkpoint folder.
+
+    :param backend: a state backend whose root is that folder.
+    """
+
+    def __init__(self, backend: StateBackend) -> None:
+        self._backend = backend
+
+    @property
+    def url(self) -> str:
+        """Where it is; absolute."""
+        return self._backend.url
+
+    def query_id(self) -> str:
+        """Read the query's id from `metadata`.
+
+        :raises CheckpointNotVisible: there is no readable `metadata` here.
+        """
+        try:
+            return str(json.loads(self._backend.read("metadata"))["id"])
+        except (FileNotFoundError, ValueError, KeyError) as error:
+            raise CheckpointNotVisible(
+                f"No query id can be read from {self.url}/metadata ({type(error).__name__})",
+                "Give checkpointLocation as a location that the driver and this process share.",
+            ) from error
+
+    def last_commit(self) -> int:
+        """Return the highest checkpointed epoch, -1 for none.
+
+        Every epoch up to it is checkpointed: Spark purges old files. A file that is empty or torn does
+        not count; Spark would run its epoch again.
+        """
+        names = (path.rpartition("/")[2] for path in self._backend.list("commits/"))
+        for epoch in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
+            try:
+                if _well_formed(self._backend.read(f"commits/{epoch}")):
+                    return epoch
+            except FileNotFoundError:
+                continue  # purged since it was listed
+        return -1
+
+    def offsets(self, epoch: int) -> Offsets:
+        """Read `offsets/<epoch>`.
+
+        :raises CheckpointNotVisible: the file is not there.
+        :raises UnknownOffsetsFormat: its version is not `v1`.
+        """
+        path = f"{self.url}/offsets/{epoch}"
+        try:
+            text = self._backend.read(f"offsets/{epoch}").decode()
+        except FileNotFoundError as error:
+            raise CheckpointNotVisible(
+                f"{path} is not there although Spark is committing epoch {epoch}",
+                "Give checkpointLocation as a location that the driver and this process share.",
+            ) from error
+        version, *lines = text.split("\n")
+        if version != "v1":
+            raise UnknownOffsetsFormat(
+                f"{path} has the version {version!r}, this version of wal_sink knows 'v1'",
+                "Upgrade wal_sink, or run the query with a Spark version that it is tested with.",
+            )
+        return Offsets(text, digest("\n".join(lines[1:]).encode()))
+
+
+def _well_formed(commit: bytes) -> bool:
+    version, _, body = commit.partition(b"\n")
+    if not re.fullmatch(rb"v\d+", version):
+        return False
+    try:
+        json.loads(body.partition(b"\n")[0])
+    except ValueError:
+        return False
+    return True

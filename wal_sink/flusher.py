@@ -1,0 +1,328 @@
+"""Executes the protocol's steps: brings checkpointed epochs into the target, in order.
+
+`run_once` looks, lets `protocol.next_step` decide, and does that one step. It can be interrupted at any
+point and repeated by anyone: what is durable decides where it goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+
+from state_backends import StateBackendError
+from wal_sink import layout
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.errors import (
+    CorruptLog,
+    LogUnavailable,
+    MissingSegment,
+    TargetRefused,
+    TargetUnavailable,
+    WalSinkError,
+    WrongOwner,
+)
+from wal_sink.log import Log
+from wal_sink.manifest import Attempt, Manifest
+from wal_sink.protocol import (
+    Begin,
+    CreateLedger,
+    LookAgain,
+    RecordFlushed,
+    Rest,
+    Resume,
+    Step,
+    Trim,
+    View,
+    after_finish,
+    is_mine,
+    missing_manifest,
+    next_step,
+    plan_window,
+    resting,
+)
+from wal_sink.records import FlushedEpoch
+from wal_sink.segment import read_segment
+from wal_sink.targets.base import (
+    BegunEpoch,
+    Mark,
+    Outcome,
+    Owner,
+    Plan,
+    Session,
+    Slice,
+    Target,
+    Window,
+)
+from wal_sink.trim import sweep, trim
+
+logger = logging.getLogger(__name__)
+
+_LEDGER_LOOK_US = 1_000_000
+"""How old the last look at the ledger may be before the next slice (rule 15)."""
+
+_FINISH_TRIES = 5
+
+
+class _GoneError(Exception):
+    """A file of a begun epoch is not there; the ledger tells whether it is still needed."""
+
+
+class Flusher:
+    """Flushes one query. One thread at a time; any number of flushers may act on one query.
+
+    :param clock_us: microseconds since 1970.
+    :param say: told what the flusher does, before it does it.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        checkpoint: Checkpoint,
+        target: Target,
+        *,
+        query_id: str,
+        clock_us: Callable[[], int],
+        say: Callable[[str, int | None], None] = lambda _doing, _epoch: None,
+    ) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._target = target
+        self._query_id = query_id
+        self._clock_us = clock_us
+        self._say = say
+        self._session: Session | None = None
+        self._owner = Owner(query_id, "", checkpoint.url)
+        self._looked_us = 0
+        self._swept = False
+
+    def run_once(self) -> Step:
+        """Look, decide, do one step; return it. A `Rest` means that there is nothing to do now.
+
+        :raises WalSinkError: the line stops here; calling again takes up the same step.
+        """
+        try:
+            if not self._swept:
+                sweep(self._log)
+                self._swept = True
+            view = self._look()
+            step = next_step(view, self._owner)
+            self._do(step, view)
+        except (OSError, StateBackendError) as error:
+            raise LogUnavailable(
+                f"The log or the checkpoint cannot be used: {error!r}",
+                f"See to {self._log.url} and {self._checkpoint.url}; the flush goes on by itself.",
+            ) from error
+        return step
+
+    def close(self) -> None:
+        """Release the connection to the target. The flusher can go on; it connects again."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # --- look -------------------------------------------------------------------------------------
+
+    def _look(self) -> View:
+        """Read everything afresh, in the order of rule 9: `commits/` first, manifests last."""
+        checkpointed = self._checkpoint.last_commit()
+        if (found := self._checkpoint.query_id()) != self._query_id:
+            raise WrongOwner(
+                f"{self._checkpoint.url} is now the checkpoint of query {found}, not of {self._query_id}",
+                "The checkpoint was deleted and made anew. Its new query has a log of its own; what the"
+                f" old one left in {self._log.url} can be deleted.",
+            )
+        recorded = self._log.newest_flushed()
+        identity = self._log.identity()
+        mark = None
+        if identity is not None:
+            if identity.checkpoint != self._checkpoint.url:
+                raise WrongOwner(
+                    f"{self._log.url} belongs to the checkpoint {identity.checkpoint}, not to"
+                    f" {self._checkpoint.url}",
+                    "A copied checkpoint must not flush: start the copy with a new checkpoint.",
+                )
+            self._owner = Owner(self._query_id, identity.log_id, identity.checkpoint)
+        if resting(checkpointed, recorded, identity) is None:
+            mark = self._read_ledger()
+        return View(checkpointed, recorded, identity, mark, self._log.attempts())
+
+    def _read_ledger(self) -> Mark | None:
+        with self._target_errors():
+            mark = self._connected().flushed()
+        self._looked_us = self._clock_us()
+        return mark
+
+    def _connected(self) -> Session:
+        if self._session is None:
+            self._say("connecting", None)
+            self._session = self._target.connect(self._owner)
+        return self._session
+
+    # --- do ---------------------------------------------------------------------------------------
+
+    def _do(self, step: Step, view: View) -> None:
+        match step:
+            case Rest(why, odd):
+                self._say(why, None)
+                if odd:
+                    logger.warning("%s: %s", self._checkpoint.url, why)
+            case CreateLedger(flushed):
+                with self._target_errors():
+                    self._connected().create(flushed)
+            case RecordFlushed(window):
+                self._record(window)
+            case Trim(epoch):
+                self._say("trimming", epoch)
+                trim(self._log, epoch)
+            case Resume(window):
+                logger.info("resuming epochs %d to %d", window.first, window.last)
+                self._flush(window)
+            case Begin(attempts):
+                assert view.mark is not None
+                self._begin(attempts, view.mark)
+            case LookAgain(epoch):
+                missing_manifest(epoch, self._read_ledger())
+
+    def _begin(self, attempts: tuple[Attempt, ...], mark: Mark) -> None:
+        """Begin at `mark`; should the ledger have moved on since, the conditional update refuses."""
+        self._say("beginning", attempts[0].epoch)
+        manifests = []
+        for attempt in attempts:
+            found = self._log.manifest(attempt)
+            if found is None:
+                missing_manifest(attempt.epoch, self._read_ledger())
+                return
+            manifests.append((found[0], layout.manifest(attempt), found[1]))
+        window = plan_window(manifests, mark, self._clock_us(), uuid.uuid4().hex)
+        with self._target_errors():
+            outcome = self._connected().begin(window)
+        read_back = None if outcome is Outcome.APPLIED else self._read_ledger()
+        if is_mine(outcome, window, read_back):
+            self._flush(window)
+
+    def _flush(self, window: Window) -> None:
+        """Write what is begun, finish, record, trim. Every line may be the last: `Resume` follows."""
+        if not all(self._write(epoch, window) for epoch in window.epochs):
+            return
+        self._finish(window)
+        self._record(window)
+        for epoch in window.epochs:
+            trim(self._log, epoch.epoch)
+
+    def _write(self, begun: BegunEpoch, window: Window) -> bool:
+        """Write an epoch's rows; False when another flusher has finished the window meanwhile."""
+        sent = 0
+        try:
+            manifest = self._begun_manifest(begun)
+            self._say("writing", begun.epoch)
+            for rows in self._slices(manifest, begun):
+                if self._overtaken(window):
+                    return False
+                with self._target_errors():
+                    self._connected().write(self._plan(manifest), rows)
+                sent += rows.batch.num_rows
+                self._say("writing", begun.epoch)
+        except _GoneError as gone:
+            mark = self._read_ledger()
+            if mark is not None and mark.flushed >= window.last:  # rule 20
+                return False
+            raise MissingSegment(
+                f"Epoch {begun.epoch} needs {gone}, which is gone from {self._log.url}",
+                "Restore the file from a copy of the log. The epoch is begun: nothing else can take"
+                " its place.",
+            ) from gone
+        if sent != begun.rows:
+            raise CorruptLog(
+                f"The segments of epoch {begun.epoch} hold {sent} rows, its manifest says {begun.rows}",
+                "Restore the log from a copy.",
+            )
+        return True
+
+    def _slices(self, manifest: Manifest, begun: BegunEpoch) -> Iterator[Slice]:
+        """Rows in their order, each with its place in the epoch's timestamps (rule 15)."""
+        first_us = begun.base_us
+        for segment in manifest.segments:
+            try:
+                for batch in read_segment(self._log.backend, segment):
+                    yield Slice(begun.epoch, batch, first_us)
+                    first_us += batch.num_rows
+            except FileNotFoundError as error:
+                raise _GoneError(segment.path) from error
+
+    def _begun_manifest(self, begun: BegunEpoch) -> Manifest:
+        """Read the manifest that was begun, and see that it is that one to the byte."""
+        found = self._log.manifest(Attempt(begun.epoch, begun.generation))
+        if found is None:
+            raise _GoneError(begun.manifest)
+        manifest, digest = found
+        if digest != begun.digest:
+            raise CorruptLog(
+                f"{self._log.url}/{begun.manifest} has changed since the ledger began its epoch",
+                "Restore the file from a copy; manifests are never edited.",
+            )
+        return manifest
+
+    def _plan(self, manifest: Manifest) -> Plan:
+        plan = self._log.plan(manifest.plan)
+        if plan is None:
+            raise CorruptLog(
+                f"Epoch {manifest.epoch} was checked against the plan {manifest.plan}, which is gone",
+                f"Restore {self._log.url}/{layout.plan(manifest.plan)} from a copy of the log.",
+            )
+        return plan
+
+    def _overtaken(self, window: Window) -> bool:
+        """Rule 15: whether the window is finished already; asked between slices, not more than needed."""
+        if self._clock_us() - self._looked_us < _LEDGER_LOOK_US:
+            return False
+        mark = self._read_ledger()
+        return mark is not None and mark.flushed >= window.last
+
+    def _finish(self, window: Window) -> None:
+        """Move the mark (rule 16)."""
+        self._say("finishing", window.last)
+        for _ in range(_FINISH_TRIES):
+            with self._target_errors():
+                outcome = self._connected().finish(window)
+            if after_finish(outcome, window, self._read_ledger()) == "finished":
+                return
+        raise TargetUnavailable(f"The ledger did not accept the end of epoch {window.last}")
+
+    def _record(self, window: Window) -> None:
+        """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
+        for begun in window.epochs:
+            self._log.record_flushed(
+                FlushedEpoch(
+                    epoch=begun.epoch,
+                    generation=begun.generation,
+                    manifest=begun.manifest,
+                    offsets_digest=begun.offsets_digest,
+                    rows=begun.rows,
+                    bytes=begun.bytes,
+                    base_us=begun.base_us,
+                    published_us=begun.published_us,
+                    begun_us=window.begun_us,
+                    recorded_us=self._clock_us(),
+                )
+            )
+            logger.info("epoch %d of query %s is flushed", begun.epoch, self._query_id)
+
+    @contextlib.contextmanager
+    def _target_errors(self) -> Iterator[None]:
+        """Give the target's own exceptions a kind: worth another try, or the end of the line."""
+        try:
+            yield
+        except WalSinkError:
+            raise
+        except Exception as error:
+            if self._target.classify(error) == "fatal":
+                raise TargetRefused(
+                    f"The target refused for good: {type(error).__name__}: {error}",
+                    "Repair the target; the flush goes on by itself.",
+                ) from error
+            raise TargetUnavailable(
+                f"The target does not answer: {type(error).__name__}: {error}",
+                "Nothing, if this is an outage: the flush goes on by itself when it is over.",
+            ) from error

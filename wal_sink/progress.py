@@ -1,0 +1,164 @@
+"""How far a query's flush is. Reads the log and the checkpoint; never connects to the target."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import msgspec
+
+from wal_sink import errors
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.errors import FlushTimeout, NoFlusher, WalSinkError
+from wal_sink.log import Log
+from wal_sink.manifest import Attempt, Manifest
+from wal_sink.records import ErrorReport, FlusherReport
+
+_POLL_S = 0.05
+_SILENT_S = 120.0
+"""A flusher that has not reported for so long is taken for dead."""
+
+
+class Flushed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `await_flushed` waited for."""
+
+    epoch: int
+    """Every epoch up to this one is in the target, -1 for none."""
+    rows: int
+    """Rows of the epochs that had to be waited for."""
+    seconds: float
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a query's flush is; epoch ids are -1 for none."""
+
+    query_id: str
+    checkpoint: str
+    log: str
+    checkpointed: int
+    published: int
+    flushed: int
+    flushed_as_of: str | None
+    """When `flushed` was recorded, ISO 8601 in UTC."""
+    pending_epochs: int
+    """Checkpointed and not flushed."""
+    pending_rows: int
+    pending_bytes: int
+    oldest_pending_seconds: float
+    """Since the oldest pending epoch was published; 0 for none."""
+    safe_to_delete: bool
+    """Whether checkpoint and log could be deleted without losing a row that Spark has computed."""
+    doing: str | None
+    """What the flusher does, or did last."""
+    last_error: str | None
+
+
+def status(checkpoint: Checkpoint, log: Log) -> Status:
+    """Read how far the flush is.
+
+    :raises CheckpointNotVisible: no query's checkpoint is there.
+    """
+    query_id = checkpoint.query_id()
+    checkpointed = checkpoint.last_commit()
+    newest = log.newest_flushed()
+    flushed = newest.epoch if newest else -1
+    attempts = log.attempts()
+    pending = _pending(log, attempts, flushed, checkpointed)
+    published = max([flushed, *(attempt.epoch for attempt in attempts)])
+    report = log.last_report()
+    oldest_us = min((manifest.published_us for manifest in pending), default=None)
+    return Status(
+        query_id=query_id,
+        checkpoint=checkpoint.url,
+        log=log.url,
+        checkpointed=checkpointed,
+        published=published,
+        flushed=flushed,
+        flushed_as_of=_iso(newest.recorded_us) if newest else None,
+        pending_epochs=_waiting(log, checkpointed, flushed),
+        pending_rows=sum(manifest.rows for manifest in pending),
+        pending_bytes=sum(manifest.bytes for manifest in pending),
+        oldest_pending_seconds=(
+            0.0 if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
+        ),
+        safe_to_delete=_waiting(log, checkpointed, flushed) == 0 and published <= flushed,
+        doing=report.doing if report else None,
+        last_error=_text(report.error) if report and report.error else None,
+    )
+
+
+def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None) -> Flushed:
+    """Wait until every epoch that is checkpointed now is in the target and marked.
+
+    It reads the checkpoint and waits for the log's `flushed/` records, since Spark's last event comes
+    after `awaitTermination` returns, or never.
+
+    :param timeout: seconds; None waits for as long as a flusher is alive.
+    :raises FlushTimeout: the time is over.
+    :raises NoFlusher: nobody flushes.
+    :raises WalSinkError: the error with which the flusher stopped the line.
+    """
+    started = time.monotonic()
+    goal = checkpoint.last_commit()
+    newest = log.newest_flushed()
+    before = newest.epoch if newest else -1
+    while waiting := _waiting(log, goal, newest.epoch if newest else -1):
+        report = log.last_report()
+        if report and report.error and not report.error.transient:
+            raise _rebuilt(report.error)
+        waited = time.monotonic() - started
+        if timeout is not None and waited >= timeout:
+            raise FlushTimeout(
+                f"{waiting} epochs up to {goal} of {checkpoint.url} are not flushed after {waited:.1f} s"
+                + (f"; last error: {_text(report.error)}" if report and report.error else ""),
+                "Wait longer, or see that the target answers; nothing is lost, the log keeps them.",
+            )
+        if timeout is None and _silent_for(report, waited) > _SILENT_S:
+            raise NoFlusher(
+                f"{waiting} epochs up to {goal} of {checkpoint.url} wait and nobody flushes them",
+                "Start the query again under wal_sink.register(spark).",
+            )
+        time.sleep(_POLL_S)
+        newest = log.newest_flushed()
+    return Flushed(
+        epoch=min(goal, newest.epoch) if newest else -1,
+        rows=sum(record.rows for record in log.flushed_since(before) if record.epoch <= goal),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _waiting(log: Log, checkpointed: int, flushed: int) -> int:
+    """How many checkpointed epochs are not flushed; those before the first publish are not ours."""
+    if checkpointed <= flushed or (identity := log.identity()) is None:
+        return 0
+    return max(0, checkpointed - max(flushed, identity.first_epoch - 1))
+
+
+def _pending(
+    log: Log, attempts: tuple[Attempt, ...], flushed: int, checkpointed: int
+) -> list[Manifest]:
+    """Read the manifests that will be flushed: of each pending epoch the highest generation."""
+    chosen = {a.epoch: a for a in sorted(attempts) if flushed < a.epoch <= checkpointed}
+    found = (log.manifest(attempt) for attempt in chosen.values())
+    return [item[0] for item in found if item is not None]  # None: flushed and trimmed meanwhile
+
+
+def _silent_for(report: FlusherReport | None, waited: float) -> float:
+    if report is None:
+        return waited
+    return min(waited, time.time() - report.heartbeat_us / 1_000_000)
+
+
+def _rebuilt(report: ErrorReport) -> WalSinkError:
+    kind = getattr(errors, report.kind, WalSinkError)
+    if not (isinstance(kind, type) and issubclass(kind, WalSinkError)):
+        kind = WalSinkError
+    return kind(report.what, report.remedy)
+
+
+def _text(report: ErrorReport) -> str:
+    return f"{report.kind}: {report.what}"
+
+
+def _iso(us: int) -> str:
+    return datetime.fromtimestamp(us / 1_000_000, UTC).isoformat()

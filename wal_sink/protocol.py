@@ -1,0 +1,288 @@
+"""What a flusher does next, decided purely from what it saw. No I/O, no clock, no randomness.
+
+The argument
+------------
+
+*Durable things.* Spark's `commits/`; in the log the claims of generations, manifests, segments and
+`flushed/` records, each created once and whole; in the target one ledger row that changes only by
+conditional updates, and rows whose cells keep the highest write timestamp. Every process may stop at
+any instant, and any number of runs (old ones too) and flushers may act at once.
+
+*No uncommitted row.* A row is written only after `begin` of its epoch (rule 14), `begin` only for an
+epoch N that `commits/` covers (rule 10), and of several manifests of N the one of the highest
+generation is taken (rule 11). Why is that the attempt whose run wrote `commits/N`? A run that may still
+write `commits/N` took its ticket before it read the checkpoint (rule 2), so every run that started
+later sees its claim or makes it meet a higher one: it is refused before or right after it publishes
+(rules 3, 5, 7). What is left is a run that passed all checks, then stood still while a newer run
+published N, and then woke to write `commits/N`; rows of two attempts are still never mixed, as
+`begin` has decided once. Manifests are listed after `commits/` is read (rule 9): whoever wrote
+`commits/N` had published N before, so its manifest is in the listing.
+
+*Every committed row.* An epoch without rows has a manifest too, so none missing is ever taken for
+empty (rule 12). Segments and manifests are deleted only at or below the newest `flushed/` record
+(rules 17, 18), which is written only after `finish`, which follows the acknowledgement of all rows
+(rule 16). Epochs are begun only at `flushed + 1` (rule 10): a failed epoch stops the line, and
+nothing later can move the mark past it.
+
+*Once.* All flushers of one window write the same rows with the same timestamps, since attempt and
+base are in the ledger before the first row (rule 14). So a repeated write changes nothing, and a late one
+from a flusher that stood still loses against everything begun later: bases grow by more than an epoch's
+rows (rule 14).
+
+*Same path.* A flusher that has just started knows nothing and looks; one that has run for a year does
+the same. There is no recovery code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from wal_sink.errors import (
+    CorruptLog,
+    LedgerBehindLog,
+    LedgerShadowed,
+    MissingManifest,
+    WrongOwner,
+)
+from wal_sink.manifest import Attempt, Manifest
+from wal_sink.records import FlushedEpoch, LogIdentity
+from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Window
+
+
+@dataclass(frozen=True)
+class View:
+    """What a flusher saw in one pass, in the order in which it looked (rule 9)."""
+
+    checkpointed: int
+    """The highest epoch that `commits/` covers, -1 for none."""
+    recorded: FlushedEpoch | None
+    """The newest `flushed/` record; read before the ledger, which may only be ahead of it."""
+    identity: LogIdentity | None
+    mark: Mark | None
+    """The ledger row; None also while the target is not asked because `resting` says so."""
+    attempts: tuple[Attempt, ...]
+    """The manifests there are."""
+
+
+class Rest(NamedTuple):
+    """There is nothing to do."""
+
+    why: str
+    odd: bool = False
+    """True when an operator should know."""
+
+
+class CreateLedger(NamedTuple):
+    """The target does not know the query yet: create its row."""
+
+    flushed: int
+
+
+class RecordFlushed(NamedTuple):
+    """The ledger is ahead of the log's mark: write the record of what was flushed last."""
+
+    window: Window
+
+
+class Trim(NamedTuple):
+    """Delete what the log still holds of a flushed epoch."""
+
+    epoch: int
+
+
+class Resume(NamedTuple):
+    """Finish exactly what is begun."""
+
+    window: Window
+
+
+class Begin(NamedTuple):
+    """Begin a window with these attempts, one an epoch, contiguous."""
+
+    attempts: tuple[Attempt, ...]
+
+
+class LookAgain(NamedTuple):
+    """A checkpointed epoch has no manifest: missing, unless it was flushed and trimmed meanwhile."""
+
+    epoch: int
+
+
+Step: TypeAlias = Rest | CreateLedger | RecordFlushed | Trim | Resume | Begin | LookAgain
+
+
+def resting(
+    checkpointed: int, recorded: FlushedEpoch | None, identity: LogIdentity | None
+) -> Rest | None:
+    """Tell from checkpoint and log alone that there is nothing to flush; the target is not asked then.
+
+    :raises CorruptLog: the log says what was flushed, but no longer whose it is.
+    """
+    if identity is None:
+        if recorded is not None:
+            raise CorruptLog(
+                f"log.json is gone while flushed/ records epoch {recorded.epoch}",
+                "Restore log.json from a copy of the log.",
+            )
+        return Rest("nothing is published yet")
+    if checkpointed < identity.first_epoch:
+        return Rest("nothing is checkpointed yet")
+    if recorded is not None and checkpointed == recorded.epoch:
+        return Rest("everything checkpointed is flushed")
+    if recorded is not None and checkpointed < recorded.epoch:  # rule 19
+        return Rest(
+            f"epoch {recorded.epoch} is flushed, but the checkpoint says {checkpointed}:"
+            " it was set back. Nothing is flushed until it has caught up",
+            odd=True,
+        )
+    return None
+
+
+def next_step(view: View, owner: Owner) -> Step:
+    """Decide. Each call stands for itself: nothing is remembered from pass to pass.
+
+    :param owner: whom the ledger row has to belong to.
+    :raises WrongOwner: the ledger row belongs to another log or checkpoint (rule 1).
+    :raises LedgerBehindLog: the ledger knows less than the log (rules 13, 19).
+    """
+    rest = resting(view.checkpointed, view.recorded, view.identity)
+    recorded = view.recorded.epoch if view.recorded else -1
+    if rest is None:
+        repair = _ledger_step(view, owner)
+        if repair is not None:
+            return repair
+    for attempt in view.attempts:  # rule 18; late manifests of zombies too
+        if attempt.epoch <= recorded:
+            return Trim(attempt.epoch)
+    if rest is not None:
+        return rest
+    assert view.mark is not None
+    if view.mark.begun is not None:  # rule 10
+        return Resume(view.mark.begun)
+    following = view.mark.flushed + 1
+    candidates = [attempt for attempt in view.attempts if attempt.epoch == following]
+    if not candidates:
+        return LookAgain(following)  # rule 12
+    return Begin((max(candidates),))  # rule 11
+
+
+def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | None:
+    """Bring ledger and `flushed/` records together before anything else is done."""
+    assert view.identity is not None
+    mark, recorded = view.mark, view.recorded
+    if mark is None:
+        if recorded is None:  # rule 13
+            return CreateLedger(view.identity.first_epoch - 1)
+        raise LedgerBehindLog(
+            f"The ledger has no row for query {owner.query_id}, but the log says that epoch"
+            f" {recorded.epoch} is flushed",
+            "Restore the ledger table, or, if the target was emptied on purpose, start the query"
+            " with a new checkpoint.",
+        )
+    if (mark.log_id, mark.checkpoint) != (owner.log_id, owner.checkpoint):  # rule 1
+        raise WrongOwner(
+            f"The ledger row of query {owner.query_id} belongs to log {mark.log_id} of checkpoint"
+            f" {mark.checkpoint}, not to log {owner.log_id} of {owner.checkpoint}",
+            "A copied checkpoint must not flush: start the copy with a new checkpoint, or give it a"
+            " ledger table of its own (cassandra.ledgerTable).",
+        )
+    floor = recorded.epoch if recorded else view.identity.first_epoch - 1
+    if mark.flushed < floor:  # rule 19
+        raise LedgerBehindLog(
+            f"The ledger says that epoch {mark.flushed} is flushed, the log says {floor}",
+            "The target was restored from a backup, or the ledger table truncated. Restore both to"
+            " one time; what the log has trimmed cannot be flushed again.",
+        )
+    if mark.flushed > floor:  # rule 17
+        if mark.last is None or mark.last.last != mark.flushed or mark.last.first > floor + 1:
+            raise CorruptLog(
+                f"The ledger says that epoch {mark.flushed} is flushed, the log records only {floor},"
+                " and the ledger's last window does not join them",
+                "Restore the log's flushed/ folder from its newest copy.",
+            )
+        return RecordFlushed(mark.last)
+    return None
+
+
+def plan_window(
+    manifests: Sequence[tuple[Manifest, str, str]], mark: Mark, now_us: int, nonce: str
+) -> Window:
+    """Fix attempts and write timestamps of a window (rule 14).
+
+    :param manifests: (manifest, its path, digest of its file), one an epoch, contiguous.
+    :param now_us: the flusher's clock, microseconds since 1970.
+
+    `base = max(min(published, now), last + 1)`: near the time when the rows were computed, so that they
+    compare well with what other writers do; never in the future by the publisher's clock; and above
+    every timestamp used before.
+    """
+    epochs: list[BegunEpoch] = []
+    last_us = mark.last_us
+    for manifest, path, digest in manifests:
+        epochs.append(
+            BegunEpoch(
+                epoch=manifest.epoch,
+                generation=manifest.generation,
+                manifest=path,
+                digest=digest,
+                offsets_digest=manifest.offsets_digest,
+                base_us=max(min(manifest.published_us, now_us), last_us + 1),
+                rows=manifest.rows,
+                bytes=manifest.bytes,
+                published_us=manifest.published_us,
+            )
+        )
+        last_us = epochs[-1].last_us
+    return Window(nonce=nonce, begun_us=now_us, epochs=tuple(epochs))
+
+
+def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:
+    """Whether `begin` was won: acknowledged, or read back after a lost or negative answer (rule 14).
+
+    :param read_back: the ledger read after the answer; not looked at when it was APPLIED.
+    """
+    if outcome is Outcome.APPLIED:
+        return True
+    return read_back is not None and read_back.begun == window
+
+
+def after_finish(
+    outcome: Outcome, window: Window, mark: Mark | None
+) -> Literal["finished", "again"]:
+    """Decide what became of `finish`, from its answer and the ledger read after it (rule 16).
+
+    :raises LedgerShadowed: an update was acknowledged, of `finish` or of `begin`, but is not there.
+    :raises LedgerBehindLog: the row is gone.
+    """
+    if mark is None:
+        raise LedgerBehindLog(
+            f"The ledger row vanished while epoch {window.last} was flushed",
+            "Restore the ledger table; the rows of the epoch are written, its mark is not.",
+        )
+    if mark.flushed >= window.last:
+        return "finished"  # by this flusher or by another one
+    if mark.begun == window and outcome is not Outcome.APPLIED:
+        return "again"
+    raise LedgerShadowed(
+        f"The ledger acknowledged an update for epoch {window.last} and still says that epoch"
+        f" {mark.flushed} is flushed",
+        "Somebody wrote to the ledger row with a timestamp in the future, by a plain UPDATE or a"
+        " clock that runs ahead. Look at WRITETIME(flushed), delete the row with a timestamp above"
+        " it, and insert it again as the log's newest flushed/ record says.",
+    )
+
+
+def missing_manifest(epoch: int, mark: Mark | None) -> None:
+    """After `LookAgain`: raise unless the ledger, read again, says that the epoch is done (rule 12).
+
+    :raises MissingManifest: the manifest is needed and not there.
+    """
+    if mark is not None and mark.flushed >= epoch:
+        return
+    raise MissingManifest(
+        f"Epoch {epoch} is checkpointed but has no manifest in the log",
+        "Restore the log's manifests/ folder from a copy. The epoch is not taken for an empty one:"
+        " without it rows would be lost.",
+    )

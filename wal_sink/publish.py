@@ -1,0 +1,189 @@
+"""What `commit()` does on the driver's host: make an epoch's segments its content (step 3).
+
+Before it, the epoch's segments are durable and nothing refers to them. After it, one manifest does.
+Spark has not written `commits/N` yet, so nothing may be sent: a flusher does that when it has.
+`abort()` has no counterpart here. It deletes nothing, because Spark also calls it after a `commit()`
+that raised, when the manifest may exist (rule 7).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from wal_sink import layout
+from wal_sink.append import Appended
+from wal_sink.checkpoint import Checkpoint, Offsets
+from wal_sink.errors import (
+    AlreadyPublished,
+    CheckpointNotVisible,
+    Diverged,
+    Fenced,
+    NotRegistered,
+    SegmentNotVisible,
+    WalSinkError,
+    WrongOwner,
+)
+from wal_sink.log import Log
+from wal_sink.manifest import Manifest, SegmentRef
+from wal_sink.records import Claim, LogIdentity
+
+logger = logging.getLogger(__name__)
+
+_STALE_RUN = "A newer run of this query has taken over. Stop this one; nothing of it is flushed."
+
+
+class Publisher:
+    """Publishes the epochs of one run.
+
+    :param clock_us: microseconds since 1970.
+    :param options: the sink's options without secrets, kept with the run's claim.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        checkpoint: Checkpoint,
+        *,
+        plan: str,
+        options: Mapping[str, str],
+        clock_us: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._plan = plan
+        self._options = dict(options)
+        self._clock_us = clock_us
+
+    def publish(self, epoch: int, appended: Sequence[Appended]) -> Manifest | None:
+        """Publish an epoch; None when it was flushed before and Spark merely replays it.
+
+        :param appended: what every task of the epoch reported, in the order of the partitions.
+        :raises CheckpointNotVisible, NotRegistered, Fenced, WrongOwner, Diverged,
+            UnknownOffsetsFormat, SegmentNotVisible, AlreadyPublished: see `wal_sink.errors`.
+        """
+        query_id, run_id = _whose(epoch, appended)
+        self._see_checkpoint(query_id)
+        generation = self._own_generation(run_id)
+        if self._checkpoint.last_commit() >= epoch:  # rule 5
+            raise Fenced(f"Epoch {epoch} is checkpointed already, by another run", _STALE_RUN)
+        offsets = self._checkpoint.offsets(epoch)
+        self._own_log(epoch)
+        if self._flushed_before(epoch, offsets):
+            return None
+        segments = tuple(segment for task in appended for segment in task.segments)
+        self._see_segments(segments)
+        manifest = Manifest(
+            epoch=epoch,
+            generation=generation,
+            query_id=query_id,
+            run_id=run_id,
+            nonce=uuid.uuid4().hex,
+            plan=self._plan,
+            segments=segments,
+            offsets=offsets.text,
+            offsets_digest=offsets.digest,
+            published_us=self._clock_us(),
+        )
+        present = self._log.create_manifest(manifest)  # rule 6
+        if present.nonce != manifest.nonce:
+            raise AlreadyPublished(
+                f"{self._log.url}/{layout.manifest(manifest.attempt)} exists with other contents",
+                "Two publishers act as one run. Stop the query and start it again.",
+            )
+        if self._log.highest_generation() > generation:  # rule 7
+            raise Fenced(f"Generation {generation} was overtaken at epoch {epoch}", _STALE_RUN)
+        return manifest
+
+    def _see_checkpoint(self, query_id: str) -> None:
+        """Rule 0: the checkpoint read here is the one that Spark runs from."""
+        found = self._checkpoint.query_id()
+        if found != query_id:
+            raise CheckpointNotVisible(
+                f"{self._checkpoint.url}/metadata is of query {found}, the running one is {query_id}",
+                "Give checkpointLocation as an absolute location that driver and executors share.",
+            )
+
+    def _own_generation(self, run_id: str) -> int:
+        """Rule 3: the generation is one above the ticket, claimed once, and still the highest."""
+        ticket = self._log.ticket(run_id)
+        if ticket is None:
+            raise NotRegistered(
+                f"Run {run_id} has no ticket in {self._log.url}",
+                "Call wal_sink.register(spark) before start(), on the same SparkSession, and start"
+                " the query again. If it was called, look for its error in the driver's log.",
+            )
+        mine = ticket.generation + 1
+        if self._log.highest_generation() > mine:
+            raise Fenced(f"Generation {mine} was overtaken", _STALE_RUN)
+        claim = self._log.claim(mine, Claim(run_id=run_id, options=self._options))
+        if claim.run_id != run_id:
+            raise Fenced(f"Generation {mine} is claimed by run {claim.run_id}", _STALE_RUN)
+        return mine
+
+    def _own_log(self, epoch: int) -> None:
+        """Rule 1: the log belongs to this checkpoint, from its first publish on."""
+        identity = self._log.identity() or self._log.create_identity(
+            LogIdentity(log_id=uuid.uuid4().hex, checkpoint=self._checkpoint.url, first_epoch=epoch)
+        )
+        if identity.checkpoint != self._checkpoint.url:
+            raise WrongOwner(
+                f"{self._log.url} belongs to the checkpoint {identity.checkpoint}, this query runs"
+                f" from {self._checkpoint.url}",
+                "A copied checkpoint must not be used: start the copy with a new checkpoint. If the"
+                f" checkpoint was moved, correct checkpoint in {self._log.url}/{layout.LOG} and in"
+                " the ledger row.",
+            )
+        if epoch < identity.first_epoch:
+            raise Diverged(
+                f"Epoch {epoch} lies before the first epoch {identity.first_epoch} of {self._log.url}",
+                "The checkpoint was set back. Restore it, or start with a new checkpoint.",
+            )
+
+    def _flushed_before(self, epoch: int, offsets: Offsets) -> bool:
+        """Rule 5: a replay of what is flushed is passed over if it is the same, else refused."""
+        mark = self._log.newest_flushed()
+        if mark is None or epoch > mark.epoch:
+            return False
+        record = self._log.flushed(epoch)
+        if record is None or record.offsets_digest != offsets.digest:
+            raise Diverged(
+                f"Epoch {epoch} was flushed"
+                + (" long ago" if record is None else " with other source offsets")
+                + f" and Spark computes it again; {self._log.url} is flushed up to {mark.epoch}",
+                "The checkpoint was set back. Restore the newer checkpoint, or start with a new one;"
+                " what is in the table stays.",
+            )
+        logger.warning(
+            "epoch %d of %s is flushed already; its replay is not published",
+            epoch,
+            self._checkpoint.url,
+        )
+        return True
+
+    def _see_segments(self, segments: Sequence[SegmentRef]) -> None:
+        for segment in segments:
+            try:
+                size: int | None = self._log.backend.size(segment.path)
+            except FileNotFoundError:
+                size = None
+            if size != segment.bytes:
+                found = "is not there" if size is None else f"has {size} bytes"
+                raise SegmentNotVisible(
+                    f"{self._log.url}/{segment.path} {found} on the driver's host; its task wrote"
+                    f" {segment.bytes} bytes",
+                    "Set wal.location to a place that the driver and all executors share.",
+                )
+
+
+def _whose(epoch: int, appended: Sequence[Appended]) -> tuple[str, str]:
+    """Return query id and run id, on which all tasks have to agree."""
+    owners = {(task.query_id, task.run_id, task.epoch) for task in appended}
+    if len(owners) != 1 or next(iter(owners))[2] != epoch:
+        raise WalSinkError(
+            f"commit({epoch}) was called with messages of {sorted(owners)}",
+            "This is a bug in wal_sink or a change in Spark; please report it.",
+        )
+    query_id, run_id, _ = owners.pop()
+    return query_id, run_id

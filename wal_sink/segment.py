@@ -1,0 +1,102 @@
+"""Segments: the rows that one task wrote for one epoch, as a compressed Arrow IPC file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+
+from state_backends import StateBackend
+from wal_sink.errors import CorruptLog
+from wal_sink.manifest import SegmentRef
+
+Compression = Literal["lz4", "zstd", "none"]
+
+_CHUNK = 1 << 20
+
+
+class SegmentWriter:
+    """Writes batches to an open file, and counts and digests what it writes.
+
+    Memory: one batch. The file is valid after `close`.
+    """
+
+    def __init__(self, output: BinaryIO, schema: pa.Schema, compression: Compression) -> None:
+        self._tee = _DigestingFile(output)
+        codec = None if compression == "none" else compression
+        self._writer = pa.ipc.new_file(
+            pa.PythonFile(self._tee, mode="w"),
+            schema,
+            options=pa.ipc.IpcWriteOptions(compression=codec),
+        )
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append a batch."""
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def close(self, path: str) -> SegmentRef:
+        """Write the footer; return what a manifest says of the segment at `path`."""
+        self._writer.close()
+        return SegmentRef(
+            path=path, rows=self._rows, bytes=self._tee.size, digest=self._tee.sha256.hexdigest()
+        )
+
+
+def read_segment(backend: StateBackend, ref: SegmentRef) -> Iterator[pa.RecordBatch]:
+    """Yield a segment's batches, after its size and digest have been verified over the whole file.
+
+    The file is read twice, so that no row of a damaged segment is ever sent. Memory: one batch.
+
+    :raises FileNotFoundError: the segment is gone; before the first batch.
+    :raises CorruptLog: it is not what its task wrote.
+    """
+    with contextlib.closing(backend.open_input(ref.path)) as source:
+        _verify(source, ref, f"{backend.url}/{ref.path}")
+        source.seek(0)
+        reader = pa.ipc.open_file(pa.PythonFile(source, mode="r"))
+        for index in range(reader.num_record_batches):
+            yield reader.get_batch(index)
+
+
+def _verify(source: BinaryIO, ref: SegmentRef, where: str) -> None:
+    sha256, size = hashlib.sha256(), 0
+    while chunk := source.read(_CHUNK):
+        sha256.update(chunk)
+        size += len(chunk)
+    if (size, sha256.hexdigest()) != (ref.bytes, ref.digest):
+        raise CorruptLog(
+            f"Segment {where} has {size} bytes with SHA-256 {sha256.hexdigest()};"
+            f" its manifest says {ref.bytes} bytes with {ref.digest}",
+            "Restore the file from a copy. Nothing of its epoch that is not yet sent will be sent.",
+        )
+
+
+class _DigestingFile:
+    """As much of a file as pyarrow writes to."""
+
+    closed = False
+
+    def __init__(self, output: BinaryIO) -> None:
+        self._output = output
+        self.sha256 = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size += len(data)
+        self._output.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing to do: the state backend makes the file durable when it is closed."""
+
+    def close(self) -> None:
+        """Nothing to do: who opened the output closes it."""

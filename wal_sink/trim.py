@@ -1,0 +1,76 @@
+"""Deleting what is flushed, and nothing else (rules 17 and 18).
+
+The newest `flushed/` record is durable before anything of its epoch goes, so a crash in between leaves
+things to delete and never things to miss. Segments go before manifests: as long as a manifest of a
+flushed epoch is listed, `protocol.next_step` comes back to finish the work.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from wal_sink import layout
+from wal_sink.errors import Diverged
+from wal_sink.log import Log
+from wal_sink.manifest import Attempt
+from wal_sink.records import FlushedEpoch
+
+logger = logging.getLogger(__name__)
+
+RECORDS_KEPT = 1_000
+"""Newest `flushed/` records that stay, so that replays can be compared with what was flushed."""
+
+
+def trim(log: Log, epoch: int) -> None:
+    """Delete segments and manifests of a flushed epoch, of all attempts.
+
+    :raises Diverged: an attempt that was not flushed covers other source offsets; nothing is deleted.
+    """
+    attempts = [attempt for attempt in log.attempts() if attempt.epoch == epoch]
+    record = log.flushed(epoch)
+    for attempt in attempts:
+        _compare(log, attempt, record)
+    log.delete(log.backend.list(layout.segment_folder(epoch)))
+    log.delete(layout.manifest(attempt) for attempt in attempts)
+    _forget_old_records(log)
+
+
+def sweep(log: Log) -> None:
+    """Delete segments of flushed epochs that came late, from tasks that nobody waited for.
+
+    Segments above the flushed mark stay, named by a manifest or not: their task may be alive.
+    """
+    mark = log.newest_flushed()
+    if mark is None:
+        return
+    late = [
+        path
+        for path in log.backend.list(layout.SEGMENTS)
+        if (epoch := layout.parse_segment_epoch(path)) is not None and epoch <= mark.epoch
+    ]
+    if late:
+        logger.info("deleting %d segments of epochs up to %d", len(late), mark.epoch)
+        log.delete(late)
+
+
+def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
+    if record is not None and attempt.generation == record.generation:
+        return
+    found = log.manifest(attempt)
+    if found is None:
+        return  # another trimmer was faster
+    if record is None or found[0].offsets_digest != record.offsets_digest:
+        raise Diverged(
+            f"{log.url}/{layout.manifest(attempt)} covers other source offsets than what was flushed"
+            f" as epoch {attempt.epoch}",
+            "Two histories exist under one epoch: the checkpoint was set back, or two queries ran from"
+            " it. Decide which is right; if it is the one in the table, move the manifest away.",
+        )
+    # An attempt before the flushed one lost as it should. A later one recomputed what was flushed.
+    level = logging.WARNING if attempt.generation > record.generation else logging.INFO
+    logger.log(level, "deleting %s: epoch flushed from another attempt", layout.manifest(attempt))
+
+
+def _forget_old_records(log: Log) -> None:
+    recorded = [p for p in log.backend.list(layout.FLUSHED) if layout.parse_flushed(p) is not None]
+    log.delete(recorded[:-RECORDS_KEPT])
