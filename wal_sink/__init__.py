@@ -1,1 +1,37 @@
-"""A write-ahead-log sink for Spark Structured Streaming."""
+"""A write-ahead-log sink for Spark Structured Streaming: end-to-end exactly-once into Cassandra.
+
+>>> with wal_sink.register(spark):
+...     query = df.writeStream.format("wal_sink").option(...).start()
+
+The architecture is described in README.md beside this file. Spark is imported on first use, so that
+importing the package in a task, or to look at errors, costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from wal_sink.errors import WalSinkError
+
+if TYPE_CHECKING:
+    from wal_sink.handle import Sink, await_flushed, register, status
+    from wal_sink.progress import Flushed, Status
+
+__version__ = "0.1.0"
+__all__ = ["Flushed", "Sink", "Status", "WalSinkError", "await_flushed", "register", "status"]
+
+_LAZY = {
+    "Flushed": "wal_sink.progress",
+    "Sink": "wal_sink.handle",
+    "Status": "wal_sink.progress",
+    "await_flushed": "wal_sink.handle",
+    "register": "wal_sink.handle",
+    "status": "wal_sink.handle",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -37,6 +37,12 @@ class OptionError(WalSinkError):
     exit_code = 2
 
 
+class UnsupportedSpark(WalSinkError):
+    """This Spark session lacks something that the sink relies on."""
+
+    exit_code = 2
+
+
 # --- 3: correct the schema or the data -----------------------------------------------------------
 
 
@@ -70,6 +76,12 @@ class TargetUnavailable(WalSinkError):
 
 class FlushTimeout(WalSinkError):
     """What was checkpointed is not in the target yet, and the time to wait for it is over."""
+
+    exit_code = 4
+
+
+class NotDrained(WalSinkError):
+    """`close()` could not flush everything that was checkpointed; names each query and why."""
 
     exit_code = 4
 

@@ -34,7 +34,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.options import Options
-from wal_sink.record import Record
+from wal_sink.record import Record, digest
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +62,12 @@ class Plan(Record, frozen=True, kw_only=True):
     """In the order of the DataFrame."""
     details: dict[str, str] = msgspec.field(default_factory=dict)
     """What else the target wants to remember."""
+
+
+def plan_key(schema: pa.Schema, target: str, shape: Mapping[str, str]) -> str:
+    """Digest of all that a plan depends on: the same key means the same plan."""
+    fields = [(field.name, str(field.type)) for field in schema]
+    return digest(msgspec.json.encode([fields, target, sorted(shape.items())]))[:32]
 
 
 class BegunEpoch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

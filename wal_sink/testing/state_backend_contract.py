@@ -79,9 +79,14 @@ class StateBackendContract:
         self, backend: StateBackend, kind: type[BaseException]
     ) -> None:
         """(1) An exception inside `open_output` passes through and leaves nothing behind."""
-        with pytest.raises(kind), backend.open_output("a/b") as output:
-            output.write(b"x" * 100_000)
-            raise kind
+
+        def fail_inside() -> None:
+            with backend.open_output("a/b") as output:
+                output.write(b"x" * 100_000)
+                raise kind
+
+        with pytest.raises(kind):
+            fail_inside()
         assert backend.list() == [], "a discarded object is listed"
         assert backend.sweep_unfinished(0) == 0, "a discarded object left something to sweep"
         backend.create("a/b", b"the name is free")

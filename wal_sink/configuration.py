@@ -1,0 +1,40 @@
+"""From the options of a `writeStream` to everything the sink works with; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from wal_sink.location import Location, locate
+from wal_sink.options import Options, SinkOptions, names, parse, public, refuse_unknown
+from wal_sink.targets.base import Target
+from wal_sink.targets.registry import target_type
+
+
+class Configuration(NamedTuple):
+    """A query's options, parsed and checked. Pickles; travels to the tasks."""
+
+    sink: SinkOptions
+    target_options: Options
+    target: Target
+    location: Location
+
+    @property
+    def public(self) -> dict[str, str]:
+        """The options without secrets, as a run's claim keeps them."""
+        return {**public(self.sink), **public(self.target_options)}
+
+
+def configure(raw: Mapping[str, str]) -> Configuration:
+    """Parse options as Spark passes them: strings under case-insensitive names.
+
+    :raises OptionError: an option is missing, unknown, or does not fit.
+    """
+    given = {key.lower(): value for key, value in raw.items()}
+    kind = target_type(given.get("target", "cassandra"))
+    refuse_unknown(raw, names(SinkOptions, kind.options_type))
+    sink = parse(raw, SinkOptions)
+    target_options = parse(raw, kind.options_type)
+    return Configuration(
+        sink, target_options, kind(target_options), locate(sink.checkpoint, sink.wal_location)
+    )

@@ -1,0 +1,172 @@
+"""Keeps a flusher going: one daemon thread for each query, woken by events, never trusting them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import tenacity
+
+from state_backends import StateBackendError
+from wal_sink.errors import WalSinkError
+from wal_sink.flusher import Flusher
+from wal_sink.log import Log
+from wal_sink.protocol import Rest
+from wal_sink.records import ErrorReport, FlusherReport
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 1.0
+"""How often the checkpoint is looked at when no event comes: events are late, and lost in a crash."""
+
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
+
+_REPORT_EVERY_S = 5.0
+
+
+class Reporter:
+    """Writes `flusher.json`: hints for people and for `await_flushed`.
+
+    :param log: the query's log. That a hint cannot be written never stops the flush.
+    """
+
+    def __init__(self, log: Log, clock_us: Callable[[], int]) -> None:
+        self._log = log
+        self._clock_us = clock_us
+        self._doing = "starting"
+        self._epoch: int | None = None
+        self._error: ErrorReport | None = None
+        self._written_s = 0.0
+
+    def say(self, doing: str, epoch: int | None) -> None:
+        """Note what is done now; written at once when it is not about an epoch, else now and then."""
+        at_once = epoch is None and doing != self._doing
+        self._doing, self._epoch = doing, epoch
+        if at_once or time.monotonic() - self._written_s > _REPORT_EVERY_S:
+            self._write()
+
+    def succeeded(self) -> None:
+        """Note that a step was done: the error, if there was one, is over."""
+        if self._error is not None:
+            self.forget_error()
+
+    def failed(self, error: BaseException) -> None:
+        """Note an error."""
+        known = isinstance(error, WalSinkError)
+        self._error = ErrorReport(
+            kind=type(error).__name__,
+            what=error.what if isinstance(error, WalSinkError) else repr(error),
+            remedy=error.remedy if isinstance(error, WalSinkError) else "Report this as a bug.",
+            epoch=self._epoch,
+            at_us=self._clock_us(),
+            transient=known and bool(getattr(error, "transient", False)),
+        )
+        self._write()
+
+    def forget_error(self) -> None:
+        """Drop the error, before another try whose outcome somebody waits for."""
+        self._error = None
+        self._write()
+
+    def _write(self) -> None:
+        self._written_s = time.monotonic()
+        doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
+        report = FlusherReport(
+            flusher=f"{socket.gethostname()}:{os.getpid()}",
+            doing=doing,
+            heartbeat_us=self._clock_us(),
+            error=self._error,
+        )
+        try:
+            self._log.report(report)
+        except (OSError, StateBackendError) as error:
+            logger.warning("%s/flusher.json cannot be written: %r", self._log.url, error)
+
+
+class FlushLoop(threading.Thread):
+    """Runs a flusher until it is told to end, or to stop.
+
+    An error stops the line: the same step is tried again, with backoff, until it succeeds; nothing is
+    ever skipped (rule 21).
+    """
+
+    def __init__(self, flusher: Flusher, reporter: Reporter, name: str) -> None:
+        super().__init__(name=f"wal_sink-flush-{name}", daemon=True)
+        self._flusher = flusher
+        self._reporter = reporter
+        self._woken = threading.Event()
+        self._hurried = threading.Event()
+        self._ending = False
+        self._stopping = threading.Event()
+
+    def wake(self) -> None:
+        """Look now: something may be checkpointed."""
+        self._woken.set()
+
+    def hurry(self) -> None:
+        """Try now, even if the last try failed a moment ago: somebody waits for the outcome."""
+        self._reporter.forget_error()
+        self._hurried.set()
+        self._woken.set()
+
+    def end(self) -> None:
+        """Finish what is checkpointed, then end: the query has terminated."""
+        self._ending = True
+        self._woken.set()
+
+    def stop(self) -> None:
+        """End after the step under way."""
+        self._stopping.set()
+        self._hurried.set()
+        self._woken.set()
+
+    def run(self) -> None:
+        """Flush, rest, flush."""
+        tries = tenacity.Retrying(
+            wait=tenacity.wait_exponential_jitter(initial=_RETRY_FIRST_S, max=_RETRY_MOST_S),
+            stop=tenacity.stop_when_event_set(self._stopping),
+            sleep=self._sleep,
+            before_sleep=self._failed,
+        )
+        try:
+            while not self._stopping.is_set():
+                self._woken.clear()
+                ending = self._ending  # before looking: what came later is not seen by this look
+                tries(self._flush_until_rest)
+                if ending:
+                    return
+                self._woken.wait(POLL_S)
+        except tenacity.RetryError:
+            return  # told to stop while failing; the error is reported
+        finally:
+            self._flusher.close()
+
+    def _flush_until_rest(self) -> None:
+        while not self._stopping.is_set():
+            step = self._flusher.run_once()
+            self._reporter.succeeded()
+            if isinstance(step, Rest):
+                return
+
+    def _failed(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        assert error is not None
+        self._reporter.failed(error)
+        known = isinstance(error, WalSinkError)
+        if not getattr(error, "transient", False):
+            self._flusher.close()  # connect, and compare the plan with the table, anew
+        logger.warning(
+            "the flush of %s failed (try %d): %s",
+            self.name,
+            state.attempt_number,
+            error,
+            exc_info=None if known else error,
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self._hurried.wait(seconds)
+        self._hurried.clear()

@@ -1,0 +1,294 @@
+"""`register` and the handle it returns: the sink's life inside one Spark session."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from wal_sink import progress, spark_internals
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.configuration import Configuration, configure
+from wal_sink.errors import NotDrained, OptionError, WalSinkError
+from wal_sink.flush_loop import FlushLoop, Reporter
+from wal_sink.flusher import Flusher
+from wal_sink.location import Location, locate
+from wal_sink.log import Log
+from wal_sink.progress import Flushed, Status
+from wal_sink.spark import FORMAT, WalSinkDataSource
+from wal_sink.ticket import take_ticket
+from wal_sink.wakeup import Listener
+
+logger = logging.getLogger(__name__)
+
+_JOIN_S = 5.0
+"""How long `close` waits for a thread that has nothing left to do, or is in the middle of a write."""
+
+_sinks: dict[str, Sink] = {}
+_sinks_lock = threading.RLock()
+
+
+def register(spark: SparkSession, *, drain_timeout: float = 60) -> Sink:
+    """Add format `wal_sink` to a session and flush its queries from this process.
+
+    Call it before the first query starts. One handle for each session: a second call returns the same
+    one. Use it as a context manager; leaving the block waits until everything checkpointed is in the
+    target.
+
+    :param drain_timeout: seconds that `close` waits at most, for all queries together.
+    :raises UnsupportedSpark: the session lacks something that the sink relies on.
+    :raises OptionError: the session is registered already with another `drain_timeout`.
+    """
+    if drain_timeout < 0:
+        raise OptionError(f"drain_timeout is {drain_timeout}.", "Give seconds, 0 or more.")
+    spark_internals.check_session(spark)
+    with _sinks_lock:
+        for key in [key for key, sink in _sinks.items() if sink.forgotten()]:
+            del _sinks[key]
+        key = spark_internals.session_id(spark)
+        sink = _sinks.get(key)
+        if sink is None:
+            sink = _sinks[key] = Sink(spark, drain_timeout)
+        elif sink.drain_timeout != drain_timeout:
+            raise OptionError(
+                f"This session is registered with drain_timeout={sink.drain_timeout}.",
+                "Pass the same arguments, or close() the first handle before.",
+            )
+        return sink
+
+
+def await_flushed(
+    query_or_checkpoint: StreamingQuery | str,
+    timeout: float | None = None,
+    *,
+    wal: str | None = None,
+) -> Flushed:
+    """Wait until every epoch that is checkpointed now is in the target and marked.
+
+    Never connects to the target: it waits for whoever flushes, in this process or another.
+
+    :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
+    :param timeout: seconds; None waits for as long as a flusher is alive.
+    :param wal: the query's `wal.location`, where a checkpoint is given and the option was set.
+    :raises FlushTimeout: the time is over.
+    :raises NoFlusher: nobody flushes.
+    :raises WalSinkError: the error with which the flusher stopped the line.
+    """
+    checkpoint, log = _find(query_or_checkpoint, wal)
+    return progress.await_flushed(checkpoint, log, timeout)
+
+
+def status(query_or_checkpoint: StreamingQuery | str, *, wal: str | None = None) -> Status:
+    """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
+    return progress.status(*_find(query_or_checkpoint, wal))
+
+
+class _Query(NamedTuple):
+    checkpoint: Checkpoint
+    log: Log
+    loop: FlushLoop
+    run_id: str
+    running: bool
+
+
+class Sink:
+    """The sink in one session; made by `register`."""
+
+    def __init__(self, spark: SparkSession, drain_timeout: float) -> None:
+        self.drain_timeout = drain_timeout
+        self._spark = spark
+        self._queries: dict[str, _Query] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._listener = Listener(self)
+        _warn_of_other_python(spark)
+        spark.dataSource.register(WalSinkDataSource)
+        spark.streams.addListener(self._listener)
+
+    def await_flushed(self, query: StreamingQuery, timeout: float | None = None) -> Flushed:
+        """Wait until every epoch of `query` that is checkpointed now is flushed; see `await_flushed`."""
+        return await_flushed(query, timeout)
+
+    def status(self, query: StreamingQuery) -> Status:
+        """Read how far the flush of `query` is; see `status`."""
+        return status(query)
+
+    def close(self) -> None:
+        """Wait until everything checkpointed is flushed, then end flushing in this session.
+
+        Works after `spark.stop()`. A query that still runs goes on and its epochs wait in the log.
+
+        :raises NotDrained: naming each query that could not be flushed within `drain_timeout`.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            queries = dict(self._queries)
+        try:
+            failures = self._drain(queries)
+        finally:
+            self._end(queries)
+        if failures:
+            raise NotDrained(
+                "Not everything checkpointed is flushed:\n" + "\n".join(failures),
+                "Nothing is lost: the log keeps it. See to the cause, then start the query again"
+                " under wal_sink.register(spark).",
+            )
+
+    def forgotten(self) -> bool:
+        """Whether nothing more can come from this handle, so that the session may get a new one."""
+        return self._closed or spark_internals.is_stopped(self._spark)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except NotDrained:
+            if exc is None:
+                raise
+            logger.exception("after the block had failed")
+
+    # --- what the listener calls ------------------------------------------------------------------
+
+    def started(self, query_id: str, run_id: str) -> None:
+        """Take the ticket and start flushing; on Spark's thread, inside `start()`."""
+        query = self._spark.streams.get(query_id)
+        found = spark_internals.started_query(query, FORMAT) if query is not None else None
+        if found is None:
+            return
+        configuration = configure({**found.options, "checkpointLocation": found.checkpoint})
+        log = configuration.location.open_log(query_id)
+        take_ticket(log, run_id)
+        loop = _flush_loop(query_id, log, configuration)
+        with self._lock:
+            earlier = self._queries.get(query_id)
+            self._queries[query_id] = _Query(
+                configuration.location.open_checkpoint(), log, loop, run_id, running=True
+            )
+        if earlier is not None:
+            earlier.loop.stop()  # its options may be old; two that overlap do no harm
+        loop.start()
+
+    def progressed(self, query_id: str) -> None:
+        """Wake the query's flusher."""
+        with self._lock:
+            query = self._queries.get(query_id)
+        if query is not None:
+            query.loop.wake()
+
+    def terminated(self, query_id: str, run_id: str) -> None:
+        """Let the query's flusher finish; an event of an earlier run comes late and is passed over."""
+        with self._lock:
+            query = self._queries.get(query_id)
+            if query is None or query.run_id != run_id:
+                return
+            self._queries[query_id] = query._replace(running=False)
+        query.loop.end()
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    def location_of(self, query_id: str) -> tuple[Checkpoint, Log] | None:
+        """Return where a query that this handle has seen keeps its things."""
+        with self._lock:
+            query = self._queries.get(query_id)
+        return (query.checkpoint, query.log) if query is not None else None
+
+    def _drain(self, queries: dict[str, _Query]) -> list[str]:
+        """Wait for every query; return a line for each that failed."""
+        for query in queries.values():
+            query.loop.hurry()
+        deadline = time.monotonic() + self.drain_timeout
+        failures = []
+        for query_id, query in queries.items():
+            try:
+                progress.await_flushed(
+                    query.checkpoint, query.log, max(0.0, deadline - time.monotonic())
+                )
+            except WalSinkError as error:
+                failures.append(f"- query {query_id}: {type(error).__name__}: {error}")
+        return failures
+
+    def _end(self, queries: dict[str, _Query]) -> None:
+        for query in queries.values():
+            query.loop.stop()
+        for query_id, query in queries.items():
+            query.loop.join(_JOIN_S)
+            if query.running and not spark_internals.is_stopped(self._spark):
+                logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
+        if not spark_internals.is_stopped(self._spark):
+            self._spark.streams.removeListener(self._listener)
+
+
+def _flush_loop(query_id: str, log: Log, configuration: Configuration) -> FlushLoop:
+    def clock_us() -> int:
+        return time.time_ns() // 1_000
+
+    reporter = Reporter(log, clock_us)
+    reporter.forget_error()  # of an earlier process; this one has not tried yet
+    flusher = Flusher(
+        log,
+        configuration.location.open_checkpoint(),
+        configuration.target,
+        query_id=query_id,
+        clock_us=clock_us,
+        say=reporter.say,
+    )
+    return FlushLoop(flusher, reporter, query_id)
+
+
+def _find(query_or_checkpoint: StreamingQuery | str, wal: str | None) -> tuple[Checkpoint, Log]:
+    """Find checkpoint and log of a query."""
+    if isinstance(query_or_checkpoint, str):
+        location = locate(query_or_checkpoint, wal)
+        checkpoint = location.open_checkpoint()
+        return checkpoint, _existing_log(location, checkpoint.query_id())
+    query_id = str(query_or_checkpoint.id)
+    with _sinks_lock:
+        sinks = list(_sinks.values())
+    for sink in sinks:
+        if (found := sink.location_of(query_id)) is not None:
+            return found
+    started = spark_internals.started_query(query_or_checkpoint, FORMAT)
+    if started is None:
+        raise OptionError(
+            f"Query {query_id} does not write to format {FORMAT}.",
+            "Pass a query of this sink, or the location of its checkpoint.",
+        )
+    configuration = configure({**started.options, "checkpointLocation": started.checkpoint})
+    return configuration.location.open_checkpoint(), configuration.location.open_log(query_id)
+
+
+def _existing_log(location: Location, query_id: str) -> Log:
+    log = location.open_log(query_id)
+    if not log.backend.list():
+        raise OptionError(
+            f"There is no log of query {query_id} at {log.url}.",
+            "If the query sets wal.location, pass the same location as wal=….",
+        )
+    return log
+
+
+def _warn_of_other_python(spark: SparkSession) -> None:
+    worker = shutil.which(spark_internals.worker_python(spark))
+    if (spark.sparkContext.master or "").startswith("local") and worker != sys.executable:
+        logger.warning(
+            "Spark starts its Python workers with %s, this is %s: if wal_sink is not installed there,"
+            " set PYSPARK_PYTHON before the session is made",
+            worker,
+            sys.executable,
+        )

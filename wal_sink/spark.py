@@ -1,0 +1,133 @@
+"""Spark's view of the sink: a Python data source, thin over `append` and `publish`.
+
+Which code runs where is a table in this folder's README.md. In short: an instance is made in a Python
+worker on the driver's host once for each micro-batch; `write` runs in the tasks; `commit` and `abort` run in
+another worker on the driver's host, on a writer made anew. So nothing is kept between calls, and
+whatever has to be remembered is in the log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from state_backends import StateBackendError
+from wal_sink import spark_internals
+from wal_sink.append import Appended, append
+from wal_sink.configuration import Configuration, configure
+from wal_sink.errors import LogUnavailable, OptionError
+from wal_sink.log import Log
+from wal_sink.publish import Publisher
+from wal_sink.targets.base import Plan, plan_key
+
+FORMAT = "wal_sink"
+
+
+class WalSinkDataSource(DataSource):
+    """Format `wal_sink` for `writeStream`. `wal_sink.register(spark)` adds it to a session.
+
+    :raises OptionError: as Spark plans the first micro-batch, so `awaitTermination()` raises it.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Here, because the instance travels: relative locations are made absolute once (rule 0).
+        self.configuration = configure(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format()`."""
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
+        """Refuse a batch write.
+
+        :raises OptionError: always.
+        """
+        raise OptionError(
+            f"Format {FORMAT} writes streams only.",
+            "Use df.writeStream; for a batch use trigger(availableNow=True).",
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        """Plan with the target if that was not done before, and give the writer of one micro-batch.
+
+        :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
+        """
+        if overwrite:
+            raise OptionError(
+                f"Format {FORMAT} writes in output mode append only.",
+                'Use outputMode("append"); an aggregation needs a watermark for it.',
+            )
+        checkpoint = self.configuration.location.open_checkpoint()
+        log = self.configuration.location.open_log(checkpoint.query_id())
+        plan = _agreed_plan(log, self.configuration, spark_internals.arrow_schema(schema))
+        return WalSinkStreamWriter(self.configuration, plan)
+
+
+@dataclass
+class Message(WriterCommitMessage):
+    """A task's word to `commit`."""
+
+    appended: Appended
+
+
+class WalSinkStreamWriter(DataSourceStreamArrowWriter):
+    """Writes one micro-batch."""
+
+    def __init__(self, configuration: Configuration, plan: Plan) -> None:
+        self._configuration = configuration
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """Append a partition's rows to the log."""
+        task = spark_internals.current_task()
+        return Message(
+            append(
+                iterator,
+                task=task,
+                backend=self._configuration.location.open_log(task.query_id).backend,
+                check=lambda batch: self._configuration.target.check(batch, self._plan),
+                compression=self._configuration.sink.compression,
+            )
+        )
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish the epoch; nothing is sent before Spark has written `commits/<batchId>`."""
+        appended = [message.appended for message in messages if isinstance(message, Message)]
+        checkpoint = self._configuration.location.open_checkpoint()
+        Publisher(
+            self._configuration.location.open_log(checkpoint.query_id()),
+            checkpoint,
+            plan=self._plan.key,
+            options=self._configuration.public,
+            clock_us=lambda: time.time_ns() // 1_000,
+        ).publish(batchId, appended)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Delete nothing: a `commit` that raised may have published these very segments (rule 7)."""
+
+
+def _agreed_plan(log: Log, configuration: Configuration, schema: pa.Schema) -> Plan:
+    """Find the plan in the log, or make it: only that connects to the target."""
+    target = configuration.target
+    key = plan_key(schema, target.name, target.shape)
+    plan = log.plan(key)
+    if plan is None:
+        try:
+            log.backend.probe()
+        except StateBackendError as error:
+            raise LogUnavailable(
+                f"The log cannot be kept in {log.url}: {error}",
+                "Set wal.location to a place that driver and executors share and may write to.",
+            ) from error
+        log.create_plan(target.plan(schema, key))
+        plan = log.plan(key)
+        assert plan is not None
+    return plan

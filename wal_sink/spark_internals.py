@@ -1,0 +1,142 @@
+"""Every undocumented name of Spark that the sink uses, and nothing else uses.
+
+`check_session` is the canary: it looks for each of them before the first query, so that a Spark that has
+changed is refused at `register` and not found out at 3 a.m. Tested with the versions in `TESTED`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from py4j.clientserver import ClientServer
+from py4j.protocol import Py4JError
+from pyspark import TaskContext
+from pyspark import __version__ as spark_version
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from wal_sink.append import Task
+from wal_sink.errors import UnsupportedSpark
+
+TESTED = ("4.3.0",)
+
+_STREAM_EXECUTION = (  # moved between minor versions
+    "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
+    "org.apache.spark.sql.execution.streaming.StreamExecution",
+)
+_STREAM_EXECUTION_METHODS = {"resolvedCheckpointRoot", "sink", "logicalPlan"}
+_PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
+
+
+class StartedQuery(NamedTuple):
+    """What a started query was given, as plain values: nothing asks Spark later."""
+
+    query_id: str
+    checkpoint: str
+    options: dict[str, str]
+
+
+def check_session(spark: SparkSession) -> None:
+    """Refuse a session in which one of the names below is missing.
+
+    :raises UnsupportedSpark: naming what is missing and the tested versions.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        raise UnsupportedSpark(
+            "This is a Spark Connect session: its listener runs away from the driver",
+            "Run the query in a classic session, on the driver (for example with spark-submit).",
+        )
+    missing = list(_missing(spark))
+    if missing:
+        raise UnsupportedSpark(
+            f"Spark {spark_version} lacks {', '.join(missing)}, which the sink relies on",
+            f"Use a tested version of pyspark: {', '.join(TESTED)}.",
+        )
+
+
+def _missing(spark: SparkSession) -> list[str]:
+    missing = []
+    if not isinstance(spark.sparkContext._gateway, ClientServer):
+        missing.append("pinned threads (do not set PYSPARK_PIN_THREAD=false)")
+    methods: set[str] = set()
+    for name in _STREAM_EXECUTION:
+        try:
+            found = _jvm(spark).java.lang.Class.forName(name).getMethods()
+        except Py4JError:
+            continue  # not in this version
+        methods = {method.getName() for method in found}
+        break
+    missing += [f"StreamExecution.{name}" for name in sorted(_STREAM_EXECUTION_METHODS - methods)]
+    try:
+        _jvm(spark).java.lang.Class.forName(_PYTHON_TABLE)
+        session_id(spark)
+    except (Py4JError, AttributeError) as error:
+        missing.append(str(error).splitlines()[0])
+    return missing
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm
+
+
+def session_id(spark: SparkSession) -> str:
+    """Return what tells one JVM session from another, however many Python objects stand for it."""
+    return str(spark._jsparkSession.sessionUUID())
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether the session's context is stopped, or its JVM gone."""
+    context = spark.sparkContext._jsc
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except (Py4JError, OSError):
+        return True  # nobody answers there
+
+
+def worker_python(spark: SparkSession) -> str:
+    """Return the interpreter that Spark starts for its Python workers."""
+    return str(spark.sparkContext.pythonExec)
+
+
+def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | None:
+    """Copy what the sink needs to know of a query; None when it writes to another format.
+
+    Reliable inside `onQueryStarted` alone: from other threads the plan may not be there yet.
+    """
+    execution = query._jsq.streamingQuery()
+    sink = execution.sink()
+    if sink.getClass().getName() != _PYTHON_TABLE or sink.name().lower() != format_name.lower():
+        return None
+    given = execution.logicalPlan().writeOptions()
+    entries = given.toSeq()
+    options = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
+    return StartedQuery(str(query.id), str(execution.resolvedCheckpointRoot()), options)
+
+
+def current_task() -> Task:
+    """Return whose work the current task does, from the properties that Spark sets for it."""
+    context = TaskContext.get()
+    assert context is not None
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    run_id = context.getLocalProperty("spark.jobGroup.id")
+    epoch = context.getLocalProperty("streaming.sql.batchId")
+    if query_id is None or run_id is None or epoch is None:
+        raise UnsupportedSpark(
+            f"Spark {spark_version} does not tell a task its query id, run id and batch id",
+            f"Use a tested version of pyspark: {', '.join(TESTED)}.",
+        )
+    return Task(
+        query_id=query_id,
+        run_id=run_id,
+        epoch=int(epoch),
+        partition=context.partitionId(),
+        attempt=context.attemptNumber(),
+    )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema in which tasks get rows of `schema`, timestamps in UTC."""
+    return to_arrow_schema(schema, timezone="UTC")

@@ -1,0 +1,174 @@
+"""The tasks' half: cast a batch to what the log holds, refuse rows that Cassandra would refuse.
+
+A row that passes here is taken by the server, so a flush never stops on a row. Never connects and
+never imports the driver.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.targets.base import Column, Plan
+from wal_sink.targets.cassandra import storage
+from wal_sink.targets.cassandra.types import TYPES, canonical
+
+MAX_KEY_BYTES = 65_535
+"""Of a partition key, and of the clustering columns of a row together; the server's limit."""
+MAX_ROW_BYTES = 8 * 1024 * 1024
+"""Half of what a server with default settings takes as one mutation."""
+
+
+def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+    """Cast `batch` to the types in `storage`.
+
+    :raises SchemaMismatch: the columns are not those of the plan.
+    :raises InvalidRow: a row that cannot be written, naming the column and the first such row.
+    """
+    _same_schema(batch.schema, plan)
+    for column, values in zip(plan.columns, batch.columns, strict=True):
+        _refuse_values(batch, plan, column, values)
+    stored = [
+        TYPES[column.type].store(values)
+        for column, values in zip(plan.columns, batch.columns, strict=True)
+    ]
+    names = [column.name for column in plan.columns]
+    result = pa.RecordBatch.from_arrays(stored, names=names)
+    _refuse_sizes(batch, plan, result)
+    return result
+
+
+def _same_schema(schema: pa.Schema, plan: Plan) -> None:
+    got = [(field.name, str(canonical(field.type))) for field in schema]
+    planned = [(column.name, column.source) for column in plan.columns]
+    if got != planned:
+        raise SchemaMismatch(
+            f"A batch for {plan.table} has the columns {_listed(got)}; the plan {plan.key} was made "
+            f"for {_listed(planned)}.",
+            "Start the query again, so that a plan is made for this DataFrame.",
+        )
+
+
+def _listed(columns: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {source}" for name, source in columns)
+
+
+def _refuse_values(batch: pa.RecordBatch, plan: Plan, column: Column, values: pa.Array) -> None:
+    name = column.name
+    if column.role in ("partition", "clustering"):
+        if values.null_count:
+            row = pc.index(values.is_null(), True).as_py()
+            raise InvalidRow(
+                f"Column {name} is part of the primary key of {plan.table} and null in "
+                f"{_row(batch, plan, row)}.",
+                f'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',
+            )
+        if column.type == "timestamp":
+            _refuse(
+                storage.sub_milliseconds(values),
+                batch,
+                plan,
+                name,
+                "has digits below the millisecond, which CQL's timestamp cannot hold: two rows "
+                "could become one",
+                f'Truncate it knowingly: .withColumn("{name}", date_trunc("MILLISECOND", '
+                f'"{name}")).',
+            )
+    if column.type == "uuid":
+        matches = pc.match_substring_regex(storage.as_text(values), storage.UUID_PATTERN)
+        _refuse(
+            pc.invert(matches),
+            batch,
+            plan,
+            name,
+            "is not a uuid",
+            "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or "
+            "make the table's column a text.",
+        )
+
+
+def _refuse_sizes(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> None:
+    sizes = {
+        column.name: storage.sizes(values)
+        for column, values in zip(plan.columns, stored.columns, strict=True)
+    }
+    partition = [column.name for column in plan.columns if column.role == "partition"]
+    clustering = [column.name for column in plan.columns if column.role == "clustering"]
+    if len(partition) == 1:
+        _refuse(
+            pc.equal(sizes[partition[0]], 0),
+            batch,
+            plan,
+            partition[0],
+            "is empty, and it is the whole partition key",
+            "Drop such rows, or fill them in.",
+        )
+    # A composite key stores two bytes of length and one of separator with each component.
+    overhead = 3 * len(partition) if len(partition) > 1 else 0
+    for names, extra, what in (
+        (partition, overhead, "partition key"),
+        (clustering, 0, "clustering key"),
+    ):
+        if names:
+            _refuse(
+                pc.greater(_total(sizes, names), MAX_KEY_BYTES - extra),
+                batch,
+                plan,
+                ", ".join(names),
+                f"is longer than the {MAX_KEY_BYTES:,} bytes that a {what} may have",
+                "Use a digest of the value as the key: sha2(col, 256).",
+            )
+    _refuse(
+        pc.greater(_total(sizes, list(sizes)), MAX_ROW_BYTES),
+        batch,
+        plan,
+        _largest(sizes),
+        f"makes a row of more than {MAX_ROW_BYTES:,} bytes, too near to what a server takes as one "
+        "write",
+        "Split the value, or keep it elsewhere and write a reference.",
+    )
+
+
+def _total(sizes: dict[str, pa.Array], names: list[str]) -> pa.Array:
+    total = sizes[names[0]]
+    for name in names[1:]:
+        total = pc.add(total, sizes[name])
+    return total
+
+
+def _largest(sizes: dict[str, pa.Array]) -> str:
+    return max(sizes, key=lambda name: pc.max(sizes[name]).as_py() or 0)
+
+
+def _refuse(  # noqa: PLR0913 -- an error needs its row, its column and its two texts
+    bad: pa.Array, batch: pa.RecordBatch, plan: Plan, column: str, problem: str, remedy: str
+) -> None:
+    row = pc.index(bad, pa.scalar(value=True)).as_py()
+    if row >= 0:
+        value = (
+            f" ({shorten(batch.column(column)[row].as_py())})" if column in batch.schema.names else ""
+        )
+        raise InvalidRow(
+            f"Column {column} of {plan.table}{value} {problem}, in {_row(batch, plan, row)}.", remedy
+        )
+
+
+def _row(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
+    key = ", ".join(
+        f"{column.name}={shorten(batch.column(i)[row].as_py())}"
+        for i, column in enumerate(plan.columns)
+        if column.role in ("partition", "clustering")
+    )
+    return f"the row with {key}"
+
+
+def shorten(value: Any, limit: int = 60) -> str:
+    """Print a value of a row in at most about `limit` characters."""
+    cut = value[:limit] if isinstance(value, str | bytes) else value
+    text = repr(cut)
+    if isinstance(value, str | bytes) and len(value) > limit:
+        return f"{text}… of {len(value):,}"
+    return text if len(text) <= limit else text[:limit] + "…"

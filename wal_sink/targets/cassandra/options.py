@@ -1,0 +1,173 @@
+"""The options of the Cassandra target; nothing but this file parses them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from wal_sink.errors import OptionError
+from wal_sink.options import SECRET, Options
+from wal_sink.targets.cassandra.names import is_table_name
+
+CONSISTENCY_LEVELS = (
+    "ONE",
+    "TWO",
+    "THREE",
+    "QUORUM",
+    "ALL",
+    "LOCAL_QUORUM",
+    "EACH_QUORUM",
+    "LOCAL_ONE",
+)
+SERIAL_LEVELS = ("SERIAL", "LOCAL_SERIAL")
+LEDGER_TABLE = "wal_sink_ledger"
+
+
+class TableName(NamedTuple):
+    """Exact names, as `system_schema` has them; unquoted."""
+
+    keyspace: str
+    table: str
+
+
+class CassandraOptions(Options, frozen=True, kw_only=True):
+    """How to reach the cluster, and what to write where.
+
+    :raises OptionError: when constructed with values that cannot mean anything.
+    """
+
+    keyspace: Annotated[str, Meta(min_length=1, description="keyspace of the table, exact name")]
+    table: Annotated[str, Meta(min_length=1, description="the table to write to, exact name")]
+    contact_points: Annotated[
+        str, Meta(min_length=1, description="addresses of some of the nodes, comma-separated")
+    ] = msgspec.field(name="cassandra.contactPoints")
+    port: Annotated[int, Meta(ge=1, le=65535, description="native transport port, 1 to 65535")] = (
+        msgspec.field(name="cassandra.port", default=9042)
+    )
+    username: Annotated[str, Meta(description="role to log in as; default: no login")] = (
+        msgspec.field(name="cassandra.username", default="")
+    )
+    password: Annotated[str, Meta(description="password of the role", extra=SECRET)] = (
+        msgspec.field(name="cassandra.password", default="")
+    )
+    request_timeout: Annotated[
+        float, Meta(gt=0, description="seconds to wait for the answer to one request, above 0")
+    ] = msgspec.field(name="cassandra.requestTimeout", default=10.0)
+    local_datacenter: Annotated[
+        str, Meta(description="datacenter to write in; default: the only one there is")
+    ] = msgspec.field(name="cassandra.localDatacenter", default="")
+    consistency_level: Annotated[
+        str, Meta(description=f"of rows and ledger; one of {', '.join(CONSISTENCY_LEVELS)}")
+    ] = msgspec.field(name="cassandra.consistencyLevel", default="LOCAL_QUORUM")
+    serial_consistency_level: Annotated[
+        str, Meta(description=f"of the ledger's updates; one of {', '.join(SERIAL_LEVELS)}")
+    ] = msgspec.field(name="cassandra.serialConsistencyLevel", default="SERIAL")
+    ledger_table: Annotated[
+        str, Meta(description=f"table or keyspace.table; default: <keyspace>.{LEDGER_TABLE}")
+    ] = msgspec.field(name="cassandra.ledgerTable", default="")
+    nulls: Annotated[
+        Literal["unset", "write"],
+        Meta(description="unset: a null leaves the older value; write: it clears it (tombstone)"),
+    ] = msgspec.field(name="cassandra.nulls", default="unset")
+
+    def __post_init__(self) -> None:
+        _refuse_bad_name("keyspace", self.keyspace)
+        _refuse_bad_table(self.table)
+        _refuse_bad_contact_points(self.hosts)
+        _refuse_half_a_login(self.username, self.password)
+        level = _level("cassandra.consistencyLevel", self.consistency_level, CONSISTENCY_LEVELS)
+        msgspec.structs.force_setattr(self, "consistency_level", level)
+        level = _level(
+            "cassandra.serialConsistencyLevel", self.serial_consistency_level, SERIAL_LEVELS
+        )
+        msgspec.structs.force_setattr(self, "serial_consistency_level", level)
+        for part in self.ledger:
+            _refuse_bad_name("cassandra.ledgerTable", part)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The contact points."""
+        points = (point.strip() for point in self.contact_points.split(","))
+        return tuple(point for point in points if point)
+
+    @property
+    def data(self) -> TableName:
+        """The table to write to."""
+        return TableName(self.keyspace, self.table)
+
+    @property
+    def ledger(self) -> TableName:
+        """The ledger's table."""
+        keyspace, dot, table = self.ledger_table.rpartition(".")
+        return TableName(keyspace if dot else self.keyspace, table or LEDGER_TABLE)
+
+
+def _level(option: str, value: str, known: tuple[str, ...]) -> str:
+    level = value.strip().upper()
+    if level == "ANY":
+        raise OptionError(
+            f"Option {option} is ANY: a hint kept by the coordinator would count as a row written, "
+            "but no reader sees it and it can expire.",
+            f"Use one of {', '.join(known)}; LOCAL_QUORUM is what most want.",
+        )
+    if level not in known:
+        raise OptionError(
+            f"Option {option} has the unknown level {value!r}.", f"Use one of {', '.join(known)}."
+        )
+    return level
+
+
+def _refuse_bad_name(option: str, name: str) -> None:
+    if not is_table_name(name):
+        raise OptionError(
+            f"Option {option}: {name!r} cannot be a name in Cassandra.",
+            "Names of keyspaces and tables are letters, digits and underscores; write the exact "
+            "name, without quotes.",
+        )
+
+
+def _refuse_bad_table(table: str) -> None:
+    if "," in table:
+        raise OptionError(
+            f"Option table names several tables ({table}), which is not supported yet.",
+            "Name one table, and start one query per table.",
+        )
+    if "." in table:
+        keyspace, _, name = table.partition(".")
+        raise OptionError(
+            f"Option table holds a keyspace too: {table}.",
+            f'Write .option("keyspace", "{keyspace}").option("table", "{name}").',
+        )
+    _refuse_bad_name("table", table)
+
+
+def _refuse_bad_contact_points(hosts: tuple[str, ...]) -> None:
+    if not hosts:
+        raise OptionError(
+            "Option cassandra.contactPoints names no host.",
+            "Give the addresses of some of the nodes, comma-separated.",
+        )
+    for host in hosts:
+        # One colon is host:port; an IPv6 address has more.
+        if re.fullmatch(r"[^:\[\]]*:\d*|\[.*\].*", host) or "/" in host or " " in host:
+            raise OptionError(
+                f"Option cassandra.contactPoints: {host!r} is not the name or address of a host.",
+                "Give names or addresses alone, comma-separated; the port goes into "
+                "cassandra.port.",
+            )
+
+
+def _refuse_half_a_login(username: str, password: str) -> None:
+    if username and not password:
+        raise OptionError(
+            "Option cassandra.username is given without cassandra.password.",
+            "Give both, or neither for a cluster without authentication.",
+        )
+    if password and not username:
+        raise OptionError(
+            "Option cassandra.password is given without cassandra.username.",
+            "Give both, or neither for a cluster without authentication.",
+        )

@@ -1,0 +1,63 @@
+"""Spark's listener: takes a run's ticket when it starts, and wakes the flusher afterwards.
+
+Events are hints. They are late, one thread delivers all of them, and a crash loses them; what is
+checkpointed stands in `commits/`. Only `onQueryStarted` matters: Spark calls it inside `start()`, before
+the run reads the checkpoint, which is where the ticket has to be taken (rule 2).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Woken(Protocol):
+    """Who wants to know."""
+
+    def started(self, query_id: str, run_id: str) -> None:
+        """Handle a query, of any format, that starts; Spark waits for it."""
+
+    def progressed(self, query_id: str) -> None:
+        """Handle an epoch of a query, of any format, that is checkpointed."""
+
+    def terminated(self, query_id: str, run_id: str) -> None:
+        """Handle a query, of any format, that has ended."""
+
+
+class Listener(StreamingQueryListener):
+    """Passes events on as plain values, quickly."""
+
+    def __init__(self, woken: Woken) -> None:
+        self._woken = woken
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Take the ticket. Spark swallows what is raised here: log it, `commit` finds no ticket."""
+        try:
+            self._woken.started(str(event.id), str(event.runId))
+        except Exception:
+            logger.exception(
+                "query %s got no ticket and will fail with NotRegistered at its first commit",
+                event.id,
+            )
+            raise
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Wake the flusher."""
+        self._woken.progressed(str(event.progress.id))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing new was checkpointed."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Let the flusher finish."""
+        self._woken.terminated(str(event.id), str(event.runId))
