@@ -28,7 +28,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
@@ -223,8 +223,9 @@ class Session(ABC):
 class Target(ABC):
     """A database, described by options. Pickles; constructing it does no I/O."""
 
-    name: ClassVar[str]
-    options_type: ClassVar[type[Options]]
+    name: str
+    """Under which it is registered; set on the class."""
+    options_type: type[Options]
     """The options that this target declares, see `wal_sink.options`."""
 
     @abstractmethod

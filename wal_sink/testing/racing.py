@@ -191,7 +191,9 @@ def kill_inside_output(backend: StateBackend, path: str) -> None:
     with ours, theirs:
         writer = context.Process(target=_write_and_wait, args=(backend, path, theirs))
         writer.start()
+        theirs.close()  # so that a writer that fails is heard at once
         assert ours.poll(PATIENCE_S), "the writer did not get as far as its first bytes"
+        assert ours.recv() == "written"
         writer.kill()
         writer.join()
         writer.close()
@@ -212,7 +214,7 @@ def _write_and_wait(backend: StateBackend, path: str, reached: Connection) -> No
     with backend.open_output(path) as output:
         output.write(b"x" * 1_000_000)
         output.flush()
-        reached.send(True)
+        reached.send("written")
         time.sleep(PATIENCE_S)
 
 

@@ -143,16 +143,19 @@ def _largest(sizes: dict[str, pa.Array]) -> str:
     return max(sizes, key=lambda name: pc.max(sizes[name]).as_py() or 0)
 
 
-def _refuse(  # noqa: PLR0913 -- an error needs its row, its column and its two texts
+def _refuse(
     bad: pa.Array, batch: pa.RecordBatch, plan: Plan, column: str, problem: str, remedy: str
 ) -> None:
     row = pc.index(bad, pa.scalar(value=True)).as_py()
     if row >= 0:
         value = (
-            f" ({shorten(batch.column(column)[row].as_py())})" if column in batch.schema.names else ""
+            f" ({shorten(batch.column(column)[row].as_py())})"
+            if column in batch.schema.names
+            else ""
         )
         raise InvalidRow(
-            f"Column {column} of {plan.table}{value} {problem}, in {_row(batch, plan, row)}.", remedy
+            f"Column {column} of {plan.table}{value} {problem}, in {_row(batch, plan, row)}.",
+            remedy,
         )
 
 

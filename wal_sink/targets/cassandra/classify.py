@@ -95,7 +95,7 @@ def _is_cas_unknown(error: Exception) -> bool:
 
 
 def _of_hosts(error: NoHostAvailable) -> Kind:
-    """A cluster refuses for good when every host does; that a host is unknown to us is not a reason."""
+    """Judge by what each host said: the cluster refuses for good only when every host does."""
     errors = list(error.errors.values()) if isinstance(error.errors, dict) else []
     if errors and all(isinstance(each, _FATAL) for each in errors):
         return "fatal"

@@ -25,9 +25,7 @@ TYPES = {
     "int": CqlType(("int", "smallint", "tinyint"), storage.as_int),
     "bigint": CqlType(("bigint", "int", "smallint", "tinyint"), storage.as_bigint),
     "double": CqlType(("double", "float"), storage.as_double),
-    "decimal": CqlType(
-        ("decimal", "bigint", "int", "smallint", "tinyint"), storage.as_decimal
-    ),
+    "decimal": CqlType(("decimal", "bigint", "int", "smallint", "tinyint"), storage.as_decimal),
     "timestamp": CqlType(("timestamp",), storage.as_milliseconds),
     "date": CqlType(("date",), storage.as_is),
     "uuid": CqlType(("string",), storage.as_uuid),
@@ -101,9 +99,7 @@ def spark_type(source: pa.DataType) -> str:
 def misfit(column: str, source: pa.DataType, cql: str) -> Misfit | None:
     """Say why a column of the Arrow type `source` cannot go to the CQL type `cql`; None: it can."""
     if cql not in TYPES:
-        return Misfit(
-            f"the table's type {cql} is not supported yet.", _instead_of(cql)
-        )
+        return Misfit(f"the table's type {cql} is not supported yet.", _instead_of(cql))
     accepts = TYPES[cql].accepts
     spark = spark_type(source)
     if spark in accepts:
@@ -111,8 +107,8 @@ def misfit(column: str, source: pa.DataType, cql: str) -> Misfit | None:
     if spark == "timestamp_ntz" and cql == "timestamp":
         return Misfit(
             "timestamp_ntz is a clock reading without a zone, the table's timestamp is an instant.",
-            f'Name the zone: .withColumn("{column}", to_utc_timestamp("{column}", '
-            '"Europe/Berlin")) in a session whose spark.sql.session.timeZone is UTC.',
+            "Set spark.sql.session.timeZone to the zone of the readings, and cast it, "
+            f'.withColumn("{column}", col("{column}").cast("timestamp")).',
         )
     problem = f"{_printed(source)} does not fit the table's {cql} without loss."
     if spark not in CQL_FOR:
@@ -120,8 +116,8 @@ def misfit(column: str, source: pa.DataType, cql: str) -> Misfit | None:
     wanted = "decimal(38,18)" if accepts[0] == "decimal" else accepts[0]
     return Misfit(
         problem,
-        f'Cast it, .withColumn("{column}", col("{column}").cast("{wanted}")), or make the '
-        f"table's column a {CQL_FOR[spark]}.",
+        f'Cast it, .withColumn("{column}", col("{column}").cast("{wanted}")), or write to a table '
+        f"where it is a {CQL_FOR[spark]}.",
     )
 
 

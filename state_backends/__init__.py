@@ -1,0 +1,24 @@
+"""Where a write-ahead log keeps its objects: paths and bytes, with three guarantees.
+
+`StateBackend` states them, `open_backend` gives a store for a URL. See the README beside this
+file, and `wal_sink.testing.state_backend_contract` for a store of your own.
+"""
+
+from state_backends.base import StateBackend
+from state_backends.errors import StateBackendError
+from state_backends.local import LocalBackend
+from state_backends.location import child_url, open_backend
+from state_backends.memory import MemoryBackend
+from state_backends.paths import check_data, check_path, check_prefix
+
+__all__ = [
+    "LocalBackend",
+    "MemoryBackend",
+    "StateBackend",
+    "StateBackendError",
+    "check_data",
+    "check_path",
+    "check_prefix",
+    "child_url",
+    "open_backend",
+]

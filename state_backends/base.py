@@ -1,0 +1,156 @@
+"""What every store of a write-ahead log promises."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import BinaryIO
+from uuid import uuid4
+
+from state_backends.errors import StateBackendError
+
+
+class StateBackend(ABC):
+    """A place for objects: a path and its bytes, nothing more. It knows no epochs.
+
+    The three guarantees that users of a log build on, and that every kind of store gives:
+
+    1. **Atomic visibility.** An object is visible whole or not at all, to every process that
+       opened the same URL, from the moment it is created.
+    2. **Mutual exclusion.** Of several creators of one path exactly one wins; all others get
+       `FileExistsError`, and the content is the winner's.
+    3. **Durable and listed.** What has been acknowledged (the call returned, or the `with` block
+       was left) survives a crash of the process and of the machine, and every later `list`
+       shows it until it is deleted. An acknowledged deletion survives as well.
+
+    `replace` is outside (2), and outside (3) in that a crash may bring back the older content
+    and that a `list` at the same moment may miss it: it is for hints.
+
+    Paths are relative and `/`-separated; no part is empty or starts with a dot, and there is no
+    backslash and no NUL. Anything else raises `ValueError` before any I/O. A path is an object
+    or a folder, never both. No object is empty.
+
+    Errors: an operating system's error other than the ones a method names means that the outcome
+    is not known; a caller that was creating reads the path back and compares.
+
+    An instance can be used by several threads, pickles, travels to other hosts, and equals every
+    instance of its kind with the same URL. Making one does no I/O.
+    """
+
+    url: str
+    """Where the objects are, absolute: `open_backend(url)` opens the same objects."""
+
+    process_local: bool
+    """True when other processes do not see the objects: no place for the log of a Spark query."""
+
+    @abstractmethod
+    def create(self, path: str, data: bytes) -> None:
+        """Create the object, durably, unless `path` exists.
+
+        Raises `FileExistsError` when another creator was first, `ValueError` for empty data.
+        """
+
+    @abstractmethod
+    def replace(self, path: str, data: bytes) -> None:
+        """Create the object or replace it, whole or not at all; the last writer wins.
+
+        For hints only: it need not survive a crash. Raises `ValueError` for empty data.
+        """
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """Return the content. Raises `FileNotFoundError`."""
+
+    @abstractmethod
+    def size(self, path: str) -> int:
+        """Return the size in bytes. Raises `FileNotFoundError`."""
+
+    @abstractmethod
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Return a context manager that gives a binary file to write a new object into.
+
+        Leaving it normally creates the object as `create` does; leaving it by an exception
+        leaves nothing behind. Raises when left: `FileExistsError` when `path` exists by then,
+        `ValueError` when nothing was written.
+        """
+
+    @abstractmethod
+    def open_input(self, path: str) -> BinaryIO:
+        """Open the object for reading: a seekable binary file, to be closed by the caller.
+
+        It stays readable when the object is deleted meanwhile only where the store allows that.
+        Raises `FileNotFoundError`.
+        """
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> list[str]:
+        """Return the sorted paths of all objects under the folder `prefix`, at any depth.
+
+        `manifests/` and `manifests` are the same folder; "" is everything. A folder that does not
+        exist gives an empty list; one that cannot be read raises, because a listing cut short
+        would look like objects that are missing. Unfinished objects are never listed.
+        """
+
+    @abstractmethod
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete the objects. Those that do not exist are passed over, so it can be repeated.
+
+        All paths are checked before the first is deleted. An error leaves some undeleted.
+        """
+
+    def sweep_unfinished(self, min_age_s: float) -> int:  # noqa: ARG002 - for the kinds that need it
+        """Remove what killed writers left unfinished; return how many pieces were removed.
+
+        Only pieces that nobody has written to for `min_age_s` seconds, by this machine's clock
+        against the store's: choose hours. A writer whose piece was removed all the same fails
+        when it finishes; it loses nothing silently. Kinds that leave no such pieces return 0.
+        """
+        return 0
+
+    def probe(self) -> None:
+        """Find out with throw-away objects under `probe/` whether the store keeps its promises.
+
+        It meets the stores that lack atomic create altogether; a store that merely loses races
+        is met by the contract suite, `wal_sink.testing.state_backend_contract`.
+
+        Raises `StateBackendError` that says what to do.
+        """
+        path = f"probe/{uuid4().hex}"
+        try:
+            self._try_promises(path)
+        except OSError as error:
+            raise StateBackendError(
+                f"{self.url} cannot be used: probing it failed with {error!r}. Check that this "
+                "user may create, read, link, sync and delete files there, or choose another place"
+            ) from error
+
+    def _try_promises(self, path: str) -> None:
+        try:
+            self.create(path, b"first")
+            try:
+                self.create(path, b"second")
+            except FileExistsError:
+                pass  # as promised: the first creator has won
+            else:
+                raise self._broken("it accepted a second create of one path")
+            if self.read(path) != b"first":
+                raise self._broken("a refused create changed the object")
+            if path not in self.list("probe/"):
+                raise self._broken("it does not list an object that it has acknowledged")
+        finally:
+            self.delete([path])
+        if path in self.list("probe/"):
+            raise self._broken("it lists an object that was deleted")
+
+    def _broken(self, what: str) -> StateBackendError:
+        return StateBackendError(
+            f"{self.url} cannot hold a write-ahead log: {what}. Choose a store with atomic create"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.url == getattr(other, "url", None)
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"

@@ -1,0 +1,107 @@
+"""The folders of a local store: made when needed, synced, removed when empty."""
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from state_backends.errors import StateBackendError
+
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+# Far more than the folders of a path plus any series of lost races; it only ends what never ends.
+_ATTEMPTS = 1000
+# Why an empty-looking folder stays: it is not empty, is a mount or a link, or is not ours.
+_STAYS = {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, errno.EACCES, errno.EPERM}
+
+
+class Folders:
+    """Every folder from `root` down. `root` itself is made, and never removed.
+
+    A writer that makes a folder and a deleter that removes it because it is empty do not lock
+    each other out. The writer wins by trying again: from the moment its file is in the folder,
+    rmdir fails.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def open_new(self, file: Path) -> tuple[int, set[Path]]:
+        """Open a new file for writing; return its descriptor and the folders made for it."""
+        made: set[Path] = set()
+        try:
+            for _ in range(_ATTEMPTS):
+                try:
+                    return os.open(file, _NEW_FILE, 0o666), made
+                except FileNotFoundError:
+                    _make(file.parent, made)
+        except NotADirectoryError as error:
+            raise StateBackendError(
+                f"{file.parent} cannot be a folder, because a part of it is a file. Move that away"
+            ) from error
+        raise StateBackendError(
+            f"{file.parent} cannot be made: it is gone each time a file is to be put there. "
+            "See whether a part of it is a link to nowhere, or whether something keeps deleting it"
+        )
+
+    def sync_up(self, folder: Path, made: set[Path]) -> None:
+        """Make the entry of `folder` durable, and those of its parents up to the root.
+
+        All of them, and not only those in `made`: a folder that another writer has just made
+        and not yet synced looks like any other, and what is inside would be lost with it.
+        Above the root only what this call made is synced, up to the first that existed.
+        """
+        for each in (folder, *folder.parents):
+            # A folder can be gone only when a deleter has already deleted what was put there.
+            sync(each)
+            if each not in made and (each == self._root or each in self._root.parents):
+                return
+
+    def settle(self, folders: Iterable[Path]) -> None:
+        """Remove those of `folders` that are empty, make durable what left the others."""
+        open_ones = set(folders)
+        while open_ones:
+            depth = max(len(folder.parts) for folder in open_ones)
+            for folder in [each for each in open_ones if len(each.parts) == depth]:
+                open_ones.discard(folder)
+                gone = folder != self._root and _is_removed(folder)
+                if (gone or not sync(folder)) and folder != self._root:
+                    open_ones.add(folder.parent)
+
+
+def sync(folder: Path) -> bool:
+    """Make the entries of `folder` durable. False when there is no such folder (any more)."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _make(folder: Path, made: set[Path]) -> None:
+    """Make `folder`, or the first of its parents that can be made: the caller comes again."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        # Not mkdir(exist_ok=True): that looks again, and takes a folder that a deleter has just
+        # removed for a file. Opening the file tells the two apart.
+        return
+    except FileNotFoundError:
+        _make(folder.parent, made)
+    else:
+        made.add(folder)
+
+
+def _is_removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno in _STAYS:
+            return False  # an empty folder is no object, so one that stays does no harm
+        raise
+    return True

@@ -1,0 +1,199 @@
+"""Objects as files below one folder of a local or shared mount."""
+
+import builtins
+import errno
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+from uuid import uuid4
+
+from fsspec.implementations.local import LocalFileSystem
+
+from state_backends.base import StateBackend
+from state_backends.errors import StateBackendError
+from state_backends.folders import Folders
+from state_backends.paths import check_data, check_path, check_prefix, empty_object
+
+_UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
+
+
+class LocalBackend(StateBackend):
+    """Files below the folder `root`, which is made when the first object is.
+
+    Reading goes through fsspec. Writing, listing and deleting do not, each for the reason given
+    beside it. A writer works in a hidden file (`.<32 hex digits>.tmp`) in the object's folder. A
+    writer that is killed leaves that file behind: `list` never shows it, and `sweep_unfinished`,
+    nothing else, removes it.
+    """
+
+    process_local = False
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        # abspath and not resolve(): making an instance does no I/O, and Hadoop takes `..` out of
+        # a path in the same way. To POSIX two leading slashes are something special; not here.
+        self._root = Path("/" + os.path.abspath(root).lstrip("/"))  # noqa: PTH100
+        self.url = f"file://{self._root}"
+        self._folders = Folders(self._root)
+        # Private: fsspec's cached instance is shared with everybody else in the process.
+        self._fs = LocalFileSystem(skip_instance_cache=True, use_listings_cache=False)
+
+    def __reduce__(self) -> tuple[type["LocalBackend"], tuple[str]]:
+        return type(self), (str(self._root),)
+
+    def create(self, path: str, data: bytes) -> None:
+        """See `StateBackend.create`."""
+        check_data(check_path(path), data)
+        with self.open_output(path) as output:
+            output.write(data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See `StateBackend.replace`. The folder is not synced: a crash may undo it, whole."""
+        final = self._root / check_path(path)
+        check_data(path, data)
+        with self._unfinished(final) as (descriptor, temporary, _):
+            with open(descriptor, "wb", closefd=False) as output:
+                output.write(data)
+            os.fsync(descriptor)  # or a power loss could leave the new name with half the bytes
+            temporary.replace(final)
+
+    def read(self, path: str) -> bytes:
+        """See `StateBackend.read`."""
+        with self.open_input(path) as file:
+            return file.read()
+
+    def size(self, path: str) -> int:
+        """See `StateBackend.size`."""
+        try:
+            found = self._fs.info(str(self._root / check_path(path)))
+        except NotADirectoryError as error:
+            raise _missing(path) from error
+        if found["type"] == "directory":
+            raise _missing(path)
+        return int(found["size"])
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """See `StateBackend.open_output`."""
+        # fsspec writes in place, and in its transactions in the system's folder for temporary
+        # files, from where it copies; its create is exists-then-write; and it never syncs.
+        final = self._root / check_path(path)
+        with self._unfinished(final) as (descriptor, temporary, made):
+            # The descriptor stays open here, so a writer that closes its file does no harm.
+            with open(descriptor, "wb", closefd=False) as output:
+                yield output
+            if not os.fstat(descriptor).st_size:
+                raise empty_object(path)
+            os.fsync(descriptor)
+            _link(descriptor, temporary, final)
+            temporary.unlink(missing_ok=True)
+            self._folders.sync_up(final.parent, made)
+
+    def open_input(self, path: str) -> BinaryIO:
+        """See `StateBackend.open_input`. A deleted object stays readable for who has it open."""
+        try:
+            return cast("BinaryIO", self._fs.open(str(self._root / check_path(path)), "rb"))
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise _missing(path) from error
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        """See `StateBackend.list`."""
+        return sorted(path for path, name in self._files(prefix) if not name.startswith("."))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `StateBackend.delete`. Folders that become empty go as well."""
+        # Not fsspec's rm(): it raises for what is missing, and syncs nothing.
+        touched = set()
+        for file in [self._root / check_path(path) for path in paths]:
+            try:
+                file.unlink(missing_ok=True)
+            except (IsADirectoryError, NotADirectoryError):
+                continue  # a folder, or below a file: there is no such object
+            touched.add(file.parent)
+        self._folders.settle(touched)
+
+    def sweep_unfinished(self, min_age_s: float) -> int:
+        """See `StateBackend.sweep_unfinished`. A file's age is that of its last write."""
+        youngest = time.time() - min_age_s
+        touched = builtins.list[Path]()
+        for path, name in self._files(""):
+            file = self._root / path
+            if _UNFINISHED.fullmatch(name) and _written_before(file, youngest):
+                file.unlink(missing_ok=True)
+                touched.append(file.parent)
+        self._folders.settle(touched)
+        return len(touched)
+
+    @contextmanager
+    def _unfinished(self, final: Path) -> Iterator[tuple[int, Path, set[Path]]]:
+        """Give a hidden file beside `final`, and see that neither it nor its descriptor stays."""
+        temporary = final.with_name(f".{uuid4().hex}.tmp")
+        descriptor, made = self._folders.open_new(temporary)
+        try:
+            yield descriptor, temporary, made
+        finally:
+            os.close(descriptor)
+            temporary.unlink(missing_ok=True)
+
+    def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """Give path and name of every file below the folder `prefix`, hidden files included."""
+        # By names only. fsspec's find() asks for the details of every entry, and when a folder
+        # fails, it leaves it out without a word (on_error="omit"): a denied folder in any release,
+        # in older ones a file that vanishes in between. It would look like a missing manifest.
+        prefix = check_prefix(prefix)
+        folders = [f"{prefix}/" if prefix else ""]
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(self._root / folder) as entries:
+                    found = [(entry.name, entry.is_dir()) for entry in entries]
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # no such folder, or it vanished, which only an empty one does
+            for name, is_folder in found:
+                if not is_folder:
+                    yield folder + name, name
+                elif not name.startswith("."):
+                    folders.append(f"{folder}{name}/")
+
+
+def _link(descriptor: int, temporary: Path, final: Path) -> None:
+    """Give the finished file its name, unless that is taken: the one atomic step of a create."""
+    try:
+        os.link(temporary, final)
+    except FileExistsError as error:
+        # On NFS the reply to a link that was made can get lost, and the repeated request finds
+        # its own work. The number of names tells: see open(2), O_EXCL.
+        if os.fstat(descriptor).st_nlink == 2:
+            return
+        if final.is_dir():
+            raise StateBackendError(
+                f"{final} is a folder, so no object can have its name"
+            ) from None
+        raise FileExistsError(errno.EEXIST, "the object exists already", str(final)) from error
+    except FileNotFoundError as error:
+        raise StateBackendError(
+            f"the unfinished file of {final} is gone: a sweep took it for a dead writer's, or "
+            "something else deletes files there. Sweep with a higher age and write it again"
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise StateBackendError(
+            f"the mount of {final} has no hard links ({error.strerror}), so it has no atomic "
+            "create. Use a mount that has them, such as ext4, XFS or NFS"
+        ) from error
+
+
+def _missing(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "there is no such object", path)
+
+
+def _written_before(file: Path, moment: float) -> bool:
+    try:
+        return file.stat().st_mtime < moment
+    except FileNotFoundError:
+        return False  # its writer has finished

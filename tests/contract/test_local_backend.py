@@ -1,0 +1,237 @@
+"""What the local backend owes the operating system: syncs, links, folders, and its errors."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from state_backends import LocalBackend, StateBackendError
+
+_LEFT_BEHIND = ".0123456789abcdef0123456789abcdef.tmp"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "new" / "log"
+
+
+@pytest.fixture
+def backend(root: Path) -> LocalBackend:
+    return LocalBackend(root)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, list[str]]]:
+    """Record what is synced, in order: its path, and the names in its folder at that moment."""
+    record = []
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        record.append((path, os.listdir(path if path.is_dir() else path.parent)))  # noqa: PTH208
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return record
+
+
+def _failing(code: int, on: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `real`, but failing when the end of an argument is `on`."""
+
+    def call(*arguments: Any) -> Any:
+        if any(str(argument).endswith(on) for argument in arguments):
+            raise OSError(code, os.strerror(code), on)
+        return real(*arguments)
+
+    return call
+
+
+def test_construction_does_no_io(backend: LocalBackend, root: Path) -> None:
+    """Opening, comparing and listing make no folder."""
+    assert backend == LocalBackend(str(root))
+    assert backend.list() == []
+    assert not root.parent.exists()
+
+
+def test_create_syncs_file_then_folders(
+    backend: LocalBackend, root: Path, tmp_path: Path, synced: list[tuple[Path, list[str]]]
+) -> None:
+    """The content is durable before it has its name, the name before `create` returns."""
+    backend.create("a/b/object", b"x")
+    (file, beside), *folders = synced
+    assert file.parent == root / "a/b"
+    assert beside == [file.name], "the object had its name before its content was synced"
+    assert [folder for folder, _ in folders] == [
+        root / "a/b", root / "a", root, tmp_path / "new", tmp_path
+    ]  # fmt: skip
+    assert folders[0][1] == ["object"], "the folder was synced before the object had its name"
+
+    synced.clear()
+    backend.create("a/b/other", b"x")
+    assert [folder for folder, _ in synced[1:]] == [root / "a/b", root / "a", root], (
+        "folders below the root are synced always: another writer may have just made them"
+    )
+
+
+def test_output_and_replace_sync_their_content(
+    backend: LocalBackend, root: Path, synced: list[tuple[Path, list[str]]]
+) -> None:
+    """`open_output` syncs as `create` does, `replace` its content only."""
+    with backend.open_output("a/segment") as output:
+        output.write(b"x")
+        assert synced == []
+    assert [path for path, _ in synced[1:3]] == [root / "a", root]
+    synced.clear()
+    backend.replace("a/hint", b"x")
+    assert len(synced) == 1
+    assert "hint" not in synced[0][1], "the hint had its name before its content was synced"
+
+
+def test_delete_syncs_the_folders_that_stay(
+    backend: LocalBackend, root: Path, synced: list[tuple[Path, list[str]]]
+) -> None:
+    """A deletion is durable; folders that become empty go, the root stays."""
+    for path in ("a/1", "b/c/1", "b/c/2", "b/d/1"):
+        backend.create(path, b"x")
+    synced.clear()
+    backend.delete(["a/1", "b/c/1", "b/d/1"])
+    assert {path: sorted(names) for path, names in synced} == {root: ["b"], root / "b": ["c"],
+                                                               root / "b/c": ["2"]}  # fmt: skip
+    backend.delete(backend.list())
+    assert os.listdir(root) == []  # noqa: PTH208
+
+
+def test_failed_sync_is_not_an_acknowledgement(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the content cannot be synced there is no object; every failed sync is raised."""
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "disk")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    for write in (backend.create, backend.replace):
+        with pytest.raises(OSError, match="disk"):
+            write("a", b"x")
+        assert backend.list() == []
+    assert backend.sweep_unfinished(-1) == 0
+    monkeypatch.setattr("state_backends.folders.sync", fail)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    with pytest.raises(OSError, match="disk"):
+        backend.create("a", b"x")
+    assert backend.list() == ["a"], "the outcome was unknown; here it was a success"
+
+
+def test_mount_without_links_is_refused(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without hard links there is no atomic create: `probe` and `create` say so and what to do."""
+    monkeypatch.setattr(os, "link", _failing(errno.EPERM, "", os.link))
+    for call in (backend.probe, lambda: backend.create("a", b"x")):
+        with pytest.raises(StateBackendError, match=r"hard links.*Use a mount"):
+            call()
+    assert backend.list() == []
+
+
+def test_probe_wraps_what_the_system_says(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder in which nothing may be written fails the probe with the system's reason."""
+    monkeypatch.setattr(os, "open", _failing(errno.EACCES, ".tmp", os.open))
+    with pytest.raises(StateBackendError, match=r"Permission denied.*Check that this user"):
+        backend.probe()
+
+
+def test_lost_reply_to_a_link_is_a_success(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On NFS a link that was made can be reported as existing: the winner is not told it lost."""
+    link = os.link
+
+    def lose_reply(source: Path, target: Path) -> None:
+        link(source, target)
+        raise FileExistsError(errno.EEXIST, "lost reply")
+
+    monkeypatch.setattr(os, "link", lose_reply)
+    backend.create("a", b"x")
+    assert backend.read("a") == b"x"
+
+
+def test_list_raises_what_hides_objects(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that cannot be read is an error; one that has vanished was empty."""
+    backend.create("a/1", b"x")
+    backend.create("b/2", b"x")
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", _failing(errno.EACCES, "/b", scandir))
+    with pytest.raises(PermissionError):
+        backend.list()
+    monkeypatch.setattr(os, "scandir", _failing(errno.ENOENT, "/b", scandir))
+    assert backend.list() == ["a/1"]
+
+
+def test_sweep_takes_old_unfinished_files_only(backend: LocalBackend, root: Path) -> None:
+    """Nothing but our own unfinished files goes, and only when nobody wrote for long enough."""
+    backend.create("a/object", b"x")
+    for left in (f"a/{_LEFT_BEHIND}", f"gone/{_LEFT_BEHIND}", f"young/{_LEFT_BEHIND}", "a/.other"):
+        (root / left).parent.mkdir(exist_ok=True)
+        (root / left).write_bytes(b"x")
+        if "young" not in left:
+            os.utime(root / left, (0, 0))
+    os.utime(root / "a/object", (0, 0))
+    assert backend.list() == ["a/object"]
+    assert backend.sweep_unfinished(3600) == 2
+    assert sorted(os.listdir(root)) == ["a", "young"]  # noqa: PTH208
+    assert sorted(os.listdir(root / "a")) == [".other", "object"]  # noqa: PTH208
+
+
+def test_writer_whose_file_was_swept_fails(backend: LocalBackend) -> None:
+    """A sweep that was too eager costs an error, not an object that is silently missing."""
+
+    def write_slowly() -> None:
+        with backend.open_output("a/slow") as output:
+            output.write(b"x")
+            output.flush()
+            assert backend.sweep_unfinished(-1) == 1
+
+    with pytest.raises(StateBackendError, match="sweep took it"):
+        write_slowly()
+    assert backend.list() == []
+
+
+def test_object_and_folder_do_not_share_a_name(backend: LocalBackend, root: Path) -> None:
+    """A clash of names is no lost race: who hears `FileExistsError` reads the object back."""
+    backend.create("a/b", b"x")
+    for path in ("a", "a/b/c", "a/b/c/d"):
+        with pytest.raises(StateBackendError, match=r"is a folder|is a file"):
+            backend.create(path, b"x")
+    (root / "nowhere").symlink_to(root / "missing")
+    with pytest.raises(StateBackendError, match="link to nowhere"):
+        backend.create("nowhere/a", b"x")
+
+
+def test_linked_folder_is_followed(backend: LocalBackend, root: Path, tmp_path: Path) -> None:
+    """An operator can move a folder to another disk and leave a link."""
+    (tmp_path / "disk").mkdir()
+    root.mkdir(parents=True)
+    (root / "segments").symlink_to(tmp_path / "disk")
+    backend.create("segments/1/a", b"x")
+    assert backend.list() == ["segments/1/a"]
+    backend.delete(["segments/1/a"])
+    assert (root / "segments").is_symlink()
+
+
+def test_package_stands_alone() -> None:
+    """The state backends know nothing of the sink, Spark or a database."""
+    seen = subprocess.run(
+        [sys.executable, "-c", "import sys, state_backends; print(*sys.modules)"],
+        check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2],
+    ).stdout.split()  # fmt: skip
+    assert "state_backends" in seen
+    assert not {"wal_sink", "pyspark", "pyarrow", "cassandra", "pytest"}.intersection(seen)

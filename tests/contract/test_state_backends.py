@@ -1,0 +1,246 @@
+"""The shipped state backends keep the contract, and the contract's suite can fail."""
+
+import builtins
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from state_backends import (
+    LocalBackend,
+    MemoryBackend,
+    StateBackend,
+    StateBackendError,
+    child_url,
+    open_backend,
+)
+from wal_sink.testing.state_backend_contract import StateBackendContract
+
+README = Path(__file__).parents[2] / "state_backends" / "README.md"
+
+
+class TestLocalBackend(StateBackendContract):
+    """Processes race on a folder that does not exist at first."""
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> StateBackend:
+        return LocalBackend(tmp_path / "new" / "log")
+
+
+class TestMemoryBackend(StateBackendContract):
+    """Threads race on a dictionary."""
+
+    racers = "threads"
+
+    @pytest.fixture
+    def backend(self) -> StateBackend:
+        return MemoryBackend(uuid4().hex)
+
+
+class ExistsThenWrite(LocalBackend):
+    """Creates as fsspec does by default: it looks first and writes then, in place."""
+
+    def create(self, path: str, data: bytes) -> None:
+        file = self._root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        LocalFileSystem().pipe_file(str(file), data, mode="create")
+
+
+class ReadThenReplace(MemoryBackend):
+    """Looks first and writes then, in memory."""
+
+    def create(self, path: str, data: bytes) -> None:
+        if path in self.list():
+            raise FileExistsError(path)
+        self.replace(path, data)
+
+
+class ListsWithDetails(LocalBackend):
+    """Lists as older releases of fsspec do: a file that vanishes meanwhile hides its folder."""
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        found = []
+        for folder, _, names in os.walk(self._root / prefix):
+            with suppress(FileNotFoundError):
+                found += [
+                    str(file) for file in map(Path(folder).joinpath, names) if file.stat().st_size
+                ]
+        return sorted(path.removeprefix(f"{self._root}/") for path in found)
+
+
+class Forgetful(MemoryBackend):
+    """Acknowledges what it does not list."""
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        return []
+
+
+class ThreadContract(StateBackendContract):
+    """The suite as a store of one process runs it."""
+
+    racers = "threads"
+
+
+def test_suite_meets_a_create_that_loses_races(tmp_path: Path) -> None:
+    """Exists-then-write passes the sequential tests and fails the race."""
+    StateBackendContract().test_create_refuses_what_exists(ExistsThenWrite(tmp_path / "1"))
+    ExistsThenWrite(tmp_path / "2").probe()
+    with pytest.raises(AssertionError, match="have not one winner"):
+        StateBackendContract().test_exactly_one_of_many_creators_wins(
+            ExistsThenWrite(tmp_path / "3"), "create"
+        )
+
+
+def test_suite_meets_a_create_that_loses_races_of_threads() -> None:
+    """The race of threads can fail as well as the one of processes."""
+    with pytest.raises(AssertionError, match="have not one winner"):
+        ThreadContract().test_exactly_one_of_many_creators_wins(
+            ReadThenReplace(uuid4().hex), "create"
+        )
+
+
+def test_suite_meets_objects_visible_in_part(tmp_path: Path) -> None:
+    """Writing in place is seen by who polls."""
+    with pytest.raises(AssertionError, match="was visible with"):
+        StateBackendContract().test_object_is_whole_as_soon_as_it_is_visible(
+            ExistsThenWrite(tmp_path)
+        )
+
+
+def test_suite_meets_a_listing_that_stats(tmp_path: Path) -> None:
+    """A listing that asks for details loses names while others come and go."""
+    with pytest.raises(AssertionError, match="not listed"):
+        StateBackendContract().test_list_loses_nothing_while_others_come_and_go(
+            ListsWithDetails(tmp_path)
+        )
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        (Forgetful("forgetful"), "does not list"),
+        (type("Overwrites", (MemoryBackend,), {"create": MemoryBackend.replace})("o"), "second"),
+        (type("Keeps", (MemoryBackend,), {"delete": lambda *_: None})("k"), "was deleted"),
+    ],
+)
+def test_probe_refuses_a_store_that_lies(backend: StateBackend, reason: str) -> None:
+    """`probe` names the promise that is not kept, and what to do."""
+    with pytest.raises(StateBackendError, match=f"{reason}.*Choose a store"):
+        backend.probe()
+
+
+@pytest.mark.parametrize(
+    ("url", "absolute"),
+    [
+        ("/data/log", "file:///data/log"),
+        ("/data/../log/", "file:///log"),
+        ("//data//log", "file:///data/log"),
+        ("file:/data/log", "file:///data/log"),
+        ("file:///data/log/", "file:///data/log"),
+        ("FILE://localhost/data/log", "file:///data/log"),
+        ("file:////data", "file:///data"),
+        ("file:///a%20b?c=d#e f", "file:///a%20b?c=d#e f"),
+        ("memory://name", "memory://name"),
+        ("memory://name/query/", "memory://name/query"),
+    ],
+)
+def test_open_backend_understands(url: str, absolute: str) -> None:
+    """Hadoop's ways to write a folder lead to one store, whose own URL leads there again."""
+    backend = open_backend(url)
+    assert backend.url == absolute
+    assert open_backend(backend.url) == backend
+    assert backend.process_local == absolute.startswith("memory")
+
+
+def test_open_backend_makes_a_relative_path_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain relative path is below the current folder of the moment of opening."""
+    monkeypatch.chdir(tmp_path)
+    backend = open_backend("data/log")
+    monkeypatch.chdir("/")
+    assert backend.url == f"file://{tmp_path}/data/log"
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("s3a://key:secret@bucket/log", "'s3a'.*later version"),
+        ("hdfs:///log", "'hdfs'.*later version"),
+        ("file://elsewhere/log", "host 'elsewhere'"),
+        ("file:log", "no absolute path"),
+        ("file://localhost", "no absolute path"),
+        ("memory:name", "two slashes"),
+        ("memory://", "must not be empty"),
+        ("memory://a/../b", "starts with a dot"),
+        ("~/log", "not expanded"),
+        ("", "must not be empty"),
+        ("/a\0b", "NUL"),
+    ],
+)
+def test_open_backend_refuses(url: str, reason: str) -> None:
+    """What cannot hold a log is refused by name, without repeating secrets."""
+    with pytest.raises(StateBackendError, match=reason) as caught:
+        open_backend(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_open_backend_refuses_options_without_effect() -> None:
+    """A storage option that would change nothing is named, its value is not."""
+    with pytest.raises(StateBackendError, match=r"\['key'\].*remove") as caught:
+        open_backend("/data/log", {"key": "secret"})
+    assert "secret" not in str(caught.value)
+    assert open_backend("/data/log", {}) == open_backend("/data/log")
+
+
+@pytest.mark.parametrize("url", ["/", "/log/", "file:///log", "file:/", "file:///", "memory://log"])
+def test_child_url_is_a_folder_of_its_parent(url: str) -> None:
+    """The store at a child's URL is the folder of that name in the store at the URL."""
+    child = open_backend(child_url(url, "wal_sink", "a/b"))
+    parent = open_backend(url).url
+    assert child.url == parent + ("" if parent.endswith("/") else "/") + "wal_sink/a/b"
+    assert child_url(url) == url
+
+
+def test_child_sees_the_objects_of_its_parent(tmp_path: Path) -> None:
+    """`part/x` in a store is `x` in the child for that part."""
+    for url in (str(tmp_path), f"memory://{uuid4().hex}"):
+        parent, child = open_backend(url), open_backend(child_url(url, "part"))
+        parent.create("part/x", b"1")
+        child.create("y/z", b"2")
+        assert child.list() == ["x", "y/z"]
+        assert parent.list() == ["part/x", "part/y/z"]
+
+
+@pytest.mark.parametrize("part", ["..", "", "a/", "/a", ".hidden"])
+def test_child_url_refuses_what_is_no_path(part: str) -> None:
+    """A part cannot lead out of the store."""
+    with pytest.raises(ValueError, match="path"):
+        child_url("/log", part)
+    with pytest.raises(ValueError, match="URL"):
+        child_url("", "part")
+
+
+def test_readme_examples_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the README shows runs: opening a store, and the suite of a plug-in."""
+    use, suite = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(use.replace("/data/", f"{tmp_path}/"), str(README), "exec"), {})
+    (tmp_path / "my_package.py").write_text("from state_backends import LocalBackend as MyBackend")
+    (tmp_path / "test_my_backend.py").write_text(suite)
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "sorted or exactly_one", str(tmp_path)]
+    ended = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(README.parents[1]), str(tmp_path)])},
+    )
+    assert "3 passed" in ended.stdout, ended.stdout + ended.stderr

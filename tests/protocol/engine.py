@@ -1,0 +1,172 @@
+"""A stand-in for Spark's micro-batch engine: the same durable steps in the same order, without a JVM.
+
+It plays Spark, never the sink: tickets, segments, manifests and the flush are the real code. Its order is
+the one measured on Spark 4.3: metadata, onQueryStarted, read the checkpoint, offsets/N, tasks, commit(),
+commits/N.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from itertools import count
+
+import pyarrow as pa
+
+from state_backends import StateBackend
+from wal_sink.append import Appended, Task, append
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.flusher import Flusher
+from wal_sink.log import Log
+from wal_sink.manifest import Manifest
+from wal_sink.protocol import Rest, Step
+from wal_sink.publish import Publisher
+from wal_sink.targets.base import Plan, Target, plan_key
+from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.ticket import take_ticket
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+Rows = Sequence[tuple[str, int]]
+
+NOW_US = 1_700_000_000_000_000
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self, us: int = NOW_US) -> None:
+        self.us = us
+
+    def __call__(self) -> int:
+        self.us += 1
+        return self.us
+
+
+class World:
+    """One query's checkpoint, log and target, and what Spark has committed."""
+
+    def __init__(self, checkpoint: StateBackend, logs: StateBackend) -> None:
+        self.checkpoint = checkpoint
+        self.log_backend = logs
+        self.store = CellStore(CellStoreOptions(keys="k"))
+        self.clock = Clock()
+        self.query_id = str(uuid.uuid4())
+        self.committed: dict[int, dict[str, int]] = {}
+        """Rows of the attempts whose run wrote `commits/N`, by epoch."""
+        self._flush_runs = count()
+
+    @property
+    def log(self) -> Log:
+        """The log, without faults."""
+        return Log(self.log_backend)
+
+    def run(self, faults: Faults | None = None, *, listening: bool = True) -> Run:
+        """Start a run of the query; `listening` means that the sink is registered."""
+        return Run(self, faults or Faults(), listening=listening)
+
+    def flusher(self, faults: Faults | None = None, target: Target | None = None) -> Flusher:
+        """Start a flusher, in a process of its own as far as its memory goes."""
+        faults = faults or Faults()
+        return Flusher(
+            Log(FaultyBackend(self.log_backend, faults)),
+            Checkpoint(self.checkpoint),
+            FaultyTarget(target or self.store, faults),
+            query_id=self.query_id,
+            clock_us=self.clock,
+        )
+
+    def flush(self, faults: Faults | None = None) -> list[Step]:
+        """Flush until there is nothing to do; return the steps."""
+        flusher = self.flusher(faults)
+        steps: list[Step] = []
+        for _ in range(100):
+            steps.append(flusher.run_once())
+            if isinstance(steps[-1], Rest):
+                return steps
+        raise AssertionError(f"the flusher never rests: {steps[-5:]}")
+
+    def table(self) -> dict[str, int]:
+        """What a reader of the target sees."""
+        return {key[0]: row["v"] for key, row in self.store.rows().items()}
+
+    def expected(self) -> dict[str, int]:
+        """What a reader should see when all is flushed: later epochs win."""
+        table: dict[str, int] = {}
+        for epoch in sorted(self.committed):
+            table.update(self.committed[epoch])
+        return table
+
+
+class Run:
+    """One run of the query, from `start()` on."""
+
+    def __init__(self, world: World, faults: Faults, *, listening: bool) -> None:
+        self.world = world
+        self.run_id = str(uuid.uuid4())
+        self.log = Log(FaultyBackend(world.log_backend, faults))
+        if "metadata" not in world.checkpoint.list():
+            world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
+        if listening:
+            take_ticket(self.log, self.run_id)
+        self.next = Checkpoint(world.checkpoint).last_commit() + 1
+        plan = world.store.plan(SCHEMA, plan_key(SCHEMA, world.store.name, world.store.shape))
+        self.plan: Plan = plan
+        if self.log.plan(plan.key) is None:
+            self.log.create_plan(plan)
+
+    def batch(self, *partitions: Rows, offset: str | None = None) -> int:
+        """Run one micro-batch to the end; return its epoch."""
+        epoch = self.next
+        self.publish(*partitions, offset=offset)
+        self.write_commit(partitions)
+        return epoch
+
+    def publish(self, *partitions: Rows, offset: str | None = None) -> Manifest | None:
+        """Run a micro-batch up to the return of `commit()`; `commits/N` is not written."""
+        self.write_offsets(offset)
+        return self.commit(self.tasks(*partitions))
+
+    def write_offsets(self, offset: str | None = None) -> None:
+        """Write offsets/N, unless a run before has planned the batch already."""
+        epoch = self.next
+        body = f'v1\n{{"batchTimestampMs":{self.world.clock.us}}}\n{{"offset":{offset or epoch}}}'
+        if f"offsets/{epoch}" not in self.world.checkpoint.list("offsets/"):
+            self.world.checkpoint.create(f"offsets/{epoch}", body.encode())
+
+    def tasks(self, *partitions: Rows) -> list[Appended]:
+        """Run the tasks; Spark runs at least one."""
+        return [
+            append(
+                [pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA)],
+                task=Task(
+                    query_id=self.world.query_id,
+                    run_id=self.run_id,
+                    epoch=self.next,
+                    partition=number,
+                    attempt=0,
+                ),
+                backend=self.log.backend,
+                check=lambda batch: batch,
+                compression="lz4",
+            )
+            for number, rows in enumerate(partitions or ((),))
+        ]
+
+    def commit(self, appended: list[Appended]) -> Manifest | None:
+        """Call the sink's `commit()`."""
+        publisher = Publisher(
+            self.log,
+            Checkpoint(self.world.checkpoint),
+            plan=self.plan.key,
+            options={},
+            clock_us=self.world.clock,
+        )
+        return publisher.publish(self.next, appended)
+
+    def write_commit(self, partitions: Sequence[Rows]) -> None:
+        """Write commits/N; an epoch that exists stays, as for Spark's rename without overwriting."""
+        self.world.checkpoint.create(f"commits/{self.next}", b'v1\n{"nextBatchWatermarkMs":0}')
+        self.world.committed[self.next] = dict(row for rows in partitions for row in rows)
+        self.next += 1

@@ -1,0 +1,681 @@
+"""The rules of the protocol, one by one: each test carries the number of the rule that it keeps."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import msgspec
+import pytest
+
+from state_backends import StateBackend
+from tests.protocol.engine import NOW_US, World
+from wal_sink import errors, layout
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.manifest import Attempt
+from wal_sink.protocol import Begin, CreateLedger, RecordFlushed, Rest, Resume, Trim
+from wal_sink.records import Claim
+from wal_sink.targets.base import Mark, Owner, Plan, Slice
+from wal_sink.testing.cell_store import CellSession
+from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
+
+
+def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
+    """Do as an operator does: delete a file, or put another content there."""
+    backend.delete([path])
+    if change is not None:
+        backend.create(path, change)
+
+
+def set_mark(world: World, **changes: object) -> None:
+    """Edit the ledger row by hand."""
+    mark = world.store.ledger[world.query_id]
+    world.store.ledger[world.query_id] = msgspec.structs.replace(mark, **changes)
+
+
+# --- identity -------------------------------------------------------------------------------------
+
+
+def test_rule_0_publish_refuses_a_checkpoint_of_another_query(world: World) -> None:
+    """The metadata that `commit()` reads must be of the query that ran the tasks."""
+    run = world.run()
+    run.write_offsets()
+    appended = run.tasks([("a", 1)])
+    edit(world.checkpoint, "metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+    with pytest.raises(errors.CheckpointNotVisible, match="metadata"):
+        run.commit(appended)
+    assert world.log.attempts() == ()
+
+
+def test_rule_1_a_copied_checkpoint_neither_publishes_nor_flushes(world: World) -> None:
+    """Staging's copy of checkpoint and log must not touch production's ledger row."""
+    run = world.run()
+    run.batch([("a", 1)])
+    identity = world.log.identity()
+    assert identity is not None
+    moved = msgspec.structs.replace(identity, checkpoint="file:///production")
+    edit(world.log_backend, layout.LOG, moved.to_json())
+    with pytest.raises(errors.WrongOwner, match="production"):
+        run.batch([("b", 2)])
+    with pytest.raises(errors.WrongOwner, match="production"):
+        world.flush()
+    assert world.table() == {}
+
+
+def test_rule_1_the_ledger_row_of_another_log_is_not_used(world: World) -> None:
+    """A log that was deleted and made anew does not continue the old one's mark."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    run.batch([("b", 2)])
+    set_mark(world, log_id="another")
+    with pytest.raises(errors.WrongOwner, match="another"):
+        world.flush()
+    assert world.table() == {"a": 1}
+
+
+# --- publish --------------------------------------------------------------------------------------
+
+
+def test_rule_2_without_a_ticket_nothing_is_published(world: World) -> None:
+    """A query that was started before `register` fails at its first commit."""
+    with pytest.raises(errors.NotRegistered, match="register"):
+        world.run(listening=False).batch([("a", 1)])
+    assert world.log.attempts() == ()
+
+
+def test_rule_2_the_ticket_is_from_before_the_checkpoint_is_read(world: World) -> None:
+    """A run that read the checkpoint before a newer run published cannot claim above it."""
+    old = world.run()
+    new = world.run()
+    new.batch([("new", 1)])
+    old.next = 0
+    with pytest.raises(errors.Fenced):
+        old.publish([("old", 1)])
+
+
+def test_rule_3_of_two_runs_with_one_ticket_one_publishes(world: World) -> None:
+    """Both saw generation 0; generation 1 is claimed by atomic create, by one of them."""
+    first, second = world.run(), world.run()
+    second.publish([("b", 2)])
+    with pytest.raises(errors.Fenced, match=second.run_id):
+        first.publish([("a", 1)])
+    assert world.log.attempts() == (Attempt(0, 1),)
+
+
+def test_rule_3_an_older_run_is_fenced_by_a_higher_claim(world: World) -> None:
+    """A zombie that owns its generation stops as soon as a higher one is claimed."""
+    old = world.run()
+    old.batch([("a", 1)])
+    new = world.run()
+    new.publish([("b", 2)])
+    with pytest.raises(errors.Fenced):
+        old.publish([("b", 3)])
+    assert [attempt.generation for attempt in world.log.attempts()] == [1, 2]
+
+
+def test_rule_4_segments_carry_who_wrote_them(world: World) -> None:
+    """Messages of two runs, or of another epoch, are never published together."""
+    run, other = world.run(), world.run()
+    run.write_offsets()
+    with pytest.raises(errors.WalSinkError, match="messages"):
+        run.commit([*run.tasks([("a", 1)]), *other.tasks([("b", 1)])])
+    assert world.log.attempts() == ()
+
+
+def test_rule_4_a_failing_task_leaves_no_segment(world: World) -> None:
+    """What a task wrote before it failed is gone."""
+    faults = Faults(at=0, when="before", error=lambda: OSError("disk full"), matching="output")
+    run = world.run(faults)
+    with pytest.raises(OSError, match="disk full"):
+        run.publish([("a", 1)])
+    assert faults.injected is not None
+    assert world.log_backend.list(layout.SEGMENTS) == []
+
+
+def test_rule_4_an_unseen_segment_stops_the_publish(world: World) -> None:
+    """A log that the driver does not share with the executors is found out before anything is lost."""
+    run = world.run()
+    run.write_offsets()
+    appended = run.tasks([("a", 1)])
+    world.log_backend.delete([appended[0].segments[0].path])
+    with pytest.raises(errors.SegmentNotVisible, match=r"wal\.location"):
+        run.commit(appended)
+    assert world.log.attempts() == ()
+
+
+def test_rule_5_a_checkpointed_epoch_is_not_published(world: World) -> None:
+    """A run that comes back from a long pause finds its epoch done by another one."""
+    old = world.run()
+    old.write_offsets()
+    appended = old.tasks([("old", 1)])
+    world.checkpoint.create("commits/0", b"v1\n{}")
+    with pytest.raises(errors.Fenced, match="checkpointed"):
+        old.commit(appended)
+
+
+def test_rule_5_the_replay_of_a_flushed_epoch_is_passed_over(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator deleted `commits/1`: Spark computes it again, the table stays as it is."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    world.flush()
+    edit(world.checkpoint, "commits/1", None)
+    again = world.run()
+    assert again.next == 1
+    assert again.publish([("ghost", 9)]) is None
+    assert "not published" in caplog.text
+    again.write_commit([[("b", 2)]])
+    again.batch([("c", 3)])
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2, "c": 3}
+
+
+def test_rule_5_other_offsets_under_a_flushed_epoch_diverge(world: World) -> None:
+    """An older checkpoint was restored and Spark plans other data as epoch 1."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    world.flush()
+    edit(world.checkpoint, "commits/1", None)
+    edit(world.checkpoint, "offsets/1", None)
+    with pytest.raises(errors.Diverged, match="Epoch 1 was flushed"):
+        world.run().publish([("x", 9)], offset="77")
+    assert world.table() == {"a": 1, "b": 2}
+
+
+def test_rule_5_an_unknown_offsets_format_is_refused(world: World) -> None:
+    """The offsets of an epoch are compared, so their format has to be known."""
+    run = world.run()
+    world.checkpoint.create("offsets/0", b"v9\n{}\n{}")
+    with pytest.raises(errors.UnknownOffsetsFormat, match="v9"):
+        run.publish([("a", 1)])
+
+
+def test_rule_5_the_batch_time_is_not_part_of_the_source_offsets(world: World) -> None:
+    """Line two of an offsets file differs between replays of the same data."""
+    world.checkpoint.create("offsets/0", b'v1\n{"batchTimestampMs":1}\n{"offset":5}')
+    world.checkpoint.create("offsets/1", b'v1\n{"batchTimestampMs":2}\n{"offset":5}')
+    world.checkpoint.create("offsets/2", b'v1\n{"batchTimestampMs":1}\n{"offset":6}')
+    first, second, third = (
+        Checkpoint(world.checkpoint).offsets(epoch).digest for epoch in range(3)
+    )
+    assert first == second != third
+
+
+def test_rule_6_a_second_publish_with_other_contents_is_refused(world: World) -> None:
+    """A manifest is created once; only its own creator may find it there."""
+    run = world.run()
+    run.publish([("a", 1)])
+    with pytest.raises(errors.AlreadyPublished):
+        run.publish([("a", 2)])
+
+
+def test_rule_6_an_epoch_without_rows_is_published(world: World) -> None:
+    """Else the rows of an attempt that died would come through in its place."""
+    dead = world.run()
+    dead.publish([("ghost", 1)])
+    alive = world.run()
+    alive.batch()
+    world.flush()
+    assert world.table() == {}
+    assert world.log.newest_flushed() is not None
+
+
+def test_rule_7_overtaken_while_publishing_is_fenced(world: World) -> None:
+    """A higher generation that appears between the checks and the manifest stops the run."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.write_offsets()
+    appended = run.tasks([("b", 2)])
+    create = run.log.create_manifest
+
+    def claim_first(manifest: object) -> object:
+        world.log.claim(2, Claim(run_id="newer", options={}))
+        return create(manifest)  # type: ignore[arg-type]
+
+    run.log.create_manifest = claim_first  # type: ignore[method-assign,assignment]
+    with pytest.raises(errors.Fenced, match="overtaken"):
+        run.commit(appended)
+
+
+# --- flush ----------------------------------------------------------------------------------------
+
+
+def test_rule_8_only_what_commits_covers_is_flushed(world: World) -> None:
+    """A published epoch without `commits/N` stays in the log."""
+    run = world.run()
+    run.publish([("a", 1)])
+    assert isinstance(world.flush()[-1], Rest)
+    assert world.table() == {}
+
+
+@pytest.mark.parametrize("torn", [b"v1", b"v1\n", b"\n", b"v1\n{", b"junk"])
+def test_rule_8_a_torn_commit_file_does_not_count(world: World, torn: bytes) -> None:
+    """Spark will run that epoch again."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.publish([("b", 2)])
+    world.checkpoint.create("commits/1", torn)
+    world.flush()
+    assert world.table() == {"a": 1}
+
+
+def test_rule_8_purged_commit_files_still_count(world: World) -> None:
+    """Spark keeps the newest hundred; whoever is further behind flushes all the same."""
+    run = world.run()
+    for epoch in range(4):
+        run.batch([(f"k{epoch}", epoch)])
+    world.checkpoint.delete(["commits/0", "commits/1", "commits/2"])
+    world.flush()
+    assert world.table() == world.expected()
+
+
+def test_rule_9_commits_are_read_before_manifests(world: World) -> None:
+    """In the order commits, metadata, ledger, manifests; and nothing is remembered for the next pass."""
+    run = world.run()
+    run.batch([("a", 1)])
+    faults = Faults()
+    flusher = world.flusher(faults)
+    flusher.run_once()
+    faults.operations.clear()
+    flusher.run_once()
+    assert faults.operations.index("flushed") < faults.operations.index("list manifests/")
+    world.checkpoint = FaultyBackend(world.checkpoint, faults)  # both in one sequence
+    faults.operations.clear()
+    world.flusher(faults).run_once()
+    seen = faults.operations
+    assert seen.index("list commits/") < seen.index("read metadata") < seen.index("list manifests/")
+
+
+def test_rule_9_a_checkpoint_made_anew_is_not_flushed_by_the_old_flusher(world: World) -> None:
+    """The folder was deleted and a new query started in its place."""
+    run = world.run()
+    run.batch([("a", 1)])
+    edit(world.checkpoint, "metadata", json.dumps({"id": "another"}).encode())
+    with pytest.raises(errors.WrongOwner, match="another"):
+        world.flush()
+    assert world.table() == {}
+
+
+def test_rule_10_what_is_begun_is_finished_exactly(world: World) -> None:
+    """A flusher died after `begin`; meanwhile a higher generation appeared: the decision stands."""
+    run = world.run()
+    run.batch([("first", 1)])
+    flush_until(world, "write")
+    manifest = world.log.manifest(Attempt(0, 1))
+    assert manifest is not None
+    later = msgspec.structs.replace(manifest[0], generation=2, nonce="n", segments=())
+    world.log.create_manifest(later)
+    steps = world.flush()
+    assert any(isinstance(step, Resume) for step in steps)
+    assert world.table() == {"first": 1}
+
+
+def flush_until(world: World, operation: str) -> None:
+    """Flush, and lose the target at an operation."""
+    faults = Faults(at=0, error=ConnectionError, matching=operation)
+    with pytest.raises(errors.TargetUnavailable):
+        world.flush(faults)
+    assert faults.injected is not None
+
+
+def test_rule_10_epochs_are_flushed_in_order_without_gaps(world: World) -> None:
+    """Each epoch is begun at the mark plus one."""
+    run = world.run()
+    for epoch in range(5):
+        run.batch([("k", epoch)])
+    begun = [step.attempts[0].epoch for step in world.flush() if isinstance(step, Begin)]
+    assert begun == [0, 1, 2, 3, 4]
+    assert world.table() == {"k": 4}
+
+
+def test_rule_11_the_highest_generation_is_flushed(world: World) -> None:
+    """The attempt that Spark kept is the last one, also when the first one published more."""
+    world.run().publish([("dead", 1), ("both", 1)])
+    world.run().publish([("dead too", 2), ("both", 2)])
+    world.run().batch([("both", 3)])
+    world.flush()
+    assert world.table() == {"both": 3}
+
+
+def test_rule_12_a_checkpointed_epoch_without_manifest_stops_the_line(world: World) -> None:
+    """It is never taken for an empty one, and what follows it waits."""
+    run = world.run()
+    for epoch in range(3):
+        run.batch([(f"k{epoch}", epoch)])
+    world.log_backend.delete([layout.manifest(Attempt(1, 1))])
+    with pytest.raises(errors.MissingManifest, match="Epoch 1"):
+        world.flush()
+    assert world.table() == {"k0": 0}
+
+
+def test_rule_12_a_sink_that_joins_an_old_query_starts_at_its_first_epoch(world: World) -> None:
+    """Epochs before the first publish were not this sink's."""
+    for epoch in range(3):
+        world.checkpoint.create(f"commits/{epoch}", b"v1\n{}")
+    run = world.run()
+    assert run.batch([("a", 1)]) == 3
+    assert CreateLedger(2) in world.flush()
+    assert world.table() == {"a": 1}
+
+
+def test_rule_13_the_ledger_is_not_made_anew_when_the_log_knows_of_flushes(world: World) -> None:
+    """A truncated ledger table does not flush trimmed epochs as if they were new."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    run.batch([("b", 2)])
+    world.store.ledger.clear()
+    with pytest.raises(errors.LedgerBehindLog, match="no row"):
+        world.flush()
+    assert world.store.ledger == {}
+    assert world.table() == {"a": 1}
+
+
+@pytest.mark.parametrize("operation", ["begin 0", "finish 0"])
+def test_rule_13_a_lost_answer_is_read_back(world: World, operation: str) -> None:
+    """An update whose answer is lost took effect; the flusher finds out by reading, and goes on."""
+    world.run().batch([("a", 1)])
+    faults = Faults(at=0, when="after", error=AnswerLost, matching=operation)
+    world.flush(faults)
+    assert faults.injected == operation
+    assert world.table() == {"a": 1}
+    mark = world.store.ledger[world.query_id]
+    assert (mark.flushed, mark.begun) == (0, None)
+
+
+def test_rule_14_timestamps_are_fixed_before_the_first_row(world: World) -> None:
+    """A flush that is repeated, also by a flusher with another clock, writes the same timestamps."""
+    world.run().batch([("a", 1), ("b", 2)])
+    flush_until(world, "write")
+    begun = world.store.ledger[world.query_id].begun
+    assert begun is not None
+    world.clock.us += 3_600_000_000
+    world.flush()
+    stamps = {key[0]: row.cells["v"].us for key, row in world.store.table.items()}
+    assert stamps == {"a": begun.epochs[0].base_us, "b": begun.epochs[0].base_us + 1}
+
+
+def test_rule_14_timestamps_grow_over_epochs_when_the_clock_goes_back(world: World) -> None:
+    """An epoch published by a driver whose clock is behind still wins over the epoch before."""
+    run = world.run()
+    run.batch([("k", 1)])
+    world.flush()
+    world.clock.us = NOW_US - 3_600_000_000
+    run.batch([("k", 2)])
+    world.flush()
+    assert world.table() == {"k": 2}
+
+
+def test_rule_14_a_publisher_ahead_of_time_does_not_write_into_the_future(world: World) -> None:
+    """The flusher's clock caps the timestamps: ordinary writers can still overwrite."""
+    world.clock.us = NOW_US + 86_400_000_000
+    world.run().batch([("k", 1)])
+    world.clock.us = NOW_US
+    world.flush()
+    (row,) = world.store.table.values()
+    assert row.cells["v"].us < NOW_US + 1_000_000
+
+
+def test_rule_15_a_late_flusher_cannot_overwrite_a_newer_epoch(world: World) -> None:
+    """It stood still before a write while another flusher finished that epoch and the next one."""
+    run = world.run()
+    run.batch([("k", 1)])
+    faults = Faults(at=0, error=ConnectionError, matching="write")
+    stale = world.flusher(faults)
+    stale.run_once()
+    with pytest.raises(errors.TargetUnavailable):
+        stale.run_once()
+    window = world.store.ledger[world.query_id].begun
+    manifest = world.log.manifest(Attempt(0, 1))
+    assert window is not None
+    assert manifest is not None
+    held = list(stale._slices(manifest[0], window.epochs[0]))
+    run.batch([("k", 2)])
+    world.flush()
+    with world.store.connect(Owner(world.query_id, "", "")) as session:
+        for rows in held:
+            session.write(run.plan, rows)
+    assert world.table() == {"k": 2}
+
+
+def test_rule_15_a_flusher_stops_when_another_one_has_finished(world: World) -> None:
+    """Between two slices it looks at the ledger again."""
+    run = world.run()
+    run.batch([("a", 1)], [("b", 2)])
+    faults = Faults()
+    slow = world.flusher(faults)
+    slow.run_once()
+    write = world.store.connect(Owner(world.query_id, "", "")).__class__.write
+    calls: list[int] = []
+
+    def overtaken(session: object, plan: Plan, rows: Slice) -> None:
+        write(session, plan, rows)  # type: ignore[arg-type]
+        calls.append(rows.first_us)
+        if len(calls) == 2:  # the first slice comes in two halves
+            world.clock.us += 2_000_000
+            world.flush()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wal_sink.testing.cell_store.CellSession.write", overtaken)
+        slow.run_once()
+    assert world.table() == {"a": 1, "b": 2}
+    assert faults.operations.count("finish 0") == 0
+
+
+class ShadowedSession(CellSession):
+    """A session on a ledger row with a cell from the future: updates are acknowledged, never seen."""
+
+    def _put(self, mark: Mark, **changes: object) -> None:
+        if "flushed" in changes:
+            changes = {}
+        super()._put(mark, **changes)
+
+
+def test_rule_16_a_shadowed_ledger_stops_the_line(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is recorded as flushed that the ledger does not show."""
+    world.run().batch([("a", 1)])
+    monkeypatch.setattr(world.store, "connect", lambda owner: ShadowedSession(world.store, owner))
+    with pytest.raises(errors.LedgerShadowed):
+        world.flush()
+    assert world.log.newest_flushed() is None
+
+
+# --- trim -----------------------------------------------------------------------------------------
+
+
+def test_rule_17_the_record_is_written_before_anything_is_deleted(world: World) -> None:
+    """The newest `flushed/` file is the log's mark."""
+    world.run().batch([("a", 1)])
+    faults = Faults()
+    world.flush(faults)
+    record = faults.operations.index(f"create {layout.flushed(0)}")
+    deletions = [i for i, name in enumerate(faults.operations) if name.startswith("delete")]
+    assert deletions
+    assert record < min(deletions)
+    assert record > faults.operations.index("finish 0")
+
+
+def test_rule_17_a_record_that_is_missing_is_made_from_the_ledger(world: World) -> None:
+    """The flusher died between `finish` and the record; its successor needs nothing else."""
+    run = world.run()
+    run.batch([("a", 1)])
+    with pytest.raises(errors.LogUnavailable):
+        world.flush(
+            Faults(at=0, error=lambda: OSError("gone"), matching=f"create {layout.FLUSHED}")
+        )
+    assert world.store.ledger[world.query_id].flushed == 0
+    assert world.log.newest_flushed() is None
+    steps = world.flush()
+    assert isinstance(steps[0], RecordFlushed)
+    record = world.log.newest_flushed()
+    assert record is not None
+    assert (record.epoch, record.rows) == (0, 1)
+
+
+def test_rule_17_old_records_are_forgotten_the_newest_stay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder does not grow for ever."""
+    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 3)
+    run = world.run()
+    for epoch in range(6):
+        run.batch([("k", epoch)])
+    world.flush()
+    assert world.log_backend.list(layout.FLUSHED) == [layout.flushed(n) for n in (3, 4, 5)]
+
+
+def test_rule_18_what_is_flushed_leaves_the_log(world: World) -> None:
+    """Segments, named or not, and manifests of all attempts."""
+    dead = world.run()
+    dead.publish([("ghost", 1)])
+    run = world.run()
+    run.tasks([("orphan", 1)])
+    run.batch([("a", 1)])
+    world.flush()
+    left = {path.split("/")[0] for path in world.log_backend.list()}
+    assert left == {"flushed", "log.json", "plans", "runs", "tickets"}
+
+
+def test_rule_18_an_interrupted_trim_is_finished(world: World) -> None:
+    """Whatever deletion it dies at, the next flusher leaves nothing behind."""
+    for at in range(3):
+        run = world.run()
+        run.batch([(f"a{at}", 1)], [(f"b{at}", 2)])
+        faults = Faults(at=at, error=lambda: OSError("gone"), matching="delete")
+        with pytest.raises(errors.LogUnavailable):
+            world.flush(faults)
+        assert any(isinstance(step, Trim) for step in world.flush())
+        assert world.log_backend.list(layout.SEGMENTS) == []
+        assert world.log_backend.list(layout.MANIFESTS) == []
+
+
+def test_rule_18_late_segments_of_a_flushed_epoch_are_swept(world: World) -> None:
+    """A zombie's task wrote after the trim; the next flusher that starts deletes it."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    run.next = 0
+    run.tasks([("late", 1)])
+    assert world.log_backend.list(layout.SEGMENTS) != []
+    run.next = 1
+    run.tasks([("not yet flushed", 1)])
+    world.flush()
+    left = world.log_backend.list(layout.SEGMENTS)
+    assert [layout.parse_segment_epoch(path) for path in left] == [1]
+
+
+def test_rule_18_a_late_manifest_is_deleted_with_a_warning(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Same source offsets: another attempt at what is flushed."""
+    late = late_manifest(world, offsets_digest=None)
+    world.flush()
+    assert late not in world.log.attempts()
+    assert "from another attempt" in caplog.text
+    assert world.table() == {"a": 1}
+
+
+def test_rule_18_a_late_manifest_with_other_offsets_diverges(world: World) -> None:
+    """Two histories under one epoch: nothing is deleted, somebody has to decide."""
+    late = late_manifest(world, offsets_digest="other")
+    with pytest.raises(errors.Diverged, match="source offsets"):
+        world.flush()
+    assert late in world.log.attempts()
+
+
+def late_manifest(world: World, offsets_digest: str | None) -> Attempt:
+    """Flush epoch 0, then publish it once more as generation 2."""
+    world.run().batch([("a", 1)])
+    manifest = world.log.manifest(Attempt(0, 1))
+    assert manifest is not None
+    world.flush()
+    late = msgspec.structs.replace(
+        manifest[0],
+        generation=2,
+        offsets_digest=offsets_digest or manifest[0].offsets_digest,
+    )
+    world.log.create_manifest(late)
+    return late.attempt
+
+
+def test_rule_19_a_ledger_behind_the_log_stops_the_line(world: World) -> None:
+    """The target was restored from a backup."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    world.flush()
+    run.batch([("c", 3)])
+    set_mark(world, flushed=0, last=None)
+    with pytest.raises(errors.LedgerBehindLog, match="epoch 0"):
+        world.flush()
+    assert "c" not in world.table()
+
+
+def test_rule_19_a_checkpoint_set_back_flushes_nothing_and_says_so(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mark is above what `commits/` says."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    world.flush()
+    edit(world.checkpoint, "commits/1", None)
+    (step,) = world.flush()
+    assert isinstance(step, Rest)
+    assert step.odd
+    assert "set back" in caplog.text
+
+
+def test_rule_20_a_missing_segment_stops_the_line(world: World) -> None:
+    """It is never taken for flushed as long as the ledger does not say so."""
+    run = world.run()
+    run.batch([("a", 1)], [("b", 2)])
+    run.batch([("c", 3)])
+    manifest = world.log.manifest(Attempt(0, 1))
+    assert manifest is not None
+    world.log_backend.delete([manifest[0].segments[1].path])
+    with pytest.raises(errors.MissingSegment, match="Epoch 0"):
+        world.flush()
+    assert "c" not in world.table()
+    assert world.log.newest_flushed() is None
+
+
+def test_rule_20_a_segment_trimmed_by_another_flusher_is_no_error(world: World) -> None:
+    """The slow one finds the file gone, asks the ledger, and stops quietly."""
+    world.run().batch([("a", 1)])
+    slow = world.flusher()
+    slow.run_once()
+    view = slow._look()
+    world.flush()
+    assert view.mark is not None
+    slow._do(Begin(view.attempts), view)
+    assert isinstance(slow.run_once(), Rest)
+    assert world.table() == {"a": 1}
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_rule_21_flinks_hole_a_failed_epoch_then_a_good_one(world: World) -> None:
+    """Flink's sink goes on after a failed send, and the next success moves the mark past it: lost.
+
+    Here the first failure stops the line; when the target is well again, both epochs arrive, in order.
+    """
+    run = world.run()
+    run.batch([("failed", 1)])
+    run.batch([("good", 2)])
+    flusher = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
+    assert flusher.run_once() == CreateLedger(-1)
+    with pytest.raises(errors.TargetUnavailable):
+        flusher.run_once()
+    assert world.table() == {}
+    assert world.store.ledger[world.query_id].flushed == -1
+    while not isinstance(flusher.run_once(), Rest):
+        pass
+    assert world.table() == {"failed": 1, "good": 2}

@@ -1,0 +1,138 @@
+"""The ledger: one row per query, moved by conditional updates (rules 13, 14 and 16)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import stamina
+
+from wal_sink.errors import CorruptLog, TargetUnavailable
+from wal_sink.targets.base import Mark, Outcome, Owner, Window
+from wal_sink.targets.cassandra.classify import classify, effect_unknown
+from wal_sink.targets.cassandra.connection import LEDGER, LEDGER_READ
+from wal_sink.targets.cassandra.names import qualified
+from wal_sink.targets.cassandra.options import TableName
+from wal_sink.targets.cassandra.send import PATIENCE
+
+NOTHING = ""
+"""What `begun` and `last` hold for none: a condition on null would not match a deleted cell alone."""
+
+
+class Ledger:
+    """The row of one query.
+
+    :param session: the driver's session.
+    """
+
+    def __init__(self, session: Any, table: TableName, owner: Owner) -> None:
+        self._session = session
+        self._table = qualified(*table)
+        self._owner = owner
+        self._prepared: dict[str, Any] = {}
+
+    def read(self) -> Mark | None:
+        """Read the row at the serial consistency level; reading again is harmless, so it is retried.
+
+        :raises TargetUnavailable: no answer for about half a minute.
+        :raises CorruptLog: the row is not one that this version wrote.
+        """
+        query = (
+            "SELECT log_id, checkpoint, flushed, last_us, begun, last "  # noqa: S608 -- quoted name
+            f"FROM {self._table} WHERE query_id = ?"
+        )
+        try:
+            for attempt in stamina.retry_context(
+                on=lambda error: classify(error) != "fatal", attempts=None, timeout=PATIENCE
+            ):
+                with attempt:
+                    row = self._execute(query, (self._owner.query_id,), LEDGER_READ).one()
+        except Exception as error:
+            if classify(error) == "fatal":
+                raise
+            raise TargetUnavailable(
+                f"The ledger {self._table} cannot be read: {error}", "See to the cluster."
+            ) from error
+        return None if row is None else self._mark(row)
+
+    def create(self, flushed: int) -> None:
+        """Create the row unless there is one. Whether it is ours, a read tells."""
+        insert = (
+            f"INSERT INTO {self._table} "  # noqa: S608 -- quoted name
+            "(query_id, log_id, checkpoint, flushed, last_us, begun, last) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
+        )
+        self._conditional(insert, (*self._owner, flushed, 0, NOTHING, NOTHING))
+
+    def begin(self, window: Window) -> Outcome:
+        """Set `begun`, if everything before the window is flushed and nothing is begun."""
+        update = (
+            f"UPDATE {self._table} USING TTL 0 SET begun = ? "  # noqa: S608 -- quoted name
+            "WHERE query_id = ? IF flushed = ? AND begun = ?"
+        )
+        values = (window.to_text(), self._owner.query_id, window.first - 1, NOTHING)
+        return self._conditional(update, values)
+
+    def finish(self, window: Window) -> Outcome:
+        """Set `flushed`, move `begun` to `last`, if exactly this window is begun."""
+        update = (
+            f"UPDATE {self._table} USING TTL 0 "  # noqa: S608 -- quoted name
+            "SET flushed = ?, last_us = ?, last = ?, begun = ? "
+            "WHERE query_id = ? IF flushed = ? AND begun = ?"
+        )
+        text = window.to_text()
+        values = (
+            *(window.last, window.last_us, text, NOTHING),
+            *(self._owner.query_id, window.first - 1, text),
+        )
+        return self._conditional(update, values)
+
+    def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
+        """Send one conditional statement, once.
+
+        :raises Exception: of the driver, when it certainly had no effect.
+        """
+        prepared = self._prepare(statement)
+        try:
+            result = self._session.execute(prepared, values, execution_profile=LEDGER)
+        except Exception as error:
+            if effect_unknown(error):
+                return Outcome.UNKNOWN
+            raise
+        return Outcome.APPLIED if result.was_applied else Outcome.REFUSED
+
+    def _execute(self, statement: str, values: tuple[object, ...], profile: str) -> Any:
+        return self._session.execute(self._prepare(statement), values, execution_profile=profile)
+
+    def _prepare(self, statement: str) -> Any:
+        if statement not in self._prepared:
+            self._prepared[statement] = self._session.prepare(statement)
+        return self._prepared[statement]
+
+    def _mark(self, row: Any) -> Mark:
+        if any(value is None for value in row):
+            raise self._corrupt(f"it has nulls: {row._asdict()}")
+        return Mark(
+            log_id=row.log_id,
+            checkpoint=row.checkpoint,
+            flushed=row.flushed,
+            last_us=row.last_us,
+            begun=self._window("begun", row.begun),
+            last=self._window("last", row.last),
+        )
+
+    def _window(self, column: str, text: str) -> Window | None:
+        if text == NOTHING:
+            return None
+        try:
+            return Window.from_text(text)
+        except msgspec.DecodeError as error:
+            raise self._corrupt(f"{column} cannot be read ({error}): {text[:200]}") from error
+
+    def _corrupt(self, why: str) -> CorruptLog:
+        return CorruptLog(
+            f"The row of query {self._owner.query_id} in the ledger {self._table} is not what this "
+            f"version of wal_sink writes: {why}",
+            "Flush with the newer version that wrote it, or restore the row from a backup. Do not "
+            "delete it: it says what is in the table already.",
+        )

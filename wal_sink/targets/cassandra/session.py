@@ -1,0 +1,60 @@
+"""A connection that flushes for one query."""
+
+from __future__ import annotations
+
+from wal_sink.targets.base import Mark, Outcome, Owner, Plan, Session, Slice, Window
+from wal_sink.targets.cassandra.connection import Connection, connect
+from wal_sink.targets.cassandra.ledger import Ledger
+from wal_sink.targets.cassandra.ledger_table import refuse_other_ledger
+from wal_sink.targets.cassandra.live import read_table
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.write import Writer
+
+
+class CassandraSession(Session):
+    """Rows and ledger over one connection; owns it."""
+
+    def __init__(self, connection: Connection, options: CassandraOptions, owner: Owner) -> None:
+        self._connection = connection
+        self._ledger = Ledger(connection.session, options.ledger, owner)
+        self._writer = Writer(connection.session)
+
+    def flushed(self) -> Mark | None:
+        """Read the ledger row at the serial consistency level."""
+        return self._ledger.read()
+
+    def create(self, flushed: int) -> None:
+        """`INSERT … IF NOT EXISTS`."""
+        self._ledger.create(flushed)
+
+    def begin(self, window: Window) -> Outcome:
+        """One conditional update."""
+        return self._ledger.begin(window)
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        """Write rows; return when all of them are acknowledged at the data's consistency level."""
+        self._writer.write(plan, rows)
+
+    def finish(self, window: Window) -> Outcome:
+        """One conditional update."""
+        return self._ledger.finish(window)
+
+    def close(self) -> None:
+        """Disconnect. Idempotent."""
+        self._connection.close()
+
+
+def open_session(options: CassandraOptions, owner: Owner) -> CassandraSession:
+    """Connect, and see that the ledger's table is there.
+
+    :raises TargetUnavailable: no connection.
+    :raises OptionError: login refused, or the datacenter has to be named.
+    :raises SchemaMismatch: the ledger's table is gone, or is something else.
+    """
+    connection = connect(options)
+    try:
+        refuse_other_ledger(read_table(connection.session, options.ledger))
+    except BaseException:
+        connection.close()
+        raise
+    return CassandraSession(connection, options, owner)

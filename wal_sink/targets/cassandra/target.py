@@ -1,0 +1,61 @@
+"""The Cassandra target: each method imports what it needs, so that tasks never load the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import pyarrow as pa
+
+from wal_sink.options import Options
+from wal_sink.targets.base import Kind, Owner, Plan, Session, Target
+from wal_sink.targets.cassandra.options import CassandraOptions
+
+
+class CassandraTarget(Target):
+    """Apache Cassandra 3.0 and later, and what speaks its protocol the same way.
+
+    :param options: see `CassandraOptions`.
+    """
+
+    name = "cassandra"
+    options_type: ClassVar[type[Options]] = CassandraOptions
+
+    def __init__(self, options: CassandraOptions) -> None:
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._options})"
+
+    @property
+    def shape(self) -> Mapping[str, str]:
+        """Keyspace, table and the treatment of nulls."""
+        return {
+            "keyspace": self._options.keyspace,
+            "table": self._options.table,
+            "cassandra.nulls": self._options.nulls,
+        }
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with the table; create the ledger's table if need be."""
+        from wal_sink.targets.cassandra.plan import make_plan  # noqa: PLC0415 -- the driver
+
+        return make_plan(self._options, schema, key)
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Cast `batch` to the log's types and refuse rows that the server would refuse."""
+        from wal_sink.targets.cassandra.check import check  # noqa: PLC0415 -- pyarrow.compute
+
+        return check(batch, plan)
+
+    def connect(self, owner: Owner) -> Session:
+        """Connect for flushing."""
+        from wal_sink.targets.cassandra.session import open_session  # noqa: PLC0415 -- the driver
+
+        return open_session(self._options, owner)
+
+    def classify(self, error: Exception) -> Kind:
+        """Say what an exception of the driver means for rows."""
+        from wal_sink.targets.cassandra.classify import classify  # noqa: PLC0415 -- the driver
+
+        return classify(error)

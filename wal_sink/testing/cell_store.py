@@ -1,0 +1,215 @@
+"""An in-memory target with Cassandra's cell rules, for tests that need no server.
+
+It is a target like any other: it passes the same contract suite as the real Cassandra, which is what
+makes tests on it worth something. State lives in the instance, so a "crashed" flusher's successor finds
+what was written.
+
+Cell rules: of two writes to a cell the higher timestamp stays; at equal timestamps a deletion beats a
+value and the larger value, compared as serialized bytes, beats the smaller.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from wal_sink.errors import InvalidRow
+from wal_sink.options import Options
+from wal_sink.targets.base import (
+    Column,
+    Kind,
+    Mark,
+    Outcome,
+    Owner,
+    Plan,
+    Session,
+    Slice,
+    Target,
+    Window,
+)
+
+Key = tuple[Any, ...]
+
+
+class CellStoreOptions(Options, frozen=True, kw_only=True):
+    """Options of the in-memory target."""
+
+    keys: Annotated[str, Meta(description="key columns, comma-separated")]
+    nulls: Annotated[str, Meta(description="unset keeps an older value, write clears it")] = "unset"
+
+
+class Cell(NamedTuple):
+    """A value, None for a deletion, and its write timestamp in microseconds."""
+
+    value: Any
+    us: int
+
+
+class Row(NamedTuple):
+    """The cells of a row by column, and the timestamp of its newest insert."""
+
+    cells: dict[str, Cell]
+    inserted_us: int
+
+
+class CellStore(Target):
+    """Rows and ledger in memory. Unlike other targets it does not pickle: its content is the point."""
+
+    name = "cell_store"
+    options_type = CellStoreOptions
+
+    def __init__(self, options: CellStoreOptions) -> None:
+        self._options = options
+        self.keys = tuple(options.keys.split(","))
+        self.lock = threading.Lock()
+        self.table: dict[Key, Row] = {}
+        self.ledger: dict[str, Mark] = {}
+
+    @property
+    def shape(self) -> Mapping[str, str]:
+        """Key columns and the nulls policy shape what is written."""
+        return {"keys": self._options.keys, "nulls": self._options.nulls}
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Take any schema."""
+        columns = tuple(
+            Column(
+                name=field.name,
+                source=str(field.type),
+                type=str(field.type),
+                role="partition" if field.name in self.keys else "regular",
+            )
+            for field in schema
+        )
+        return Plan(
+            key=key,
+            target=self.name,
+            table="cells",
+            columns=columns,
+            details={"nulls": self._options.nulls},
+        )
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Refuse a null in a key column."""
+        for column in plan.columns:
+            if column.role == "partition" and batch.column(column.name).null_count:
+                raise InvalidRow(f"Key column {column.name} is null", "Filter such rows out.")
+        return batch
+
+    def connect(self, owner: Owner) -> Session:
+        """Connect; always works."""
+        return CellSession(self, owner)
+
+    def classify(self, error: Exception) -> Kind:
+        """Nothing of its own can fail; connection errors are injected by tests."""
+        return "retry" if isinstance(error, ConnectionError) else "fatal"
+
+    def rows(self) -> dict[Key, dict[str, Any]]:
+        """Return what a reader of the table sees, by key."""
+        with self.lock:
+            return {
+                key: {name: cell.value for name, cell in row.cells.items()}
+                for key, row in self.table.items()
+            }
+
+
+class CellSession(Session):
+    """A connection to a `CellStore`."""
+
+    def __init__(self, store: CellStore, owner: Owner) -> None:
+        self._store = store
+        self._owner = owner
+
+    def flushed(self) -> Mark | None:
+        """Read the ledger row."""
+        with self._store.lock:
+            return self._store.ledger.get(self._owner.query_id)
+
+    def create(self, flushed: int) -> None:
+        """Create the ledger row unless it is there."""
+        mark = Mark(
+            log_id=self._owner.log_id,
+            checkpoint=self._owner.checkpoint,
+            flushed=flushed,
+            last_us=0,
+            begun=None,
+            last=None,
+        )
+        with self._store.lock:
+            self._store.ledger.setdefault(self._owner.query_id, mark)
+
+    def begin(self, window: Window) -> Outcome:
+        """Begin if nothing is begun at the epoch before."""
+        with self._store.lock:
+            mark = self._store.ledger.get(self._owner.query_id)
+            if mark is None or mark.flushed != window.first - 1 or mark.begun is not None:
+                return Outcome.REFUSED
+            self._put(mark, begun=window)
+            return Outcome.APPLIED
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        """Write cell by cell."""
+        clears = plan.details["nulls"] == "write"
+        keys = [column.name for column in plan.columns if column.role == "partition"]
+        for index, values in enumerate(rows.batch.to_pylist()):
+            us = rows.first_us + index
+            key = tuple(values.pop(name) for name in keys)
+            with self._store.lock:
+                row = self._store.table.get(key, Row({}, us))
+                cells = dict(row.cells)
+                for name, value in values.items():
+                    if value is not None or clears:
+                        width = rows.batch.schema.field(name).type
+                        cells[name] = _newer(cells.get(name), Cell(value, us), width)
+                    else:
+                        cells.setdefault(name, Cell(None, 0))
+                self._store.table[key] = Row(cells, max(us, row.inserted_us))
+
+    def finish(self, window: Window) -> Outcome:
+        """Finish if exactly this window is begun."""
+        with self._store.lock:
+            mark = self._store.ledger.get(self._owner.query_id)
+            if mark is None or mark.flushed != window.first - 1 or mark.begun != window:
+                return Outcome.REFUSED
+            self._put(mark, flushed=window.last, last_us=window.last_us, begun=None, last=window)
+            return Outcome.APPLIED
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _put(self, mark: Mark, **changes: Any) -> None:
+        self._store.ledger[self._owner.query_id] = msgspec.structs.replace(mark, **changes)
+
+
+def _newer(old: Cell | None, new: Cell, kind: pa.DataType) -> Cell:
+    """Resolve two writes to one cell."""
+    if old is None:
+        return new
+
+    def rank(cell: Cell) -> tuple[int, bool, bytes]:
+        return cell.us, cell.value is None, _serialized(cell.value, kind)
+
+    return max(old, new, key=rank)
+
+
+def _serialized(value: Any, kind: pa.DataType) -> bytes:
+    """Return the bytes that Cassandra compares; of the types that tests use."""
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    if pa.types.is_floating(kind):
+        return struct.pack(">d" if pa.types.is_float64(kind) else ">f", value)
+    if pa.types.is_integer(kind):
+        return int(value).to_bytes(kind.bit_width // 8, "big", signed=True)
+    if isinstance(value, bool):
+        return bytes([value])
+    raise NotImplementedError(f"CellStore does not order values of type {kind}")

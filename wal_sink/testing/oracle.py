@@ -1,0 +1,38 @@
+"""The judge: what should be in the table, what is, and the difference. Knows nothing of the sink."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+
+class Verdict(NamedTuple):
+    """How a table compares with its source, counted in rows."""
+
+    expected: int
+    found: int
+    missing: int
+    """Rows of the source that the table lacks, or holds with other values."""
+    extra: int
+    """Rows of the table that the source lacks: ghosts, doubles, mixtures."""
+    examples: tuple[Hashable, ...]
+    """A few of them, missing first."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the table holds exactly the rows of the source."""
+        return self.missing == 0 and self.extra == 0
+
+
+def judge(expected: Iterable[Hashable], found: Iterable[Hashable]) -> Verdict:
+    """Compare two collections of rows as multisets: a doubled row counts as extra."""
+    wanted, there = Counter(expected), Counter(found)
+    missing, extra = wanted - there, there - wanted
+    return Verdict(
+        expected=wanted.total(),
+        found=there.total(),
+        missing=missing.total(),
+        extra=extra.total(),
+        examples=(*list(missing)[:5], *list(extra)[:5]),
+    )
