@@ -177,11 +177,20 @@ def come_and_go(backend: StateBackend, folder: str, name: str, times: int) -> No
         assert path not in backend.list(folder), f"{path} was deleted and is listed"
 
 
-def list_often(backend: StateBackend, stay: Sequence[str], times: int) -> None:
-    """List everything again and again; fail when one of `stay` is ever missing."""
-    for _ in range(times):
-        missing = set(stay).difference(backend.list())
-        assert not missing, f"{len(missing)} objects were not listed, such as {min(missing)}"
+def come_and_go_until(backend: StateBackend, folder: str, name: str, end: str) -> None:
+    """Create and delete until somebody creates the object `end`."""
+    while end not in backend.list("ends"):
+        come_and_go(backend, folder, name, 3)
+
+
+def list_often(backend: StateBackend, stay: Sequence[str], times: int, end: str) -> None:
+    """List everything again and again, then create `end`; fail when one of `stay` is missing."""
+    try:
+        for _ in range(times):
+            missing = set(stay).difference(backend.list())
+            assert not missing, f"{len(missing)} objects were not listed, such as {min(missing)}"
+    finally:
+        backend.create(end, b"x")
 
 
 def kill_inside_output(backend: StateBackend, path: str) -> None:

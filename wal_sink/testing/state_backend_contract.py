@@ -177,12 +177,15 @@ class StateBackendContract:
 
     def test_list_loses_nothing_while_others_come_and_go(self, backend: StateBackend) -> None:
         """(3) Objects that stay are in every listing while others appear and vanish beside them."""
-        stay = sorted(f"busy/{number:04}-{'x' * 120}" for number in range(self.rounds * 2))
+        # In two of the three folders of `come_and_go`; the third one comes and goes itself.
+        stay = sorted(f"busy/{n % 2}/{n:04}-{'x' * 120}" for n in range(self.rounds * 2))
         for path in stay:
             backend.create(path, b"x")
-        work = [(racing.come_and_go, (backend, "busy", name, self.rounds)) for name in "abc"]
-        racing.together(self.racers, [*work, (racing.list_often, (backend, stay, self.rounds))])
-        assert backend.list() == stay
+        end = "ends/listing"
+        work = [(racing.come_and_go_until, (backend, "busy", name, end)) for name in "abc"]
+        lister = (racing.list_often, (backend, stay, self.rounds, end))
+        racing.together(self.racers, [*work, lister])
+        assert backend.list() == [*stay, end]
 
     def test_create_survives_others_emptying_its_folder(self, backend: StateBackend) -> None:
         """(3) Creating in a folder that deletions keep emptying works, and is listed at once."""

@@ -1,0 +1,40 @@
+# Everything a person needs: `make help`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+export PYSPARK_PYTHON := $(abspath $(BIN)/python)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(READY) ## Stream 336,776 real flights into an embedded Cassandra and compare
+	$(BIN)/python -m tests.demo
+
+test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY) ## Check format, style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY) ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Delete what was built; caches outside this folder stay
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "wal_sink needs Python 3.11 or newer; set PYTHON=…" >&2; exit 1; }
+	@command -v java >/dev/null || { echo "Spark and Cassandra need Java 17: install a JRE" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[testing,demo]' --group dev
+	touch $@

@@ -1,0 +1,295 @@
+"""What tasks do to a batch: casts, and the rows that are refused before anything is published."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.targets.base import Column, Plan
+from wal_sink.targets.cassandra import storage
+from wal_sink.targets.cassandra.check import MAX_KEY_BYTES, MAX_ROW_BYTES, check, shorten
+from wal_sink.targets.cassandra.types import canonical
+
+UUID = "123e4567-e89b-12d3-a456-426614174000"
+INSTANT = pa.timestamp("us", "UTC")
+
+
+def plan(**columns: tuple[pa.DataType, str, str]) -> Plan:
+    """Make a plan of name=(Arrow type, CQL type, role)."""
+    return Plan(
+        key="k",
+        target="cassandra",
+        table='"ks"."t"',
+        columns=tuple(
+            Column(name=name, source=str(canonical(arrow)), type=cql, role=role)  # type: ignore[arg-type]
+            for name, (arrow, cql, role) in columns.items()
+        ),
+        details={"nulls": "unset", "keyspace": "ks", "table": "t"},
+    )
+
+
+def one(cql: str, values: pa.Array, role: str = "regular") -> pa.Array:
+    """Check one column beside a key."""
+    keys = pa.array(range(len(values)), pa.int32())
+    if role == "partition":
+        batch = pa.record_batch({"c": values})
+        return check(batch, plan(c=(values.type, cql, role)))["c"]
+    batch = pa.record_batch({"id": keys, "c": values})
+    return check(batch, plan(id=(pa.int32(), "int", "partition"), c=(values.type, cql, role)))["c"]
+
+
+@pytest.mark.parametrize(
+    ("cql", "arrow", "values", "stored"),
+    [
+        ("text", pa.string(), ["", "a", None, "😀" * 3], pa.string()),
+        ("boolean", pa.bool_(), [True, None, False], pa.bool_()),
+        ("int", pa.int8(), [-128, None, 127], pa.int32()),
+        ("int", pa.int16(), [-(2**15), None, 2**15 - 1], pa.int32()),
+        ("int", pa.int32(), [-(2**31), None, 2**31 - 1], pa.int32()),
+        ("bigint", pa.int8(), [-128, None, 127], pa.int64()),
+        ("bigint", pa.int64(), [-(2**63), None, 2**63 - 1], pa.int64()),
+        ("double", pa.float32(), [1.5, None, math.inf, -math.inf, -0.0], pa.float64()),
+        ("double", pa.float64(), [5e-324, None, 1.7976931348623157e308], pa.float64()),
+        ("date", pa.date32(), [dt.date.min, None, dt.date.max], pa.date32()),
+        ("blob", pa.binary(), [b"", None, b"\x00\xff"], pa.binary()),
+        (
+            "decimal",
+            pa.decimal128(38, 18),
+            [decimal.Decimal("9" * 20 + "." + "9" * 18), None, decimal.Decimal("-1E-18")],
+            pa.decimal128(38, 18),
+        ),
+        ("decimal", pa.decimal256(60, 3), [decimal.Decimal("1.500"), None], pa.decimal256(60, 3)),
+    ],
+)
+def test_values_stay(cql: str, arrow: pa.DataType, values: list[Any], stored: pa.DataType) -> None:
+    """Widening keeps values, extremes and nulls."""
+    got = one(cql, pa.array(values, arrow))
+    assert got.type == stored
+    assert got.to_pylist() == values
+
+
+def test_not_a_number_stays() -> None:
+    """NaN is a value of a double."""
+    got = one("double", pa.array([math.nan, None], pa.float32()))
+    assert math.isnan(got[0].as_py())
+    assert got[1].as_py() is None
+
+
+def test_integers_become_decimals_without_fraction() -> None:
+    """All of 64 bits fits."""
+    got = one("decimal", pa.array([-(2**63), None, 2**63 - 1], pa.int64()))
+    assert got.to_pylist() == [
+        decimal.Decimal(-(2**63)),
+        None,
+        decimal.Decimal(2**63 - 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("micros", "millis"),
+    [
+        (0, 0),
+        (999, 0),
+        (1_000, 1),
+        (-1, -1),
+        (-1_000, -1),
+        (-1_001, -2),
+        (2**63 - 1, (2**63 - 1) // 1000),
+        (-(2**63) + 1, -(2**63) // 1000),
+        (-(2**63), -(2**63) // 1000),
+        (-62_135_596_800_000_000, -62_135_596_800_000),  # year 1
+    ],
+)
+def test_instants_are_floored_to_milliseconds(micros: int, millis: int) -> None:
+    """Before 1970 too, and beyond what Python's datetime holds."""
+    values = pa.array([micros, None], pa.int64()).cast(pa.timestamp("us", "Asia/Tokyo"))
+    assert one("timestamp", values).to_pylist() == [millis, None]
+
+
+def test_uuids_become_bytes() -> None:
+    """Upper and lower case mean the same; nulls stay."""
+    got = one("uuid", pa.array([UUID, None, UUID.upper(), None]))
+    packed = bytes.fromhex(UUID.replace("-", ""))
+    assert got.type == pa.binary(16)
+    assert got.to_pylist() == [packed, None, packed, None]
+
+
+def test_uuids_of_nothing() -> None:
+    """No rows, or nulls only."""
+    assert one("uuid", pa.array([], pa.string())).to_pylist() == []
+    assert one("uuid", pa.array([None, None], pa.string())).to_pylist() == [None, None]
+
+
+LAYOUTS = [
+    lambda array: array,
+    lambda array: pa.concat_arrays([array[:1], array]).slice(1),
+    lambda array: array.dictionary_encode(),
+    lambda array: array.dictionary_encode().slice(0),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("cql", "array"),
+    [
+        ("text", pa.array(["x", "a", None, "bb", "a"])),
+        ("text", pa.array(["x", "a", None, "bb", "a"], pa.large_string())),
+        ("uuid", pa.array([UUID.replace("0", "9"), UUID, None, UUID, UUID.upper()])),
+        ("blob", pa.array([b"x", b"a", None, b"bb"], pa.large_binary())),
+        ("int", pa.array([9, 1, None, 2], pa.int16())),
+        ("boolean", pa.array([True, False, None, True, False])),
+        ("timestamp", pa.array([9_999, -1, None, 2_000], INSTANT)),
+        ("date", pa.array([dt.date(2020, 1, 1), None, dt.date(1, 1, 1)])),
+        ("decimal", pa.array([decimal.Decimal("1.5"), None, decimal.Decimal("-2.5")])),
+    ],
+)
+def test_the_layout_does_not_matter(cql: str, array: pa.Array, layout: Any) -> None:
+    """Slices with an offset, dictionaries and large types give what a plain array gives."""
+    plain = array[1:].cast(canonical(array.type)).to_pylist()
+    expected = one(cql, pa.array(plain, canonical(array.type))).to_pylist()
+    laid_out = layout(array)[1:]
+    got = one(cql, laid_out)
+    assert got.to_pylist() == expected
+    assert pa.types.is_dictionary(got.type) is False
+
+
+def test_the_result_has_the_plans_columns() -> None:
+    """Names and order are those of the DataFrame."""
+    batch = pa.record_batch({"v": pa.array(["a"]), "id": pa.array([1], pa.int8())})
+    got = check(batch, plan(v=(pa.string(), "text", "regular"), id=(pa.int8(), "int", "partition")))
+    assert got.schema == pa.schema([("v", pa.string()), ("id", pa.int32())])
+
+
+def test_an_empty_batch_passes() -> None:
+    """A task may have no rows."""
+    assert one("text", pa.array([], pa.string()), "partition").to_pylist() == []
+
+
+# --- refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["partition", "clustering"])
+def test_a_null_in_the_key(role: str) -> None:
+    """Names the column and the row."""
+    with pytest.raises(InvalidRow, match=r"Column c .*primary key.* null .*c=None") as refused:
+        one("text", pa.array(["a", None]), role)
+    assert '.na.drop(subset=["c"])' in refused.value.remedy
+
+
+@pytest.mark.parametrize(("cql", "value"), [("text", ""), ("blob", b"")])
+def test_an_empty_partition_key(cql: str, value: str | bytes) -> None:
+    """The server refuses it when it is the whole key."""
+    with pytest.raises(InvalidRow, match=r"Column c .*is empty, and it is the whole partition key"):
+        one(cql, pa.array([value, value]), "partition")
+
+
+def test_an_empty_component_of_a_key() -> None:
+    """It is allowed beside another component, and in the clustering."""
+    text = pa.string()
+    batch = pa.record_batch({name: [""] for name in "abc"})
+    both = plan(
+        a=(text, "text", "partition"), b=(text, "text", "partition"), c=(text, "text", "clustering")
+    )
+    assert check(batch, both).num_rows == 1
+
+
+@pytest.mark.parametrize("bad", ["", "x", UUID + "\n", " " + UUID, UUID[:-1] + "g", UUID * 2])
+def test_what_is_no_uuid(bad: str) -> None:
+    """Names the value, shortened, and the key of the row."""
+    with pytest.raises(InvalidRow, match=r"Column c .*is not a uuid, in the row with id=2"):
+        one("uuid", pa.array([UUID, None, bad]))
+
+
+def test_digits_below_the_millisecond_in_a_key() -> None:
+    """Two rows could become one; in a regular column they are floored."""
+    values = pa.array([1_000, 1_001], INSTANT)
+    with pytest.raises(InvalidRow, match="two rows could become one") as refused:
+        one("timestamp", values, "clustering")
+    assert "date_trunc" in refused.value.remedy
+    assert one("timestamp", values).to_pylist() == [1, 1]
+    assert one("timestamp", values[:1], "clustering").to_pylist() == [1]
+
+
+@pytest.mark.parametrize("role", ["partition", "clustering"])
+def test_long_keys(role: str) -> None:
+    """65,535 bytes are the limit; the server says the same (tests/cassandra/test_target_limits.py)."""
+    fits = "é" * (MAX_KEY_BYTES // 2) + "x"
+    assert one("text", pa.array([fits]), role).to_pylist() == [fits]
+    with pytest.raises(
+        InvalidRow, match=r"Column c .*65,535 bytes that a (partition|clustering) key"
+    ):
+        one("text", pa.array(["a", fits + "x"]), role)
+
+
+def test_long_composite_keys() -> None:
+    """Each component of a composite partition key takes three bytes more; clustering none."""
+    text = pa.string()
+    partition = plan(a=(text, "text", "partition"), b=(text, "text", "partition"))
+    fits = pa.record_batch({"a": ["x" * 65_000], "b": ["y" * 529]})
+    assert check(fits, partition).num_rows == 1
+    with pytest.raises(InvalidRow, match="Column a, b "):
+        check(pa.record_batch({"a": ["x" * 65_000], "b": ["y" * 530]}), partition)
+    clustering = plan(
+        id=(pa.int32(), "int", "partition"),
+        a=(text, "text", "clustering"),
+        b=(text, "text", "clustering"),
+    )
+    keys = pa.array([1], pa.int32())
+    assert check(pa.record_batch({"id": keys, "a": ["x" * 65_535], "b": [""]}), clustering)
+    with pytest.raises(InvalidRow, match="clustering key"):
+        check(pa.record_batch({"id": keys, "a": ["x" * 65_535], "b": ["y"]}), clustering)
+
+
+def test_a_huge_row() -> None:
+    """The largest column is named."""
+    blob = b"x" * (MAX_ROW_BYTES - 4)
+    assert one("blob", pa.array([blob])).to_pylist() == [blob]
+    with pytest.raises(
+        InvalidRow, match="Column c .*a row of more than 8,388,608 bytes"
+    ) as refused:
+        one("blob", pa.array([b"", blob + b"x"]))
+    assert len(str(refused.value)) < 1_000
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pa.record_batch({"c": pa.array([1], pa.int32())}),
+        pa.record_batch({"id": pa.array([1], pa.int64())}),
+        pa.record_batch({"id": pa.array([1], pa.int32()), "more": pa.array(["a"])}),
+    ],
+)
+def test_other_columns_than_planned(batch: pa.RecordBatch) -> None:
+    """Another name, another type, one more."""
+    with pytest.raises(SchemaMismatch, match="int32"):
+        check(batch, plan(id=(pa.int32(), "int", "partition")))
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        ("a", "'a'"),
+        (b"\x00" * 100, repr(b"\x00" * 60) + "… of 100"),
+        ("x" * 1_000_000, repr("x" * 60) + "… of 1,000,000"),
+        (None, "None"),
+        (12, "12"),
+    ],
+)
+def test_shorten(value: object, printed: str) -> None:
+    """An error never carries a whole blob."""
+    assert shorten(value) == printed
+
+
+def test_sizes() -> None:
+    """Bytes on the wire; nothing for a null."""
+    assert storage.sizes(pa.array(["é", None, ""])).to_pylist() == [2, 0, 0]
+    assert storage.sizes(pa.array([1, None], pa.int64())).to_pylist() == [8, 0]
+    assert storage.sizes(pa.array([True, None])).to_pylist() == [1, 0]
+    assert storage.sizes(pa.array([b"0" * 16, None], pa.binary(16))).to_pylist() == [16, 0]
+    assert storage.sizes(pa.array([decimal.Decimal("1.5"), None])).to_pylist() == [21, 0]

@@ -1,0 +1,84 @@
+"""What each exception of the driver means."""
+
+from __future__ import annotations
+
+import cassandra
+import pytest
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionBusy, ConnectionException, ConnectionShutdown
+from cassandra.pool import NoConnectionsAvailable
+from cassandra.protocol import (
+    ErrorMessage,
+    IsBootstrappingErrorMessage,
+    OverloadedErrorMessage,
+    ProtocolException,
+    ServerError,
+    SyntaxException,
+)
+
+from wal_sink.errors import InvalidRow, SchemaMismatch, TargetUnavailable
+from wal_sink.targets.base import Kind
+from wal_sink.targets.cassandra.classify import classify, effect_unknown
+
+CAS_UNKNOWN = ErrorMessage(0x1700, "CAS result unknown", None)
+OVERLOADED = OverloadedErrorMessage(0x1001, "busy", None)
+AUTH = cassandra.AuthenticationFailed("bad password")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "unknown"),
+    [
+        (cassandra.WriteTimeout("", write_type=0), "retry", True),
+        (cassandra.WriteTimeout("", write_type=cassandra.WriteType.CAS), "retry", True),
+        (cassandra.ReadTimeout(""), "retry", True),
+        (cassandra.WriteFailure(""), "retry", True),
+        (cassandra.ReadFailure(""), "retry", True),
+        (cassandra.Unavailable(""), "retry", True),
+        (cassandra.OperationTimedOut({}, None), "retry", True),
+        (ConnectionException("lost"), "retry", True),
+        (ConnectionShutdown("lost"), "retry", True),
+        (ServerError(0, "NullPointerException", None), "retry", True),
+        (CAS_UNKNOWN, "retry", True),
+        (cassandra.CDCWriteFailure(), "throttle", True),
+        (OVERLOADED, "throttle", False),
+        (ConnectionBusy("full"), "throttle", False),
+        (IsBootstrappingErrorMessage(0x1002, "", None), "retry", False),
+        (cassandra.UnresolvableContactPoints({}), "retry", False),
+        (cassandra.InvalidRequest("no such column"), "fatal", False),
+        (cassandra.Unauthorized("no"), "fatal", False),
+        (cassandra.AlreadyExists("ks", "t"), "fatal", False),
+        (SyntaxException(0x2000, "", None), "fatal", False),
+        (ProtocolException(0x000A, "", None), "fatal", False),
+        (AUTH, "fatal", False),
+        (ErrorMessage(0x7777, "never seen", None), "fatal", False),
+        (cassandra.DriverException("ID mismatch while trying to reprepare"), "fatal", False),
+        (ValueError("a bug"), "fatal", False),
+        (SchemaMismatch("gone"), "fatal", False),
+        (InvalidRow("null"), "fatal", False),
+        (TargetUnavailable("later"), "retry", False),
+    ],
+)
+def test_kinds(error: Exception, kind: Kind, unknown: bool) -> None:  # noqa: FBT001
+    """For rows, and for conditional updates."""
+    assert classify(error) == kind
+    assert effect_unknown(error) is unknown
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind"),
+    [
+        ([], "retry"),
+        ([ConnectionRefusedError(111, "refused")], "retry"),
+        ([Exception("whatever a host said")], "retry"),
+        ([AUTH, AUTH], "fatal"),
+        ([AUTH, ConnectionRefusedError(111, "refused")], "retry"),
+        ([ProtocolException(0x000A, "", None)], "fatal"),
+        ([NoConnectionsAvailable(), ConnectionBusy("full")], "throttle"),
+        ([NoConnectionsAvailable(), ConnectionException("down")], "retry"),
+    ],
+)
+def test_no_host_available_is_judged_by_its_hosts(errors: list[Exception], kind: Kind) -> None:
+    """For good only when all of them refuse for good; a request that no host took had no effect."""
+    error = NoHostAvailable("none", {f"host {i}": each for i, each in enumerate(errors)})
+    assert classify(error) == kind
+    assert effect_unknown(error) is False

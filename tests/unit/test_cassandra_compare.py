@@ -1,0 +1,218 @@
+"""DataFrame against table: every problem is named, a line each."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import SchemaMismatch
+from wal_sink.targets.base import Plan
+from wal_sink.targets.cassandra import ddl
+from wal_sink.targets.cassandra.compare import agree, refuse_changed
+from wal_sink.targets.cassandra.ledger_table import refuse_other_ledger
+from wal_sink.targets.cassandra.live import LiveColumn, LiveTable
+from wal_sink.targets.cassandra.options import TableName
+
+COLUMNS = (
+    LiveColumn("id", "bigint", "partition"),
+    LiveColumn("day", "date", "clustering"),
+    LiveColumn("shop", "text", "static"),
+    LiveColumn("amount", "decimal", "regular"),
+    LiveColumn("tags", "list<text>", "regular"),
+)
+FITTING = pa.schema(
+    [
+        ("amount", pa.decimal128(10, 2)),
+        ("day", pa.date32()),
+        ("id", pa.int32()),
+        ("shop", pa.string()),
+    ]
+)
+
+
+def live(
+    *columns: LiveColumn,
+    table: str = "orders",
+    tables: tuple[str, ...] = ("orders", "Customers"),
+    durable: bool = True,
+) -> LiveTable:
+    return LiveTable(
+        name=TableName("shop", table),
+        keyspaces=("shop", "system"),
+        durable=durable,
+        tables=tables,
+        views=("by_day",),
+        columns=columns,
+        default_ttl=0,
+    )
+
+
+def refusal(schema: pa.Schema, table: LiveTable) -> str:
+    with pytest.raises(SchemaMismatch) as refused:
+        agree(schema, table)
+    return str(refused.value)
+
+
+def test_what_fits() -> None:
+    """In the DataFrame's order; what the DataFrame does not have is left alone."""
+    columns = agree(FITTING, live(*COLUMNS))
+    assert [(c.name, c.source, c.type, c.role) for c in columns] == [
+        ("amount", "decimal128(10, 2)", "decimal", "regular"),
+        ("day", "date32[day]", "date", "clustering"),
+        ("id", "int32", "bigint", "partition"),
+        ("shop", "string", "text", "static"),
+    ]
+
+
+def test_names_that_differ_in_case_only_are_two_columns() -> None:
+    """Cassandra keeps them apart, so do we."""
+    schema = pa.schema([("id", pa.int32()), ("Id", pa.string())])
+    table = live(LiveColumn("id", "int", "partition"), LiveColumn("Id", "text", "regular"))
+    assert [column.type for column in agree(schema, table)] == ["int", "text"]
+
+
+def test_all_problems_in_one_error() -> None:
+    """A line each, each with what to do."""
+    schema = pa.schema(
+        [
+            ("id", pa.string()),
+            ("amout", pa.decimal128(10, 2)),
+            ("Shop", pa.string()),
+            ("tags", pa.list_(pa.string())),
+            ("zzz", pa.int32()),
+            ("zzz", pa.int32()),
+        ]
+    )
+    said = refusal(schema, live(*COLUMNS))
+    lines = [line for line in said.splitlines() if line.startswith("  - ")]
+    assert len(lines) == 7
+    for expected in (
+        "- id: string does not fit the table's bigint",
+        "- amout: the table has no such column. Did you mean amount? Rename or drop it.",
+        "- Shop: the table has no such column. There is shop, which differs in upper and lower case",
+        "- tags: the table's type list<text> is not supported yet.",
+        "- zzz: the DataFrame has 2 columns of this name.",
+        "- zzz: the table has no such column. Rename or drop it.",
+        "- day: it is in the table's primary key (clustering key, date) and not in the DataFrame.",
+    ):
+        assert expected in said
+
+
+def test_no_such_keyspace() -> None:
+    """The error prints a CREATE KEYSPACE."""
+    table = live()._replace(name=TableName("shopp", "orders"))
+    said = refusal(FITTING, table)
+    assert "Keyspace shopp does not exist. Did you mean shop?" in said
+    assert 'CREATE KEYSPACE "shopp"' in said
+
+
+def test_no_such_table() -> None:
+    """The error prints a CREATE TABLE for the DataFrame."""
+    schema = pa.schema([('a "b"', pa.int64()), ("at", pa.timestamp("us", "UTC")), ("s", pa.null())])
+    said = refusal(schema, live(table="order"))
+    assert 'Table "shop"."order" does not exist. Did you mean orders?' in said
+    assert (
+        """
+CREATE TABLE "shop"."order" (
+  "a ""b\""" bigint,
+  "at" timestamp,
+  -- "s": null is not supported yet
+  PRIMARY KEY ("a ""b\""")  -- choose: rows with equal keys overwrite each other
+);"""
+        in said
+    )
+
+
+def test_a_table_of_another_case() -> None:
+    """Names are exact."""
+    said = refusal(FITTING, live(table="customers"))
+    assert "There is Customers, which differs in upper and lower case only" in said
+
+
+def test_views_counters_and_lossy_keyspaces_cannot_be_written_exactly_once() -> None:
+    """Each is refused with its reason."""
+    assert "is a materialized view" in refusal(FITTING, live(*COLUMNS, table="by_day"))
+    counter = live(*COLUMNS[:1], LiveColumn("n", "counter", "regular"))
+    assert "is a counter table" in refusal(pa.schema([("id", pa.int64())]), counter)
+    said = refusal(FITTING, live(*COLUMNS, durable=False))
+    assert "durable_writes = false" in said
+    assert 'ALTER KEYSPACE "shop" WITH durable_writes = true' in said
+
+
+def planned() -> Plan:
+    return Plan(
+        key="k1",
+        target="cassandra",
+        table='"shop"."orders"',
+        columns=agree(FITTING, live(*COLUMNS)),
+        details={},
+    )
+
+
+def test_a_column_more_is_no_change() -> None:
+    """Tables grow while queries run."""
+    refuse_changed(planned(), live(*COLUMNS, LiveColumn("note", "text", "regular")))
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (COLUMNS[:3], "amount was decimal (regular), is gone"),
+        (
+            (*COLUMNS[:3], LiveColumn("amount", "double", "regular")),
+            "amount was decimal (regular), is double (regular)",
+        ),
+        (
+            (*COLUMNS[:2], LiveColumn("shop", "text", "regular"), *COLUMNS[3:]),
+            "shop was text (static), is text (regular)",
+        ),
+        ((*COLUMNS, LiveColumn("hour", "int", "clustering")), "hour is new, int (clustering)"),
+    ],
+)
+def test_changes(now: tuple[LiveColumn, ...], says: str) -> None:
+    """Gone, retyped, moved, or a new part of the key."""
+    with pytest.raises(SchemaMismatch) as refused:
+        refuse_changed(planned(), live(*now))
+    assert says in str(refused.value)
+
+
+def test_the_table_is_gone() -> None:
+    """One reason instead of one for each column."""
+    with pytest.raises(SchemaMismatch, match="made for: the table is gone"):
+        refuse_changed(planned(), live(tables=()))
+
+
+LEDGER = tuple(
+    LiveColumn(name, cql, "partition" if name == "query_id" else "regular")
+    for name, cql in ddl.LEDGER_COLUMNS.items()
+)
+
+
+def test_a_ledger_table() -> None:
+    """As created, or with a column that a later version added."""
+    refuse_other_ledger(live(*LEDGER))
+    refuse_other_ledger(live(*LEDGER, LiveColumn("later", "text", "regular")))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        LEDGER[:-1],
+        (*LEDGER[:-1], LiveColumn("last", "blob", "regular")),
+        (*LEDGER[1:], LiveColumn("query_id", "text", "regular")),
+        (*LEDGER, LiveColumn("part", "int", "clustering")),
+    ],
+)
+def test_what_is_no_ledger(columns: tuple[LiveColumn, ...]) -> None:
+    """A column less, another type, another key."""
+    with pytest.raises(SchemaMismatch, match="is not a ledger of wal_sink") as refused:
+        refuse_other_ledger(live(*columns))
+    assert ddl.create_ledger(TableName("shop", "orders")) in refused.value.remedy
+
+
+def test_a_ledger_that_is_gone_or_not_durable() -> None:
+    """The DDL is printed; what it means to create it anew is said."""
+    with pytest.raises(SchemaMismatch, match="(?s)does not exist.*restore it.*CREATE TABLE"):
+        refuse_other_ledger(live(tables=()))
+    with pytest.raises(SchemaMismatch, match="durable_writes"):
+        refuse_other_ledger(live(*LEDGER, durable=False))

@@ -1,0 +1,56 @@
+"""Targets by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from wal_sink.errors import OptionError
+from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.targets.registry import target_type
+
+
+def test_cassandra_is_known() -> None:
+    """By its name, and by module:Class."""
+    assert target_type("cassandra") is CassandraTarget
+    assert target_type("wal_sink.targets.cassandra:CassandraTarget") is CassandraTarget
+
+
+def test_a_distribution_adds_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through an entry point; a real distribution's metadata, found on the path."""
+    (tmp_path / "far_away.py").write_text(
+        "from wal_sink.targets.cassandra import CassandraTarget\n"
+        "class FarAway(CassandraTarget): name = 'far'\n"
+    )
+    metadata = tmp_path / "far_away-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: far-away\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[wal_sink.targets]\nfar = far_away:FarAway\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        assert target_type("far").name == "far"
+        with pytest.raises(OptionError, match="cassandra, far"):
+            target_type("near")
+    finally:
+        sys.modules.pop("far_away", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("casandra", "(?s)no such target.*cassandra.*module:Class"),
+        ("", "no such target"),
+        ("wal_sink.nowhere:Target", "cannot be imported"),
+        ("wal_sink.targets.cassandra:Nothing", "cannot be imported"),
+        (":", "cannot be imported"),
+        ("wal_sink.targets.cassandra:CassandraOptions", "is not a Target"),
+        ("wal_sink.options:parse", "is not a Target"),
+    ],
+)
+def test_refused(name: str, says: str) -> None:
+    """Naming what is known, and what to do."""
+    with pytest.raises(OptionError, match=says) as refused:
+        target_type(name)
+    assert refused.value.remedy

@@ -1,0 +1,61 @@
+"""What travels to the tasks, and what is not loaded there."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+from wal_sink.options import parse
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+
+TASK = """
+import pickle, sys
+import pyarrow as pa
+from wal_sink.targets.base import Column, Plan
+target = pickle.loads(bytes.fromhex(sys.argv[1]))
+columns = (
+    Column(name="id", source="string", type="uuid", role="partition"),
+    Column(name="at", source="timestamp[us, tz=UTC]", type="timestamp", role="clustering"),
+)
+plan = Plan(key="k", target="cassandra", table='"ks"."t"', columns=columns)
+at = pa.array([1000], pa.timestamp("us", "UTC"))
+batch = pa.record_batch({"id": ["123e4567-e89b-12d3-a456-426614174000"], "at": at})
+assert target.check(batch, plan).num_rows == 1
+print(sorted({"cassandra", "pandas", "numpy", "pyspark"} & set(sys.modules)))
+"""
+
+
+def target(**options: str) -> CassandraTarget:
+    raw = {"keyspace": "shop", "table": "orders", "cassandra.contactPoints": "127.0.0.1"}
+    return CassandraTarget(parse(raw | options, CassandraOptions))
+
+
+def test_a_task_does_not_load_the_driver() -> None:
+    """The target is unpickled and checks a batch, in a process of its own."""
+    pickled = pickle.dumps(target()).hex()
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", TASK, pickled],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
+
+
+def test_the_shape_is_what_shapes_statements() -> None:
+    """Where the cluster is, and who logs in, makes no other plan."""
+    one = target()
+    other = target(
+        **{
+            "cassandra.contactPoints": "10.0.0.7",
+            "cassandra.username": "spark",
+            "cassandra.password": "hunter2",
+        }
+    )
+    assert one.shape == other.shape
+    assert one.shape != target(**{"cassandra.nulls": "write"}).shape
+    assert one.shape != target(table="refunds").shape
+    assert "hunter2" not in repr(other)
+    assert pickle.loads(pickle.dumps(other)).shape == other.shape
