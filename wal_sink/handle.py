@@ -95,7 +95,6 @@ class _Query(NamedTuple):
     log: Log
     loop: FlushLoop
     run_id: str
-    running: bool
 
 
 class Sink:
@@ -178,7 +177,7 @@ class Sink:
         with self._lock:
             earlier = self._queries.get(query_id)
             self._queries[query_id] = _Query(
-                configuration.location.open_checkpoint(), log, loop, run_id, running=True
+                configuration.location.open_checkpoint(), log, loop, run_id
             )
         if earlier is not None:
             earlier.loop.stop()  # its options may be old; two that overlap do no harm
@@ -195,10 +194,8 @@ class Sink:
         """Let the query's flusher finish; an event of an earlier run comes late and is passed over."""
         with self._lock:
             query = self._queries.get(query_id)
-            if query is None or query.run_id != run_id:
-                return
-            self._queries[query_id] = query._replace(running=False)
-        query.loop.end()
+        if query is not None and query.run_id == run_id:
+            query.loop.end()
 
     # --- closing ----------------------------------------------------------------------------------
 
@@ -224,13 +221,15 @@ class Sink:
         return failures
 
     def _end(self, queries: dict[str, _Query]) -> None:
+        stopped = spark_internals.is_stopped(self._spark)
+        running = set() if stopped else {str(query.id) for query in self._spark.streams.active}
         for query in queries.values():
             query.loop.stop()
         for query_id, query in queries.items():
             query.loop.join(_JOIN_S)
-            if query.running and not spark_internals.is_stopped(self._spark):
+            if query_id in running:
                 logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
-        if not spark_internals.is_stopped(self._spark):
+        if not stopped:
             self._spark.streams.removeListener(self._listener)
 
 

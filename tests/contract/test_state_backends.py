@@ -44,13 +44,22 @@ class TestMemoryBackend(StateBackendContract):
         return MemoryBackend(uuid4().hex)
 
 
+class SlowToLook(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A mount that takes its time, so that a test meets the race on a busy machine as well."""
+
+    def exists(self, path: str, **kwargs: object) -> bool:
+        found = super().exists(path, **kwargs)
+        time.sleep(0.001)
+        return bool(found)
+
+
 class ExistsThenWrite(LocalBackend):
     """Creates as fsspec does by default: it looks first and writes then, in place."""
 
     def create(self, path: str, data: bytes) -> None:
         file = self._root / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        LocalFileSystem().pipe_file(str(file), data, mode="create")
+        SlowToLook().pipe_file(str(file), data, mode="create")
 
 
 class ReadThenReplace(MemoryBackend):
@@ -59,6 +68,7 @@ class ReadThenReplace(MemoryBackend):
     def create(self, path: str, data: bytes) -> None:
         if path in self.list():
             raise FileExistsError(path)
+        time.sleep(0.0001)
         self.replace(path, data)
 
 

@@ -251,7 +251,7 @@ def test_a_huge_row() -> None:
     blob = b"x" * (MAX_ROW_BYTES - 4)
     assert one("blob", pa.array([blob])).to_pylist() == [blob]
     with pytest.raises(
-        InvalidRow, match="Column c .*a row of more than 8,388,608 bytes"
+        InvalidRow, match=r"Column c .*a row of more than 8,388,608 bytes"
     ) as refused:
         one("blob", pa.array([b"", blob + b"x"]))
     assert len(str(refused.value)) < 1_000

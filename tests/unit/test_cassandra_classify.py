@@ -39,7 +39,7 @@ AUTH = cassandra.AuthenticationFailed("bad password")
         (ConnectionShutdown("lost"), "retry", True),
         (ServerError(0, "NullPointerException", None), "retry", True),
         (CAS_UNKNOWN, "retry", True),
-        (cassandra.CDCWriteFailure(), "throttle", True),
+        (cassandra.CDCWriteFailure("full"), "throttle", True),
         (OVERLOADED, "throttle", False),
         (ConnectionBusy("full"), "throttle", False),
         (IsBootstrappingErrorMessage(0x1002, "", None), "retry", False),
@@ -58,7 +58,7 @@ AUTH = cassandra.AuthenticationFailed("bad password")
         (TargetUnavailable("later"), "retry", False),
     ],
 )
-def test_kinds(error: Exception, kind: Kind, unknown: bool) -> None:  # noqa: FBT001
+def test_kinds(error: Exception, kind: Kind, unknown: bool) -> None:
     """For rows, and for conditional updates."""
     assert classify(error) == kind
     assert effect_unknown(error) is unknown

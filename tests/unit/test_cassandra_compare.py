@@ -212,7 +212,7 @@ def test_what_is_no_ledger(columns: tuple[LiveColumn, ...]) -> None:
 
 def test_a_ledger_that_is_gone_or_not_durable() -> None:
     """The DDL is printed; what it means to create it anew is said."""
-    with pytest.raises(SchemaMismatch, match="(?s)does not exist.*restore it.*CREATE TABLE"):
+    with pytest.raises(SchemaMismatch, match=r"(?s)does not exist.*restore it.*CREATE TABLE"):
         refuse_other_ledger(live(tables=()))
     with pytest.raises(SchemaMismatch, match="durable_writes"):
         refuse_other_ledger(live(*LEDGER, durable=False))

@@ -31,7 +31,7 @@ def test_qualified() -> None:
     ("name", "allowed"),
     [("orders", True), ("Orders_2", True), ("", False), ("a.b", False), ("größe", False)],
 )
-def test_table_names(name: str, allowed: bool) -> None:  # noqa: FBT001
+def test_table_names(name: str, allowed: bool) -> None:
     """Cassandra allows word characters of ASCII."""
     assert is_table_name(name) is allowed
 

@@ -23,9 +23,6 @@ from wal_sink.testing import maven
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_START_SECONDS = 180.0
-_STOP_SECONDS = 30.0
-
 # From the fourth line on: what halves the time to start. A test's node does not live long enough
 # for the optimising compiler or a concurrent collector to pay off; 1,000 rows show as well as
 # 100,000 how much memory one takes; there are no peers to wait for.
@@ -44,7 +41,7 @@ _LOGBACK = """\
 </appender><root level="INFO"><appender-ref ref="OUT"/></root></configuration>
 """
 _OPTIONS = bytes((4, 0, 0, 0, 5, 0, 0, 0, 0))  # the CQL protocol's smallest request, version 4
-_SUPPORTED = 6  # the opcode of its answer
+_SUPPORTED = b"\x06"  # the opcode of its answer, the fifth byte
 
 
 class CassandraDidNotStart(WalSinkError):
@@ -88,8 +85,7 @@ class EmbeddedCassandra:
         self.folder = Path(folder).absolute()
         self.log = self.folder / "log" / "cassandra.log"  # what it prints, at all its starts
         self.version = version
-        self.port = _free_port()
-        self._storage_port = self.port + 1
+        self.port = _free_port()  # and the next one, for what nodes say to each other
         self._heap = heap
         self._settings = self._yaml(commitlog_sync) | dict(settings)
         self._process: subprocess.Popen[bytes] | None = None
@@ -120,10 +116,8 @@ class EmbeddedCassandra:
             return self
         command = self._command()
         if not _are_free(self.port):
-            raise CassandraDidNotStart(
-                f"Port {self.port} or {self._storage_port} was free before and is in use now.",
-                "Find out what listens there, or make a new node.",
-            )
+            what = f"Port {self.port} or {self.port + 1} was free before and is in use now."
+            raise CassandraDidNotStart(what, "Find out what listens there, or make a new node.")
         with self.log.open("ab") as log:
             begin = log.tell()
             self._process = self._starter.submit(
@@ -149,7 +143,7 @@ class EmbeddedCassandra:
             self._process.send_signal(signal.SIGCONT)  # a paused one would not see the next signal
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_SECONDS)
+                self._process.wait(30)
         self.kill()
 
     def kill(self) -> None:
@@ -222,16 +216,15 @@ class EmbeddedCassandra:
 
     def _yaml(self, commitlog_sync: str) -> dict[str, object]:
         """Make cassandra.yaml; Cassandra's defaults hold for what is not in it."""
-        seeds = [{"seeds": f"{self.host}:{self._storage_port}"}]
+        seeds = [{"seeds": f"{self.host}:{self.port + 1}"}]
         provider = "org.apache.cassandra.locator.SimpleSeedProvider"
         yaml = {
-            "cluster_name": "embedded",
             "num_tokens": 1,
             "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
             "endpoint_snitch": "SimpleSnitch",
             "listen_address": self.host,
             "rpc_address": self.host,
-            "storage_port": self._storage_port,
+            "storage_port": self.port + 1,
             "native_transport_port": self.port,
             "seed_provider": [{"class_name": provider, "parameters": seeds}],
             "commitlog_sync": commitlog_sync,
@@ -261,7 +254,7 @@ class EmbeddedCassandra:
         ]
 
     def _await_answer(self, begin: int) -> None:
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + 180
         while not _answers(self.host, self.port):
             if self.running and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -269,10 +262,8 @@ class EmbeddedCassandra:
             how = "gave no answer in time" if self.running else "ended before it gave an answer"
             written = self.log.read_bytes()[begin:].decode(errors="replace")
             tail = "\n".join(written.splitlines()[-40:])
-            raise CassandraDidNotStart(
-                f"Cassandra {self.version} {how} on port {self.port}. Its log ends:\n{tail}",
-                "Look for the first error in the lines above.",
-            )
+            what = f"Cassandra {self.version} {how} on port {self.port}. Its log ends:\n{tail}"
+            raise CassandraDidNotStart(what, "Look for the first error in the lines above.")
 
 
 def _answers(host: str, port: int) -> bool:
@@ -280,10 +271,9 @@ def _answers(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1) as connection:
             connection.sendall(_OPTIONS)
-            reply = connection.recv(9)
+            return connection.recv(9)[4:5] == _SUPPORTED
     except OSError:
         return False
-    return len(reply) == 9 and reply[4] == _SUPPORTED
 
 
 def _free_port() -> int:

@@ -194,9 +194,10 @@ def _run(command: list[str], what: str) -> tuple[int, str]:
         files = 0
         try:
             for line in process.stdout:
-                last_lines.append(line.rstrip())
+                if not line.isspace():
+                    last_lines.append(line.rstrip())
                 # A description or a jar, in Ivy's words and in Maven's.
-                if line.lstrip().startswith(("found ", "[SUCCESSFUL ]", "Downloaded ")):
+                if line.startswith(("\tfound ", "\t[SUCCESSFUL ]", "[INFO] Downloaded ")):
                     files += 1
                     if files % 20 == 0:
                         show(f"{files} files")

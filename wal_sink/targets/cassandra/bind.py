@@ -12,6 +12,7 @@ from cassandra.query import UNSET_VALUE
 
 from wal_sink.targets.base import Plan
 from wal_sink.targets.cassandra import storage
+from wal_sink.targets.cassandra.constants import long
 
 _DATE_OFFSET = 2**31
 """CQL counts days from -5877641-06-23; the driver takes its numbers for these."""
@@ -51,7 +52,7 @@ def bind(batch: pa.RecordBatch, plan: Plan, first_us: int) -> Rows:
 
 
 def _sizes(batch: pa.RecordBatch) -> Iterator[int]:
-    total = pa.scalar(0, pa.int64())
+    total = long(0)
     for values in batch.columns:
         total = pc.add(total, storage.sizes(values))
     yield from total.to_pylist()
@@ -59,7 +60,7 @@ def _sizes(batch: pa.RecordBatch) -> Iterator[int]:
 
 def _dates(values: pa.Array) -> list[Any]:
     days = values.cast(pa.int32()).cast(pa.int64())
-    return list(pc.add(days, _DATE_OFFSET).to_pylist())
+    return list(pc.add(days, long(_DATE_OFFSET)).to_pylist())
 
 
 def _uuids(values: pa.Array) -> list[Any]:

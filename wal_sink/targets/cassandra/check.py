@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.targets.base import Column, Plan
 from wal_sink.targets.cassandra import storage
+from wal_sink.targets.cassandra.constants import TRUE, long
 from wal_sink.targets.cassandra.types import TYPES, canonical
 
 MAX_KEY_BYTES = 65_535
@@ -60,7 +61,7 @@ def _refuse_values(batch: pa.RecordBatch, plan: Plan, column: Column, values: pa
     name = column.name
     if column.role in ("partition", "clustering"):
         if values.null_count:
-            row = pc.index(values.is_null(), True).as_py()
+            row = pc.index(values.is_null(), TRUE).as_py()
             raise InvalidRow(
                 f"Column {name} is part of the primary key of {plan.table} and null in "
                 f"{_row(batch, plan, row)}.",
@@ -99,7 +100,7 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> 
     clustering = [column.name for column in plan.columns if column.role == "clustering"]
     if len(partition) == 1:
         _refuse(
-            pc.equal(sizes[partition[0]], 0),
+            pc.equal(sizes[partition[0]], long(0)),
             batch,
             plan,
             partition[0],
@@ -114,7 +115,7 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> 
     ):
         if names:
             _refuse(
-                pc.greater(_total(sizes, names), MAX_KEY_BYTES - extra),
+                pc.greater(_total(sizes, names), long(MAX_KEY_BYTES - extra)),
                 batch,
                 plan,
                 ", ".join(names),
@@ -122,7 +123,7 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> 
                 "Use a digest of the value as the key: sha2(col, 256).",
             )
     _refuse(
-        pc.greater(_total(sizes, list(sizes)), MAX_ROW_BYTES),
+        pc.greater(_total(sizes, list(sizes)), long(MAX_ROW_BYTES)),
         batch,
         plan,
         _largest(sizes),
@@ -146,7 +147,7 @@ def _largest(sizes: dict[str, pa.Array]) -> str:
 def _refuse(
     bad: pa.Array, batch: pa.RecordBatch, plan: Plan, column: str, problem: str, remedy: str
 ) -> None:
-    row = pc.index(bad, pa.scalar(value=True)).as_py()
+    row = pc.index(bad, TRUE).as_py()
     if row >= 0:
         value = (
             f" ({shorten(batch.column(column)[row].as_py())})"

@@ -20,9 +20,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal_sink.targets.cassandra import constants
+
 UUID_PATTERN = r"\A[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\z"
-_NO_UUID = "00000000-0000-0000-0000-000000000000"
 _UUID = pa.binary(16)
+_NO_UUID = constants.text("00000000-0000-0000-0000-000000000000")
+_THOUSAND = constants.long(1_000)
+_NOTHING = constants.long(0)
 
 
 def as_is(column: pa.Array) -> pa.Array:
@@ -66,33 +70,35 @@ def as_decimal(column: pa.Array) -> pa.Array:
 def as_milliseconds(column: pa.Array) -> pa.Array:
     """Floor an instant in microseconds to milliseconds since 1970, before 1970 too."""
     micros = as_is(column).cast(pa.int64())
-    truncated = pc.divide(micros, 1000)  # towards zero
-    below = pc.less(micros, pc.multiply(truncated, 1000)).cast(pa.int64())
+    truncated = pc.divide(micros, _THOUSAND)  # towards zero
+    below = pc.less(micros, pc.multiply(truncated, _THOUSAND)).cast(pa.int64())
     return pc.subtract(truncated, below)
 
 
 def as_uuid(column: pa.Array) -> pa.Array:
     """Parse strings that match `UUID_PATTERN`; nulls stay null."""
     texts = as_text(column)
-    digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")
-    whole = pc.binary_join(pa.ListArray.from_arrays([0, len(digits)], digits), "")
-    packed = pa.py_buffer(bytes.fromhex(whole[0].as_py()))
+    digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")  # 32 of each, no gaps
+    _, offsets, characters = digits.buffers()
+    begin = memoryview(offsets).cast("i")[digits.offset] if len(digits) else 0
+    whole = memoryview(characters or b"")[begin : begin + 32 * len(digits)]
+    packed = pa.py_buffer(bytes.fromhex(str(whole, "ascii")))
     uuids = pa.Array.from_buffers(_UUID, len(digits), [None, packed])
-    return pc.if_else(texts.is_valid(), uuids, pa.scalar(None, _UUID))
+    return pc.if_else(texts.is_valid(), uuids, constants.null(_UUID))
 
 
 def sub_milliseconds(column: pa.Array) -> pa.Array:
     """Which instants have digits that milliseconds cannot hold."""
     micros = as_is(column).cast(pa.int64())
-    return pc.not_equal(pc.multiply(pc.divide(micros, 1000), 1000), micros)
+    return pc.not_equal(pc.multiply(pc.divide(micros, _THOUSAND), _THOUSAND), micros)
 
 
 def sizes(stored: pa.Array) -> pa.Array:
     """Bytes that each value takes on the wire, as int64; 0 for null, an upper bound for decimals."""
     if pa.types.is_string(stored.type) or pa.types.is_binary(stored.type):
-        return pc.binary_length(stored).cast(pa.int64()).fill_null(0)
+        return pc.binary_length(stored).cast(pa.int64()).fill_null(_NOTHING)
     if pa.types.is_decimal(stored.type):
         width = 4 + stored.type.bit_width // 8 + 1  # scale, then the unscaled number
     else:
         width = max(stored.type.bit_width // 8, 1)
-    return pc.if_else(stored.is_valid(), pa.scalar(width, pa.int64()), 0)
+    return pc.if_else(stored.is_valid(), constants.long(width), _NOTHING)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -19,7 +18,7 @@ class CassandraTarget(Target):
     """
 
     name = "cassandra"
-    options_type: ClassVar[type[Options]] = CassandraOptions
+    options_type: type[Options] = CassandraOptions
 
     def __init__(self, options: CassandraOptions) -> None:
         self._options = options

@@ -1,0 +1,146 @@
+"""The ledger on a real node; what every target owes is in wal_sink.testing.target_contract."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import CorruptLog
+from wal_sink.options import parse
+from wal_sink.targets.base import BegunEpoch, Outcome, Owner, Session, Window
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = pytest.mark.cassandra
+
+OWNER = Owner("query 1", "log 1", "file:///checkpoint")
+
+
+def window(first: int, epochs: int = 1) -> Window:
+    return Window(
+        nonce=uuid.uuid4().hex,
+        begun_us=1,
+        epochs=tuple(
+            BegunEpoch(
+                epoch=first + i,
+                generation=2,
+                manifest=f"manifests/{first + i}",
+                digest="d",
+                offsets_digest="o",
+                base_us=1_000 * (first + i),
+                rows=10,
+                bytes=100,
+                published_us=1,
+            )
+            for i in range(epochs)
+        ),
+    )
+
+
+@pytest.fixture
+def session(cassandra: EmbeddedCassandra, keyspace: str) -> Iterator[Session]:
+    """A session whose ledger has no row yet."""
+    cassandra.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY)")
+    raw = {
+        "keyspace": keyspace,
+        "table": "t",
+        "cassandra.contactPoints": cassandra.host,
+        "cassandra.port": str(cassandra.port),
+    }
+    target = CassandraTarget(parse(raw, CassandraOptions))
+    target.plan(pa.schema([("id", pa.int32())]), "k")
+    with target.connect(OWNER) as session:
+        yield session
+
+
+def row(node: EmbeddedCassandra, keyspace: str) -> dict[str, Any]:
+    rows = node.execute(f"SELECT * FROM {keyspace}.wal_sink_ledger")
+    assert len(rows) == 1
+    return dict(rows[0]._asdict())
+
+
+def test_the_row_as_others_see_it(
+    cassandra: EmbeddedCassandra, keyspace: str, session: Session
+) -> None:
+    """The columns that README.md documents, step by step."""
+    session.create(6)
+    fresh = {
+        "query_id": "query 1",
+        "log_id": "log 1",
+        "checkpoint": "file:///checkpoint",
+        "flushed": 6,
+        "last_us": 0,
+        "begun": "",
+        "last": "",
+    }
+    assert row(cassandra, keyspace) == fresh
+    several = window(7, epochs=3)
+    assert session.begin(several) is Outcome.APPLIED
+    assert row(cassandra, keyspace) == fresh | {"begun": several.to_text()}
+    assert session.finish(several) is Outcome.APPLIED
+    done = {"flushed": 9, "last_us": 9_009, "last": several.to_text()}
+    assert row(cassandra, keyspace) == fresh | done
+
+
+def test_begin_and_finish_are_refused_from_any_other_state(session: Session) -> None:
+    """Before, twice, behind a gap, with another window's nonce."""
+    mine, other = window(0), window(0)
+    assert session.begin(mine) is Outcome.REFUSED
+    session.create(-1)
+    assert session.finish(mine) is Outcome.REFUSED
+    assert session.begin(window(1)) is Outcome.REFUSED
+    assert session.begin(mine) is Outcome.APPLIED
+    assert session.begin(mine) is Outcome.REFUSED
+    assert session.finish(other) is Outcome.REFUSED
+    assert session.finish(mine) is Outcome.APPLIED
+    assert session.finish(mine) is Outcome.REFUSED
+    assert session.begin(window(0)) is Outcome.REFUSED
+    mark = session.flushed()
+    assert mark is not None
+    assert (mark.flushed, mark.begun, mark.last) == (0, None, mine)
+
+
+def test_the_row_outlives_the_tables_time_to_live(
+    cassandra: EmbeddedCassandra, keyspace: str, session: Session
+) -> None:
+    """An administrator's default TTL must not make the sink forget."""
+    cassandra.execute(f"ALTER TABLE {keyspace}.wal_sink_ledger WITH default_time_to_live = 1000")
+    session.create(-1)
+    session.begin(first := window(0))
+    session.finish(first)
+    lives = cassandra.execute(
+        "SELECT ttl(log_id), ttl(flushed), ttl(last_us), ttl(begun), ttl(last) "
+        f"FROM {keyspace}.wal_sink_ledger"
+    )
+    assert set(lives[0]) == {None}
+
+
+@pytest.mark.parametrize("column", ["begun", "last"])
+@pytest.mark.parametrize("text", ["not json", "{}", '{"nonce": "n", "of_a_later_version": 1}'])
+def test_a_text_that_nobody_wrote(
+    cassandra: EmbeddedCassandra, keyspace: str, session: Session, column: str, text: str
+) -> None:
+    """It stops the line, naming the column, the row and the table."""
+    session.create(-1)
+    cassandra.execute(
+        f"UPDATE {keyspace}.wal_sink_ledger SET {column} = %s WHERE query_id = 'query 1'", [text]
+    )
+    with pytest.raises(CorruptLog, match=rf"query 1 .*wal_sink_ledger.*{column} cannot be read"):
+        session.flushed()
+
+
+def test_a_row_with_nulls(cassandra: EmbeddedCassandra, keyspace: str, session: Session) -> None:
+    """Half a row is not taken for a fresh one."""
+    cassandra.execute(f"INSERT INTO {keyspace}.wal_sink_ledger (query_id) VALUES ('query 1')")
+    with pytest.raises(CorruptLog, match="nulls"):
+        session.flushed()
+
+
+def test_closing_twice(session: Session) -> None:
+    """Is no error."""
+    session.close()
+    session.close()

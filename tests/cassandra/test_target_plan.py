@@ -1,0 +1,279 @@
+"""Planning against a real node: what is agreed on, and what each refusal says."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
+from wal_sink.options import parse
+from wal_sink.targets.base import Owner
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = pytest.mark.cassandra
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("At", pa.timestamp("us", "Europe/Berlin")),
+        ("name", pa.string()),
+        ("price", pa.decimal128(10, 2)),
+    ]
+)
+
+
+def target(node: EmbeddedCassandra, keyspace: str, **options: str) -> CassandraTarget:
+    raw = {
+        "keyspace": keyspace,
+        "table": "t",
+        "cassandra.contactPoints": node.host,
+        "cassandra.port": str(node.port),
+    }
+    raw |= {f"cassandra.{name}": value for name, value in options.items() if name != "table"}
+    raw |= {name: value for name, value in options.items() if name == "table"}
+    return CassandraTarget(parse(raw, CassandraOptions))
+
+
+@pytest.fixture
+def table(cassandra: EmbeddedCassandra, keyspace: str) -> str:
+    """Create a table that SCHEMA fits; return its keyspace."""
+    cassandra.execute(
+        f'CREATE TABLE {keyspace}.t (id bigint, "At" timestamp, owner text STATIC, name text, '
+        'price decimal, tags set<text>, PRIMARY KEY (id, "At"))'
+    )
+    return keyspace
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_are_left(cassandra: EmbeddedCassandra) -> Iterator[None]:
+    """The driver's one event loop lives as long as the process; everything else ends."""
+    cassandra.session()  # has threads of its own
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+    assert [thread.name for thread in left if thread.name != "event_loop"] == []
+
+
+def refusal(of: CassandraTarget, schema: pa.Schema = SCHEMA) -> str:
+    with pytest.raises(SchemaMismatch) as refused:
+        of.plan(schema, "k")
+    assert refused.value.remedy
+    return str(refused.value)
+
+
+def test_a_plan(cassandra: EmbeddedCassandra, table: str) -> None:
+    """Columns in the DataFrame's order; zones do not matter; what the DataFrame lacks is left alone."""
+    plan = target(cassandra, table, nulls="write").plan(SCHEMA, "key 1")
+    assert (plan.key, plan.target, plan.table) == ("key 1", "cassandra", f'"{table}"."t"')
+    assert plan.details == {"nulls": "write", "keyspace": table, "table": "t"}
+    assert [(c.name, c.source, c.type, c.role) for c in plan.columns] == [
+        ("id", "int32", "bigint", "partition"),
+        ("At", "timestamp[us, tz=UTC]", "timestamp", "clustering"),
+        ("name", "string", "text", "regular"),
+        ("price", "decimal128(10, 2)", "decimal", "regular"),
+    ]
+
+
+def test_static_columns_have_a_role(cassandra: EmbeddedCassandra, table: str) -> None:
+    """They are written like any other."""
+    schema = SCHEMA.append(pa.field("owner", pa.string()))
+    assert target(cassandra, table).plan(schema, "k").columns[-1].role == "static"
+
+
+def test_the_ledgers_table_is_created_once(cassandra: EmbeddedCassandra, table: str) -> None:
+    """With the documented columns; a second plan finds it."""
+    target(cassandra, table).plan(SCHEMA, "k")
+    target(cassandra, table).plan(SCHEMA, "k")
+    rows = cassandra.execute(
+        "SELECT column_name, type, kind FROM system_schema.columns "
+        "WHERE keyspace_name = %s AND table_name = 'wal_sink_ledger'",
+        [table],
+    )
+    assert {(row.column_name, row.type, row.kind) for row in rows} == {
+        ("query_id", "text", "partition_key"),
+        ("log_id", "text", "regular"),
+        ("checkpoint", "text", "regular"),
+        ("flushed", "bigint", "regular"),
+        ("last_us", "bigint", "regular"),
+        ("begun", "text", "regular"),
+        ("last", "text", "regular"),
+    }
+
+
+def test_the_ledger_elsewhere(cassandra: EmbeddedCassandra, table: str) -> None:
+    """In another keyspace, which must exist; quoted, so capitals count."""
+    said = refusal(target(cassandra, table, ledgerTable="nowhere.led"))
+    assert "Keyspace nowhere of cassandra.ledgerTable does not exist" in said
+    assert 'CREATE KEYSPACE "nowhere"' in said
+    other = table.replace("test_", "Test_")
+    cassandra.create_keyspace(other)
+    try:
+        elsewhere = target(cassandra, table, ledgerTable=f"{other}.Led")
+        elsewhere.plan(SCHEMA, "k")
+        with elsewhere.connect(Owner("q", "l", "c")) as session:
+            session.create(-1)
+        assert len(cassandra.execute(f'SELECT * FROM "{other}"."Led"')) == 1
+    finally:
+        cassandra.execute(f'DROP KEYSPACE "{other}"')
+
+
+def test_another_table_in_the_ledgers_place(cassandra: EmbeddedCassandra, table: str) -> None:
+    """Refused by the planner and by the flusher, with the DDL."""
+    wrong = target(cassandra, table, ledgerTable="t")
+    said = refusal(wrong)
+    assert "is not a ledger of wal_sink" in said
+    assert 'CREATE TABLE IF NOT EXISTS "' in said
+    with pytest.raises(SchemaMismatch, match="is not a ledger of wal_sink"):
+        wrong.connect(Owner("q", "l", "c"))
+
+
+def test_a_ledger_table_that_is_gone(cassandra: EmbeddedCassandra, table: str) -> None:
+    """The flusher does not create it anew: it may have been dropped."""
+    of = target(cassandra, table)
+    of.plan(SCHEMA, "k")
+    cassandra.execute(f"DROP TABLE {table}.wal_sink_ledger")
+    with pytest.raises(SchemaMismatch, match=r"(?s)wal_sink_ledger.* does not exist.*restore it"):
+        of.connect(Owner("q", "l", "c"))
+
+
+def test_no_such_keyspace(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+    """The error prints a CREATE KEYSPACE, and the one that differs in case only."""
+    said = refusal(target(cassandra, keyspace.upper()))
+    assert f"There is {keyspace}, which differs in upper and lower case only" in said
+    assert f'CREATE KEYSPACE "{keyspace.upper()}"' in said
+
+
+def test_the_printed_table_can_be_created(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+    """No such table: the error prints a CREATE TABLE that the DataFrame then fits."""
+    said = refusal(target(cassandra, keyspace))
+    assert f'Table "{keyspace}"."t" does not exist' in said
+    ddl = said[said.index("CREATE TABLE") :]
+    assert '"At" timestamp' in ddl
+    cassandra.execute(ddl)
+    plan = target(cassandra, keyspace).plan(SCHEMA, "k")
+    assert plan.columns[0].role == "partition"
+
+
+def test_a_table_of_another_case(cassandra: EmbeddedCassandra, table: str) -> None:
+    """Names are exact, as in system_schema."""
+    assert "There is t, which differs in upper and lower case only" in refusal(
+        target(cassandra, table, table="T")
+    )
+
+
+def test_all_problems_at_once(cassandra: EmbeddedCassandra, table: str) -> None:
+    """A line each."""
+    schema = pa.schema(
+        [
+            ("id", pa.float64()),
+            ("nmae", pa.string()),
+            ("tags", pa.list_(pa.string())),
+            ("price", pa.float64()),
+        ]
+    )
+    said = refusal(target(cassandra, table), schema)
+    assert f'The DataFrame does not fit "{table}"."t":' in said
+    assert said.count("\n  - ") == 5
+    assert "id: double does not fit the table's bigint without loss" in said
+    assert "nmae: the table has no such column. Did you mean name?" in said
+    assert "tags: the table's type set<text> is not supported yet" in said
+    assert "frozen<set<text>>" in said
+    assert "price: double does not fit the table's decimal" in said
+    assert "At: it is in the table's primary key (clustering key, timestamp)" in said
+
+
+@pytest.mark.parametrize(
+    "cql",
+    [
+        *(
+            "ascii",
+            "duration",
+            "float",
+            "inet",
+            "smallint",
+            "time",
+            "timeuuid",
+            "tinyint",
+            "varint",
+        ),
+        *("list<int>", "frozen<list<int>>", "map<text, int>", "frozen<tuple<int, text>>"),
+        *("place", "frozen<place>", "vector<float, 2>"),
+    ],
+)
+def test_types_of_later(cassandra: EmbeddedCassandra, keyspace: str, cql: str) -> None:
+    """Refused by the name that the node gives them."""
+    cassandra.execute(f"CREATE TYPE {keyspace}.place (x int)")
+    cassandra.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, c {cql})")
+    schema = pa.schema([("id", pa.int32()), ("c", pa.int32())])
+    assert f"c: the table's type {cql} is not supported yet" in refusal(
+        target(cassandra, keyspace), schema
+    )
+
+
+def test_varchar_is_text(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+    """Two words for one type."""
+    cassandra.execute(f"CREATE TABLE {keyspace}.t (id varchar PRIMARY KEY)")
+    plan = target(cassandra, keyspace).plan(pa.schema([("id", pa.string())]), "k")
+    assert plan.columns[0].type == "text"
+
+
+def test_a_counter_table(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+    """Even when the DataFrame leaves the counter out."""
+    cassandra.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, n counter)")
+    schema = pa.schema([("id", pa.int32())])
+    assert "is a counter table" in refusal(target(cassandra, keyspace), schema)
+
+
+def test_a_keyspace_without_commit_log(cassandra: EmbeddedCassandra, table: str) -> None:
+    """What it acknowledges does not survive a crash."""
+    cassandra.execute(f"ALTER KEYSPACE {table} WITH durable_writes = false")
+    said = refusal(target(cassandra, table))
+    assert f'ALTER KEYSPACE "{table}" WITH durable_writes = true' in said
+
+
+def test_warnings(
+    cassandra: EmbeddedCassandra, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What weakens the guarantee without breaking it is said at the start."""
+    cassandra.execute(f"ALTER TABLE {table}.t WITH default_time_to_live = 60")
+    with caplog.at_level(logging.WARNING, logger="wal_sink"):
+        target(cassandra, table, consistencyLevel="ONE").plan(SCHEMA, "k")
+    assert "cassandra.consistencyLevel is ONE" in caplog.text
+    assert "default_time_to_live = 60" in caplog.text
+
+
+def test_a_datacenter_that_does_not_exist(cassandra: EmbeddedCassandra, table: str) -> None:
+    """The error lists the ones that do."""
+    with pytest.raises(OptionError, match=r"(?s)is dc9, .*Use one of datacenter1"):
+        target(cassandra, table, localDatacenter="dc9").plan(SCHEMA, "k")
+    target(cassandra, table, localDatacenter="datacenter1").plan(SCHEMA, "k")
+
+
+def test_nobody_listens(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+    """Names contact points, port and cause."""
+    with socket.socket() as bound:  # bound, not listening: connections are refused
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        with pytest.raises(TargetUnavailable, match=rf"127\.0\.0\.1, port {port}: .*refused"):
+            target(cassandra, keyspace, port=str(port)).plan(SCHEMA, "k")
+
+
+def test_somebody_listens_and_says_nothing(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+    """The request timeout bounds the wait."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = str(silent.getsockname()[1])
+        quick = target(cassandra, keyspace, port=port, requestTimeout="0.5")
+        with pytest.raises(TargetUnavailable, match=rf"port {port}"):
+            quick.connect(Owner("q", "l", "c"))
+
+
+def test_a_name_that_does_not_resolve(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+    """It may resolve later: unavailable, not wrong."""
+    with pytest.raises(TargetUnavailable, match=r"nowhere\.invalid"):
+        target(cassandra, keyspace, contactPoints="nowhere.invalid").plan(SCHEMA, "k")

@@ -1,0 +1,369 @@
+"""Rows on a real node: every type there and back, names, nulls, timestamps, batches, limits."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import cassandra as driver
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.options import parse
+from wal_sink.targets.base import Owner, Plan, Session, Slice
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = pytest.mark.cassandra
+
+US = 1_700_000_000_000_000
+UUID = "123e4567-e89b-12d3-a456-426614174000"
+
+
+class Table:
+    """A table, the target that writes to it, and a session."""
+
+    def __init__(self, node: EmbeddedCassandra, keyspace: str, name: str) -> None:
+        self.node = node
+        self.name = f'"{keyspace}"."{name}"'
+        self.raw = {
+            "keyspace": keyspace,
+            "table": name,
+            "cassandra.contactPoints": node.host,
+            "cassandra.port": str(node.port),
+        }
+        self.session: Session | None = None
+
+    def write(self, batch: pa.RecordBatch, us: int = US, nulls: str = "unset") -> Plan:
+        """Plan, check and write, as planner, task and flusher do it."""
+        options = parse(self.raw | {"cassandra.nulls": nulls}, CassandraOptions)
+        target = CassandraTarget(options)
+        plan = target.plan(batch.schema, f"{nulls} {batch.schema}")
+        checked = target.check(batch, plan)
+        if self.session is None:
+            self.session = target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint"))
+        self.session.write(plan, Slice(0, checked, us))
+        return plan
+
+    def select(self, what: str = "*") -> list[Any]:
+        return self.node.execute(f"SELECT {what} FROM {self.name}")
+
+
+@pytest.fixture
+def table(cassandra: EmbeddedCassandra, keyspace: str) -> Iterator[Table]:
+    """The table t of the test's keyspace, not created yet."""
+    table = Table(cassandra, keyspace, "t")
+    yield table
+    if table.session is not None:
+        table.session.close()
+
+
+D = decimal.Decimal
+INSTANT = pa.timestamp("us", "UTC")
+YEAR_1 = -62_135_596_800_000_000
+YEAR_9999 = 253_402_300_799_999_999
+
+
+@pytest.mark.parametrize(
+    ("cql", "arrow", "values"),
+    [
+        ("text", pa.string(), ["", "a", "😀 é \x00", None, "x" * 100_000]),
+        ("boolean", pa.bool_(), [True, False, None]),
+        ("int", pa.int32(), [-(2**31), -1, 0, None, 2**31 - 1]),
+        ("int", pa.int8(), [-128, None, 127]),
+        ("bigint", pa.int64(), [-(2**63), -1, None, 2**63 - 1]),
+        ("bigint", pa.int16(), [-(2**15), None, 2**15 - 1]),
+        ("double", pa.float64(), [math.inf, -math.inf, 5e-324, None, 1.7976931348623157e308]),
+        ("double", pa.float32(), [1.5, None, -0.0]),
+        (
+            "decimal",
+            pa.decimal128(38, 18),
+            [
+                D("9" * 20 + "." + "9" * 18),
+                D("-1E-18"),
+                None,
+                D("0E-18"),
+                D("-1.500000000000000000"),
+            ],
+        ),
+        ("decimal", pa.decimal128(10, 0), [D(-1), None, D(10**10 - 1)]),
+        ("blob", pa.binary(), [b"", b"\x00\xff", None, bytes(range(256)) * 100]),
+        ("blob", pa.large_binary(), [b"a", None]),
+        ("text", pa.large_string(), ["a", None]),
+    ],
+)
+def test_there_and_back(table: Table, cql: str, arrow: pa.DataType, values: list[Any]) -> None:
+    """Extremes and nulls; what is read is what the DataFrame had."""
+    table.node.execute(f"CREATE TABLE {table.name} (id int PRIMARY KEY, c {cql})")
+    ids = pa.array(range(len(values)), pa.int32())
+    table.write(pa.record_batch({"id": ids, "c": pa.array(values, arrow)}))
+    got = {row.id: row.c for row in table.select()}
+    assert got == dict(enumerate(values))
+    for position, value in enumerate(values):
+        assert str(got[position]) == str(value)  # the sign of -0.0, the scale of 0E-18
+
+
+def test_not_a_number(table: Table) -> None:
+    """NaN is a value."""
+    table.node.execute(f"CREATE TABLE {table.name} (id int PRIMARY KEY, c double)")
+    table.write(pa.record_batch({"id": pa.array([1], pa.int32()), "c": [math.nan]}))
+    assert math.isnan(table.select()[0].c)
+
+
+def test_integers_as_decimals(table: Table) -> None:
+    """Without fraction."""
+    table.node.execute(f"CREATE TABLE {table.name} (id int PRIMARY KEY, c decimal)")
+    ids = pa.array([1, 2], pa.int32())
+    table.write(pa.record_batch({"id": ids, "c": pa.array([-(2**63), None], pa.int64())}))
+    assert {row.id: row.c for row in table.select()} == {1: D(-(2**63)), 2: None}
+
+
+def test_uuids(table: Table) -> None:
+    """From strings in any case."""
+    table.node.execute(f"CREATE TABLE {table.name} (id uuid PRIMARY KEY, c uuid)")
+    other = str(uuid.uuid4())
+    table.write(pa.record_batch({"id": [UUID, other], "c": [UUID.upper(), None]}))
+    assert {row.id: row.c for row in table.select()} == {
+        uuid.UUID(UUID): uuid.UUID(UUID),
+        uuid.UUID(other): None,
+    }
+
+
+def test_dates(table: Table) -> None:
+    """From year 1 to 9999, and beyond what Python's date holds."""
+    table.node.execute(f"CREATE TABLE {table.name} (id int PRIMARY KEY, c date)")
+    days = [(dt.date(1, 1, 1) - dt.date(1970, 1, 1)).days, -1, 0, 2_932_896, -(2**31), 2**31 - 1]
+    ids = pa.array(range(len(days) + 1), pa.int32())
+    dates = pa.array([*days, None], pa.int32()).cast(pa.date32())
+    table.write(pa.record_batch({"id": ids, "c": dates}))
+    got = {row.id: row.c for row in table.select()}
+    assert [got[i].days_from_epoch for i in range(len(days))] == days
+    assert got[len(days)] is None
+    assert got[0].date() == dt.date(1, 1, 1)
+
+
+def test_instants(table: Table) -> None:
+    """Floored to the millisecond, whatever the session's zone; also where Python has no datetime."""
+    table.node.execute(f"CREATE TABLE {table.name} (id int PRIMARY KEY, c timestamp)")
+    micros = [0, -1, 1_999, YEAR_1, YEAR_9999, 2**63 - 1, -(2**63)]
+    ids = pa.array(range(len(micros) + 1), pa.int32())
+    zoned = pa.array([*micros, None], pa.int64()).cast(pa.timestamp("us", "Asia/Tokyo"))
+    table.write(pa.record_batch({"id": ids, "c": zoned}))
+    got = {row.id: row.ms for row in table.select("id, blobAsBigint(timestampAsBlob(c)) AS ms")}
+    assert got == dict(enumerate([*(each // 1000 for each in micros), None]))
+
+
+def test_every_type_in_the_key(table: Table) -> None:
+    """As partition key and as clustering."""
+    types = ["text", "boolean", "int", "bigint", "double"]
+    types += ["decimal", "timestamp", "date", "uuid", "blob"]
+    p_columns = ", ".join(f"p{i} {cql}" for i, cql in enumerate(types))
+    c_columns = ", ".join(f"c{i} {cql}" for i, cql in enumerate(types))
+    key = f"({', '.join(f'p{i}' for i in range(10))}), {', '.join(f'c{i}' for i in range(10))}"
+    table.node.execute(f"CREATE TABLE {table.name} ({p_columns}, {c_columns}, PRIMARY KEY ({key}))")
+    values = [
+        pa.array(["é", "é"]),
+        pa.array([True, True]),
+        pa.array([1, 1], pa.int32()),
+        pa.array([-1, -1]),
+        pa.array([-0.0, 0.0]),  # equal to Python, two partitions to Cassandra
+        pa.array([D("1.50"), D("1.50")]),
+        pa.array([1_000, 1_000], INSTANT),
+        pa.array([dt.date(1, 1, 1)] * 2),
+        pa.array([UUID, UUID]),
+        pa.array([b"\x00", b"\x00"]),
+    ]
+    columns = {f"{part}{i}": column for part in "pc" for i, column in enumerate(values)}
+    table.write(pa.record_batch(columns))
+    assert len(table.select()) == 2
+
+
+def test_names_that_need_quotes(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+    """Reserved words, capitals, spaces, quotes, and two names that differ in case only."""
+    table = Table(cassandra, keyspace, "Select")
+    names = ["order", "From", "from", 'say "hi"', "größe 😀", "a-b", "?"]
+    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+    columns = ", ".join(f"{name} int" for name in quoted)
+    cassandra.execute(f"CREATE TABLE {table.name} ({columns}, PRIMARY KEY ({quoted[0]}))")
+    batch = pa.record_batch([pa.array([i], pa.int32()) for i in range(len(names))], names=names)
+    table.write(batch)
+    try:
+        got = table.select(", ".join(f"{name} AS c{i}" for i, name in enumerate(quoted)))
+        assert tuple(got[0]) == tuple(range(len(names)))
+    finally:
+        assert table.session is not None
+        table.session.close()
+
+
+# --- timestamps and nulls --------------------------------------------------------------------
+
+
+def rows(*values: tuple[int, int, str | None]) -> pa.RecordBatch:
+    """Rows of (k, n, v)."""
+    k, n, v = zip(*values, strict=True)
+    columns = {"k": pa.array(k, pa.int32()), "n": pa.array(n, pa.int32()), "v": pa.array(v)}
+    return pa.record_batch({**columns, "v": pa.array(v, pa.string())})
+
+
+@pytest.fixture
+def knv(table: Table) -> Table:
+    """A table of k, n (the key) and v, with a static column s."""
+    table.node.execute(
+        f"CREATE TABLE {table.name} (k int, n int, s text STATIC, v text, PRIMARY KEY (k, n))"
+    )
+    return table
+
+
+def test_each_row_has_its_own_timestamp(knv: Table) -> None:
+    """Alone or in a batch; to the microsecond."""
+    knv.write(rows((1, 1, "a"), (1, 2, "b"), (2, 1, "c"), (1, 3, "d")))
+    got = {(row.k, row.n): row.us for row in knv.select("k, n, writetime(v) AS us")}
+    assert got == {(1, 1): US, (1, 2): US + 1, (2, 1): US + 2, (1, 3): US + 3}
+
+
+def test_writing_again_changes_nothing_and_older_never_wins(knv: Table) -> None:
+    """Whatever came in between; and the last row of a key in a slice is the one that stays."""
+    old, new = rows((1, 1, "old"), (2, 1, "only")), rows((1, 1, "x"), (1, 1, "new"))
+    expected = {(1, "new", US + 101), (2, "only", US + 1)}
+    for batch, us in ((old, US), (new, US + 100), (old, US), (new, US + 100), (old, US)):
+        knv.write(batch, us)
+    assert {tuple(row) for row in knv.select("k, v, writetime(v)")} == expected
+
+
+def test_a_foreign_write_with_the_clock_of_today(knv: Table) -> None:
+    """Ordinary writers take part by their clock, in microseconds as here."""
+    knv.write(rows((1, 1, "ours")), us=int(time.time() * 1e6) - 60_000_000)
+    knv.node.execute(f"INSERT INTO {knv.name} (k, n, v) VALUES (1, 1, 'theirs')")
+    assert [row.v for row in knv.select()] == ["theirs"]
+    knv.write(rows((1, 1, "ours")), us=int(time.time() * 1e6) + 60_000_000)
+    assert [row.v for row in knv.select()] == ["ours"]
+
+
+def test_a_row_of_nulls_is_a_row(knv: Table) -> None:
+    """INSERT, not UPDATE: the key alone exists."""
+    knv.write(rows((1, 1, None)))
+    assert [(row.k, row.n, row.v) for row in knv.select()] == [(1, 1, None)]
+
+
+@pytest.mark.parametrize(("nulls", "left"), [("unset", "old"), ("write", None)])
+def test_nulls(knv: Table, nulls: str, left: str | None) -> None:
+    """Unset leaves the older value, write clears it."""
+    knv.write(rows((1, 1, "old"), (1, 2, "old")), nulls=nulls)
+    knv.write(rows((1, 1, None), (1, 2, "new"), (2, 1, None)), us=US + 100, nulls=nulls)
+    assert {(row.k, row.n): row.v for row in knv.select()} == {
+        (1, 1): left,
+        (1, 2): "new",
+        (2, 1): None,
+    }
+
+
+def test_static_columns(knv: Table) -> None:
+    """The last row of a partition decides."""
+    batch = rows((1, 1, "a"), (1, 2, "b"), (2, 1, "c"))
+    knv.write(batch.append_column("s", pa.array(["x", "y", None])))
+    assert {(row.k, row.n): row.s for row in knv.select()} == {
+        (1, 1): "y",
+        (1, 2): "y",
+        (2, 1): None,
+    }
+
+
+# --- batches ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per_partition", [1, 7, 20_000])
+def test_twenty_thousand_rows(knv: Table, per_partition: int) -> None:
+    """One slice; every row with its own timestamp, in a time that would do for a flush."""
+    count = 20_000
+    values = [(i // per_partition, i, f"value {i}") for i in range(count)]
+    begin = time.monotonic()
+    knv.write(rows(*values))
+    seconds = time.monotonic() - begin
+    got = {(row.k, row.n): (row.v, row.us) for row in knv.select("k, n, v, writetime(v) AS us")}
+    assert got == {(k, n): (v, US + i) for i, (k, n, v) in enumerate(values)}
+    assert seconds < 60
+
+
+def test_large_rows_of_one_partition(knv: Table) -> None:
+    """Far more than one batch may hold; each goes in a request that the server takes."""
+    values = [(1, n, str(n) * 20_000) for n in range(60)]
+    values[7] = (1, 7, "x" * 3_000_000)
+    knv.write(rows(*values))
+    assert {(row.k, row.n, row.v) for row in knv.select()} == set(values)
+
+
+# --- limits and changes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "sizes", "fits"),
+    [
+        ("(a)", (65_535,), True),
+        ("(a)", (65_536,), False),
+        ("(a)", (0,), False),
+        ("(a, b)", (0, 0), True),
+        ("(a, b)", (65_000, 529), True),
+        ("(a, b)", (65_000, 530), False),
+        ("(a), b", (1, 65_535), True),
+        ("(a), b", (1, 65_536), False),
+        ("(a), b, c", (1, 65_000, 535), True),
+        ("(a), b, c", (1, 65_000, 536), False),
+        ("(a), b, c", (1, 0, 0), True),
+    ],
+)
+def test_the_task_refuses_what_the_server_refuses(
+    table: Table, key: str, sizes: tuple[int, ...], fits: bool
+) -> None:
+    """The lengths of keys, to the byte: a flush must never stop on a row."""
+    names = "abc"[: len(sizes)]
+    columns = ", ".join(f"{name} text" for name in names)
+    table.node.execute(f"CREATE TABLE {table.name} ({columns}, PRIMARY KEY ({key}))")
+    values = ["x" * size for size in sizes]
+    batch = pa.record_batch({name: [v] for name, v in zip(names, values, strict=True)})
+    insert = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+    prepared = table.node.session().prepare(insert)
+    if fits:
+        table.write(batch)
+        assert [tuple(row) for row in table.select()] == [tuple(values)]
+    else:
+        with pytest.raises(InvalidRow):
+            table.write(batch)
+        with pytest.raises(driver.InvalidRequest):
+            table.node.session().execute(prepared, values)
+
+
+def test_the_largest_row_is_taken(table: Table) -> None:
+    """8 MiB in one value."""
+    table.node.execute(f"CREATE TABLE {table.name} (id int PRIMARY KEY, c blob)")
+    blob = b"x" * (8 * 1024 * 1024 - 4)
+    table.write(pa.record_batch({"id": pa.array([1], pa.int32()), "c": [blob]}))
+    assert table.select()[0].c == blob
+
+
+def test_a_plan_whose_table_changed(knv: Table) -> None:
+    """Seen before the first row of a connection is written."""
+    plan = knv.write(rows((1, 1, "a")))
+    assert knv.session is not None
+    knv.node.execute(f"ALTER TABLE {knv.name} DROP v")
+    target = CassandraTarget(parse(knv.raw, CassandraOptions))
+    with (
+        target.connect(Owner("another", "log", "checkpoint")) as session,
+        pytest.raises(SchemaMismatch, match=r"v was text \(regular\), is gone"),
+    ):
+        session.write(plan, Slice(0, target.check(rows((1, 2, "b")), plan), US))
+
+
+def test_a_table_that_changes_under_an_open_connection(knv: Table) -> None:
+    """What the server refuses then is explained by the difference."""
+    plan = knv.write(rows((1, 1, "a")))
+    assert knv.session is not None
+    batch = CassandraTarget(parse(knv.raw, CassandraOptions)).check(rows((1, 2, "b")), plan)
+    knv.node.execute(f"ALTER TABLE {knv.name} DROP v")
+    with pytest.raises(SchemaMismatch, match=r"v was text \(regular\), is gone"):
+        knv.session.write(plan, Slice(0, batch, US))

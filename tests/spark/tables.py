@@ -1,0 +1,51 @@
+"""Tables that the tests write to, and what is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+
+class Table:
+    """A table keyed by what the query makes up for each row: attempts that differ leave ghosts."""
+
+    def __init__(self, cassandra: EmbeddedCassandra, keyspace: str, name: str = "events") -> None:
+        self.cassandra, self.keyspace, self.name = cassandra, keyspace, name
+        cassandra.execute(
+            f"CREATE TABLE {keyspace}.{name} (key uuid PRIMARY KEY, id bigint, text text)"
+        )
+
+    def ids(self) -> list[int]:
+        """All ids, sorted; a row that came twice is there twice."""
+        found = self.cassandra.execute(f"SELECT id FROM {self.keyspace}.{self.name}")
+        return sorted(row.id for row in found)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """For `tests.spark.app`."""
+        return {"port": self.cassandra.port, "keyspace": self.keyspace, "table": self.name}
+
+
+def stream(spark: SparkSession, source: str) -> DataFrame:
+    """Stream Parquet files, one a micro-batch, with a key that differs whenever it is computed."""
+    reader = spark.readStream.schema("id bigint, text string").option("maxFilesPerTrigger", 1)
+    return reader.parquet(source).selectExpr("uuid() AS key", "id", "text")
+
+
+def start(rows: DataFrame, table: Table, checkpoint: str, **options: object) -> StreamingQuery:
+    """Start a query that ends when the source is read."""
+    writer = (
+        rows.writeStream.format("wal_sink")
+        .option("checkpointLocation", checkpoint)
+        .option("cassandra.contactPoints", "127.0.0.1")
+        .option("cassandra.port", table.cassandra.port)
+        .option("keyspace", table.keyspace)
+        .option("table", table.name)
+    )
+    for name, value in options.items():
+        writer = writer.option(name, str(value))
+    return writer.trigger(availableNow=True).start()

@@ -1,0 +1,30 @@
+"""Constants for pyarrow.compute, made of buffers.
+
+`pyarrow.scalar` imports pandas, where it is installed, to find out what a Python value is: half a
+second for every new Python worker of Spark.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+
+TRUE = pa.nulls(1).is_null()[0]
+
+
+def long(value: int) -> pa.Scalar:
+    """Return an int64."""
+    return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(struct.pack("=q", value))])[0]
+
+
+def text(value: str) -> pa.Scalar:
+    """Return a string."""
+    data = value.encode()
+    offsets = pa.py_buffer(struct.pack("=ii", 0, len(data)))
+    return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(data)])[0]
+
+
+def null(of: pa.DataType) -> pa.Scalar:
+    """Return a null of a type."""
+    return pa.nulls(1, of)[0]
