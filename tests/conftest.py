@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages
 
 
 @pytest.fixture(scope="session")

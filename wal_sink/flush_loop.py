@@ -102,6 +102,12 @@ class FlushLoop(threading.Thread):
         self._hurried = threading.Event()
         self._ending = False
         self._stopping = threading.Event()
+        self._tries = tenacity.Retrying(
+            wait=tenacity.wait_random_exponential(multiplier=_RETRY_FIRST_S, max=_RETRY_MOST_S),
+            stop=tenacity.stop_when_event_set(self._stopping),
+            sleep=self._sleep,
+            before_sleep=self._failed,
+        )
 
     def wake(self) -> None:
         """Look now: something may be checkpointed."""
@@ -126,17 +132,11 @@ class FlushLoop(threading.Thread):
 
     def run(self) -> None:
         """Flush, rest, flush."""
-        tries = tenacity.Retrying(
-            wait=tenacity.wait_exponential_jitter(initial=_RETRY_FIRST_S, max=_RETRY_MOST_S),
-            stop=tenacity.stop_when_event_set(self._stopping),
-            sleep=self._sleep,
-            before_sleep=self._failed,
-        )
         try:
             while not self._stopping.is_set():
                 self._woken.clear()
                 ending = self._ending  # before looking: what came later is not seen by this look
-                tries(self._flush_until_rest)
+                self._tries(self._flush_until_rest)
                 if ending:
                     return
                 self._woken.wait(POLL_S)

@@ -10,6 +10,7 @@ import time
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -108,7 +109,7 @@ class Sink:
         self._closed = False
         self._listener = Listener(self)
         _warn_of_other_python(spark)
-        spark.dataSource.register(WalSinkDataSource)
+        _add_format(spark)
         spark.streams.addListener(self._listener)
 
     def await_flushed(self, query: StreamingQuery, timeout: float | None = None) -> Flushed:
@@ -231,6 +232,15 @@ class Sink:
                 logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
         if not stopped:
             self._spark.streams.removeListener(self._listener)
+
+
+def _add_format(spark: SparkSession) -> None:
+    try:
+        spark.dataSource.register(WalSinkDataSource)
+    except AnalysisException as error:
+        # A session made by newSession() has the formats of the first one, and refuses them anew.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def _flush_loop(query_id: str, log: Log, configuration: Configuration) -> FlushLoop:

@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 RECORDS_KEPT = 1_000
 """Newest `flushed/` records that stay, so that replays can be compared with what was flushed."""
 
+_UNFINISHED_S = 86_400.0
+"""Age at which a half-written file is taken for abandoned; no task writes at a file for a day."""
+
 
 def trim(log: Log, epoch: int) -> None:
     """Delete segments and manifests of a flushed epoch, of all attempts.
@@ -36,10 +39,12 @@ def trim(log: Log, epoch: int) -> None:
 
 
 def sweep(log: Log) -> None:
-    """Delete segments of flushed epochs that came late, from tasks that nobody waited for.
+    """Delete what killed tasks left half written, and segments of flushed epochs that came late.
 
     Segments above the flushed mark stay, named by a manifest or not: their task may be alive.
     """
+    if unfinished := log.backend.sweep_unfinished(_UNFINISHED_S):
+        logger.info("deleted %d unfinished files of killed writers", unfinished)
     mark = log.newest_flushed()
     if mark is None:
         return

@@ -140,6 +140,25 @@ def test_a_row_with_nulls(cassandra: EmbeddedCassandra, keyspace: str, session: 
         session.flushed()
 
 
+def test_too_few_replicas(cassandra: EmbeddedCassandra, keyspace: str, session: Session) -> None:
+    """A coordinator says `Unavailable` before it starts, and also after a proposal was accepted."""
+    session.create(-1)
+    cassandra.execute(
+        f"ALTER KEYSPACE {keyspace} WITH replication = "
+        "{'class': 'SimpleStrategy', 'replication_factor': 3}"
+    )
+    mine = window(0)
+    assert session.begin(mine) is Outcome.UNKNOWN
+    cassandra.execute(
+        f"ALTER KEYSPACE {keyspace} WITH replication = "
+        "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    mark = session.flushed()
+    assert mark is not None
+    assert mark.begun is None
+    assert session.begin(mine) is Outcome.APPLIED
+
+
 def test_closing_twice(session: Session) -> None:
     """Is no error."""
     session.close()

@@ -185,21 +185,21 @@ class EmbeddedCassandra:
 
     def session(self) -> Any:
         """Return a driver session (consistency LOCAL_ONE); it is closed when the node ends."""
-        from cassandra import cluster, policies  # noqa: PLC0415 - making a node does not take it
+        from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile  # noqa: PLC0415
+        from cassandra.policies import RoundRobinPolicy  # noqa: PLC0415 - a node needs no driver
 
         self._alive()
         with self._session_lock:
             if self._session is None:
-                profile = cluster.ExecutionProfile(policies.RoundRobinPolicy())
-                profiles = {cluster.EXEC_PROFILE_DEFAULT: profile}
+                profiles = {EXEC_PROFILE_DEFAULT: ExecutionProfile(RoundRobinPolicy())}
                 # The driver would ask for a newer protocol first, which fills the node's log.
-                made = cluster.Cluster(
+                cluster = Cluster(
                     [self.host], self.port, protocol_version=5, execution_profiles=profiles
                 )
                 try:
-                    self._session = made.connect()
+                    self._session = cluster.connect()
                 except BaseException:
-                    made.shutdown()
+                    cluster.shutdown()
                     raise
             return self._session
 

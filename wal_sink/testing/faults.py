@@ -129,6 +129,10 @@ class FaultyBackend(StateBackend):
         for path in list(paths):
             self.faults.call(f"delete {path}", lambda path=path: self.inner.delete([path]))  # type: ignore[misc]
 
+    def sweep_unfinished(self, min_age_s: float) -> int:
+        """See `StateBackend`."""
+        return self.faults.call("sweep", lambda: self.inner.sweep_unfinished(min_age_s))
+
 
 class FaultyTarget(Target):
     """A target whose operations may fail."""

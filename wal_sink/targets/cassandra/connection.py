@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from cassandra import (
@@ -20,8 +21,9 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 
-from wal_sink.errors import OptionError, TargetUnavailable, WalSinkError
-from wal_sink.targets.cassandra.driver_internals import ConnectionException
+from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.targets.cassandra.classify import classify
+from wal_sink.targets.cassandra.driver_internals import ConnectionException, ErrorMessage
 from wal_sink.targets.cassandra.options import CassandraOptions
 
 ROWS = "rows"
@@ -73,6 +75,26 @@ def connect(options: CassandraOptions) -> Connection:
         cluster.shutdown()
         raise
     return Connection(cluster, session)
+
+
+@contextlib.contextmanager
+def explained(options: CassandraOptions) -> Iterator[None]:
+    """Turn what the driver raises inside, once connected, into errors of ours.
+
+    :raises TargetUnavailable: it may pass.
+    :raises TargetRefused: it will not.
+    """
+    try:
+        yield
+    except (NoHostAvailable, DriverException, ConnectionException, ErrorMessage) as error:
+        what = f"Cassandra at {options.contact_points}: {type(error).__name__}: {error}"
+        if classify(error) == "fatal":
+            raise TargetRefused(
+                what,
+                "See that the tables are there and that the role "
+                f"{options.username or '(no login)'} has the permissions it needs.",
+            ) from error
+        raise TargetUnavailable(what, "See to the cluster, and try again.") from error
 
 
 def choose_datacenter(wanted: str, known: Iterable[str]) -> str:
@@ -137,7 +159,7 @@ def _cluster(options: CassandraOptions) -> Any:
             monitor_reporting_enabled=False,
         )
     except UnresolvableContactPoints as error:
-        raise _explained(error, options) from error
+        raise _no_connection(error, options) from error
 
 
 def _open(cluster: Any, options: CassandraOptions) -> Any:
@@ -147,14 +169,14 @@ def _open(cluster: Any, options: CassandraOptions) -> Any:
         # A wrong datacenter shows as no host being left to talk to.
         if options.local_datacenter and (known := _datacenters(cluster)):
             choose_datacenter(options.local_datacenter, known)
-        raise _explained(error, options) from error
+        raise _no_connection(error, options) from error
 
 
 def _datacenters(cluster: Any) -> set[str]:
     return {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
 
 
-def _explained(error: Exception, options: CassandraOptions) -> WalSinkError:
+def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
     causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) else [error]
     if causes and all(isinstance(cause, AuthenticationFailed) for cause in causes):
         if not options.username:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wal_sink.targets.base import Mark, Outcome, Owner, Plan, Session, Slice, Window
-from wal_sink.targets.cassandra.connection import Connection, connect
+from wal_sink.targets.cassandra.connection import Connection, connect, explained
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.ledger_table import refuse_other_ledger
 from wal_sink.targets.cassandra.live import read_table
@@ -53,7 +53,8 @@ def open_session(options: CassandraOptions, owner: Owner) -> CassandraSession:
     """
     connection = connect(options)
     try:
-        refuse_other_ledger(read_table(connection.session, options.ledger))
+        with explained(options):
+            refuse_other_ledger(read_table(connection.session, options.ledger))
     except BaseException:
         connection.close()
         raise

@@ -1,0 +1,226 @@
+"""A node that stops answering, dies and comes back, under an open session."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import TargetUnavailable
+from wal_sink.options import parse
+from wal_sink.targets.base import (
+    BegunEpoch,
+    Kind,
+    Mark,
+    Outcome,
+    Owner,
+    Plan,
+    Session,
+    Slice,
+    Window,
+)
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.connection import connect
+from wal_sink.targets.cassandra.send import send_all
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = pytest.mark.cassandra
+
+SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.string())])
+US = 1_700_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[EmbeddedCassandra]:
+    """A node of our own, that may be paused and killed."""
+    with EmbeddedCassandra() as node:
+        node.create_keyspace("ks")
+        node.execute("CREATE TABLE ks.t (id int PRIMARY KEY, v text)")
+        yield node
+
+
+def options(node: EmbeddedCassandra) -> CassandraOptions:
+    raw = {
+        "keyspace": "ks",
+        "table": "t",
+        "cassandra.contactPoints": node.host,
+        "cassandra.port": str(node.port),
+        "cassandra.requestTimeout": "1",
+    }
+    return parse(raw, CassandraOptions)
+
+
+@pytest.fixture
+def target(node: EmbeddedCassandra) -> CassandraTarget:
+    """Give up waiting for an answer after a second."""
+    return CassandraTarget(options(node))
+
+
+@pytest.fixture
+def plan(target: CassandraTarget) -> Plan:
+    """Make the plan while the node is well."""
+    return target.plan(SCHEMA, "k")
+
+
+@pytest.fixture
+def session(target: CassandraTarget, plan: Plan) -> Iterator[Session]:
+    """A session of a new query, everything prepared."""
+    with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
+        session.create(-1)
+        assert session.begin(window(5)) is Outcome.REFUSED
+        assert session.finish(window(5)) is Outcome.REFUSED
+        yield session
+
+
+def window(epoch: int) -> Window:
+    begun = BegunEpoch(
+        epoch=epoch,
+        generation=1,
+        manifest="m",
+        digest="d",
+        offsets_digest="o",
+        base_us=US,
+        rows=1,
+        bytes=1,
+        published_us=US,
+    )
+    return Window(nonce=uuid.uuid4().hex, begun_us=US, epochs=(begun,))
+
+
+def rows(target: CassandraTarget, plan: Plan, count: int, first: int = 0) -> Slice:
+    ids = pa.array(range(first, first + count), pa.int32())
+    batch = pa.record_batch({"id": ids, "v": [f"v{i}" for i in range(count)]})
+    return Slice(0, target.check(batch, plan), US)
+
+
+def begin_in_vain(target: CassandraTarget, session: Session) -> Kind | Outcome:
+    """Nothing was sent, or nobody knows; either way a flusher goes on later."""
+    try:
+        return session.begin(window(1))
+    except Exception as error:  # noqa: BLE001 - whatever the driver raises is classified
+        return target.classify(error)
+
+
+def eventually(session: Session, expected: Window | None, seconds: float = 30) -> Mark:
+    """Read until `begun` is what is expected, as a flusher's next passes would."""
+    deadline = time.monotonic() + seconds
+    while True:
+        mark = session.flushed()
+        assert mark is not None
+        if mark.begun == expected or time.monotonic() > deadline:
+            return mark
+        time.sleep(0.1)
+
+
+def test_a_lost_answer_is_unknown_and_a_read_tells(
+    node: EmbeddedCassandra, session: Session
+) -> None:
+    """The node gets the update and cannot answer in time; after that only the row knows."""
+    mine = window(0)
+    node.pause()
+    try:
+        assert session.begin(mine) is Outcome.UNKNOWN
+    finally:
+        node.resume()
+    assert eventually(session, mine).begun == mine
+    node.pause()
+    try:
+        assert session.finish(mine) is Outcome.UNKNOWN
+    finally:
+        node.resume()
+    mark = eventually(session, None)
+    assert (mark.flushed, mark.begun, mark.last) == (0, None, mine)
+    assert session.finish(mine) is Outcome.REFUSED
+
+
+def test_create_may_be_lost_too(node: EmbeddedCassandra, target: CassandraTarget) -> None:
+    """It says nothing; the caller reads."""
+    with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
+        assert session.flushed() is None
+        session.create(-1)  # prepared
+    with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
+        assert session.flushed() is None
+        resume = threading.Timer(3, node.resume)
+        node.pause()
+        resume.start()
+        session.create(3)
+        resume.join()
+        mark = eventually(session, None)
+    assert mark.flushed == 3
+
+
+def test_rows_arrive_after_a_pause(
+    node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
+) -> None:
+    """Requests time out, are sent again with pauses between, and every row is there once."""
+    slices = [rows(target, plan, 500, first) for first in range(0, 5_000, 500)]
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(lambda: [session.write(plan, each) for each in slices])
+        time.sleep(0.2)
+        node.pause()
+        time.sleep(2.5)
+        node.resume()
+        writing.result(120)
+    got = node.execute("SELECT id, v, writetime(v) AS us FROM ks.t")
+    assert {(row.id, row.v, row.us) for row in got} == {
+        (i, f"v{i % 500}", US + i % 500) for i in range(5_000)
+    }
+
+
+def test_patience_ends(node: EmbeddedCassandra, target: CassandraTarget, plan: Plan) -> None:
+    """What failed is tried for a bounded time; then the caller hears how much and why."""
+    with connect(options(node)) as connection:
+        statements = [
+            connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'late')").bind([i])
+            for i in range(9_000, 9_200)
+        ]
+        node.pause()
+        try:
+            begin = time.monotonic()
+            with pytest.raises(TargetUnavailable, match=r"requests for 2 s: .*timeout"):
+                send_all(connection.session, statements, patience=2)
+            assert time.monotonic() - begin < 15
+        finally:
+            node.resume()
+
+
+def test_a_mistake_is_not_retried(node: EmbeddedCassandra) -> None:
+    """What was in flight ends, then the driver's own error comes at once."""
+    with connect(options(node)) as connection:
+        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
+        statements = [insert.bind([i]) for i in range(7_000, 7_100)]
+        statements[50] = connection.session.prepare(
+            "INSERT INTO ks.t (id, v) VALUES (?, 'x') USING TTL ?"
+        ).bind([7_050, -1])
+        begin = time.monotonic()
+        with pytest.raises(Exception, match="TTL must be greater or equal to 0") as raised:
+            send_all(connection.session, statements)
+        assert time.monotonic() - begin < 10
+        assert CassandraTarget(options(node)).classify(raised.value) == "fatal"
+
+
+def test_a_crash_and_a_restart(
+    node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
+) -> None:
+    """What was acknowledged is there; the open session finds the node again by itself."""
+    first = window(0)
+    assert session.begin(first) is Outcome.APPLIED
+    session.write(plan, rows(target, plan, 100, 20_000))
+    assert session.finish(first) is Outcome.APPLIED
+    node.kill()
+    with pytest.raises(TargetUnavailable, match=r"No connection to Cassandra at 127\.0\.0\.1"):
+        target.connect(Owner("q", "l", "c"))
+    assert begin_in_vain(target, session) in ("retry", "throttle", Outcome.UNKNOWN)
+    node.start()
+    mark = session.flushed()
+    assert mark is not None
+    assert (mark.flushed, mark.begun, mark.last) == (0, None, first)
+    session.write(plan, rows(target, plan, 100, 20_100))
+    assert session.begin(window(1)) is Outcome.APPLIED
+    got = node.execute("SELECT id FROM ks.t")
+    assert {row.id for row in got} >= set(range(20_000, 20_200))

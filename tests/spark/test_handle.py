@@ -1,0 +1,91 @@
+"""The handle: one for each session, and what closing it says."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import wal_sink
+from tests.spark.conftest import write_source
+from tests.spark.tables import Table, start, stream
+from wal_sink.errors import FlushTimeout, NotDrained, OptionError
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
+
+
+def test_one_handle_for_each_session(spark: SparkSession) -> None:
+    """A second call returns the same one, other arguments raise, a closed one is forgotten."""
+    with wal_sink.register(spark) as sink:
+        assert wal_sink.register(spark) is sink
+        with pytest.raises(OptionError, match="drain_timeout=60"):
+            wal_sink.register(spark, drain_timeout=1)
+        with wal_sink.register(spark.newSession()) as other:
+            assert other is not sink
+    with wal_sink.register(spark, drain_timeout=1) as again:
+        assert again is not sink
+
+
+def test_what_could_not_be_flushed_is_raised_by_the_block(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Naming the query; an exception of the block itself goes through instead."""
+    with EmbeddedCassandra() as node:
+        node.create_keyspace("shop")
+        table = Table(node, "shop")
+        source = write_source(tmp_path / "source", 1)
+        checkpoint = str(tmp_path / "checkpoint")
+        with wal_sink.register(spark):
+            start(stream(spark, source), table, checkpoint).awaitTermination()
+        write_source(tmp_path / "more", 2)
+        (tmp_path / "more" / "0001.parquet").rename(Path(source) / "0001.parquet")
+        node.stop()
+        with pytest.raises(NotDrained, match="FlushTimeout") as caught:
+            with wal_sink.register(spark, drain_timeout=2):
+                query = start(stream(spark, source), table, checkpoint)
+                query.awaitTermination()
+        assert str(query.id) in str(caught.value)
+        with pytest.raises(FlushTimeout, match="1 epochs up to 1"):
+            wal_sink.await_flushed(checkpoint, timeout=0)
+        with pytest.raises(KeyError, match="mine"), wal_sink.register(spark, drain_timeout=1):
+            start(stream(spark, source), table, checkpoint).awaitTermination()
+            raise KeyError("mine")
+        status = wal_sink.status(checkpoint)
+        assert (status.pending_epochs, status.safe_to_delete) == (1, False)
+        assert status.oldest_pending_seconds > 0
+
+
+def test_a_query_that_goes_on_after_close_is_named(
+    spark: SparkSession,
+    cassandra: EmbeddedCassandra,
+    keyspace: str,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In one line; its epochs wait in the log until somebody flushes again."""
+    table = Table(cassandra, keyspace)
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    rows = rate.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
+    with wal_sink.register(spark) as sink:
+        query = (
+            rows.writeStream.format("wal_sink")
+            .option("checkpointLocation", checkpoint)
+            .option("cassandra.contactPoints", "127.0.0.1")
+            .option("cassandra.port", cassandra.port)
+            .option("keyspace", keyspace)
+            .option("table", "events")
+            .start()
+        )
+        query.processAllAvailable()
+    try:
+        with caplog.at_level(logging.WARNING):
+            sink.close()  # a second time: nothing
+        assert f"query {query.id} goes on unflushed" in caplog.text
+    finally:
+        query.stop()
+    ids = table.ids()
+    assert ids
+    assert ids == list(range(len(ids)))

@@ -1,0 +1,255 @@
+"""Queries in one session: what a user sees of the sink, beside SIGKILL."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.functions import expr
+from pyspark.sql.types import StructType
+
+import wal_sink
+from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.tables import Table, start, stream
+from wal_sink.location import locate
+from wal_sink.spark import Message, WalSinkDataSource, WalSinkStreamWriter
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
+
+_GO_ON_S = 30.0
+
+
+@pytest.fixture
+def table(cassandra: EmbeddedCassandra, keyspace: str) -> Table:
+    return Table(cassandra, keyspace)
+
+
+def run(
+    spark: SparkSession, source: str, table: Table, checkpoint: str, **options: object
+) -> wal_sink.Status:
+    """Run a query to its end under a handle of its own; return its status after the block."""
+    with wal_sink.register(spark):
+        start(stream(spark, source), table, checkpoint, **options).awaitTermination()
+    return wal_sink.status(checkpoint, wal=str(options["wal.location"]) if options else None)
+
+
+def files(count: int) -> list[int]:
+    """The ids in so many source files."""
+    return list(range(count * ROWS_PER_FILE))
+
+
+def test_leaving_the_block_everything_checkpointed_is_flushed(
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+) -> None:
+    """Each row is there once, the log is trimmed, and `status` says so; here with a log of its own place."""
+    status = run(
+        spark,
+        write_source(tmp_path / "source", 3),
+        table,
+        checkpoint,
+        **{"wal.location": tmp_path / "log", "wal.compression": "zstd"},
+    )
+    assert table.ids() == files(3)
+    assert (status.checkpointed, status.published, status.flushed) == (2, 2, 2)
+    assert (status.pending_epochs, status.pending_rows, status.safe_to_delete) == (0, 0, True)
+    log = locate(checkpoint, str(tmp_path / "log")).open_log(status.query_id)
+    assert log.backend.list("segments/") == log.backend.list("manifests/") == []
+    assert [record.rows for record in log.flushed_since(-1)] == [ROWS_PER_FILE] * 3
+
+
+def test_await_flushed_waits_for_what_is_checkpointed_when_called(
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+) -> None:
+    """By the query, by the handle, and from the checkpoint's location alone."""
+    source = write_source(tmp_path / "source", 2)
+    with wal_sink.register(spark) as sink:
+        query = start(stream(spark, source), table, checkpoint)
+        query.awaitTermination()
+        flushed = sink.await_flushed(query, timeout=60)
+        assert table.ids() == files(2)
+        assert flushed.epoch == 1
+        again = wal_sink.await_flushed(query, timeout=0)
+        assert (again.epoch, again.rows) == (1, 0)
+        assert sink.status(query).flushed == 1
+    assert wal_sink.await_flushed(checkpoint).epoch == 1
+    assert wal_sink.await_flushed(f"file://{checkpoint}").rows == 0
+
+
+def test_two_queries_side_by_side(
+    spark: SparkSession, cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+) -> None:
+    """Each has a log, a ledger row and a flusher of its own."""
+    tables = [Table(cassandra, keyspace, name) for name in ("one", "two")]
+    source = write_source(tmp_path / "source", 2)
+    with wal_sink.register(spark):
+        queries = [
+            start(stream(spark, source), table, str(tmp_path / f"checkpoint-{table.name}"))
+            for table in tables
+        ]
+        for query in queries:
+            query.awaitTermination()
+    assert [table.ids() for table in tables] == [files(2), files(2)]
+    rows = cassandra.execute(f"SELECT query_id, flushed FROM {keyspace}.wal_sink_ledger")
+    assert {row.query_id for row in rows} == {str(query.id) for query in queries}
+    assert [row.flushed for row in rows] == [1, 1]
+
+
+def test_a_query_started_before_register_fails(
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+) -> None:
+    """It has no ticket; nothing of it is published, and registering makes the next start work."""
+    spark.dataSource.register(WalSinkDataSource)
+    other = spark.newSession()
+    source = write_source(tmp_path / "source", 1)
+    with pytest.raises(StreamingQueryException, match="NotRegistered"):
+        start(stream(other, source), table, checkpoint).awaitTermination()
+    assert table.ids() == []
+    run(other, source, table, checkpoint)
+    assert table.ids() == files(1)
+
+
+def test_a_failed_query_is_flushed_up_to_its_last_checkpoint(
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+) -> None:
+    """The query's own exception goes through the block; what it checkpointed arrives."""
+    source = write_source(tmp_path / "source", 3)
+    rows = stream(spark, source).withColumn(
+        "text", expr(f"IF(id = {2 * ROWS_PER_FILE + 7}, raise_error('bad row'), text)")
+    )
+    with pytest.raises(StreamingQueryException, match="bad row"), wal_sink.register(spark):
+        start(rows, table, checkpoint).awaitTermination()
+    assert table.ids() == files(2)
+
+
+def test_lost_listener_events_do_not_stop_the_flush(
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+) -> None:
+    """After the start no event arrives; the flusher finds the commits by looking."""
+    source = write_source(tmp_path / "source", 3)
+    with wal_sink.register(spark) as sink:
+        query = start(stream(spark, source), table, checkpoint)
+        spark.streams.removeListener(sink._listener)
+        query.awaitTermination()
+        assert sink.await_flushed(query, timeout=60).epoch == 2
+    assert table.ids() == files(3)
+
+
+def test_a_deleted_commit_file_replays_a_flushed_epoch_without_effect(
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+) -> None:
+    """Spark computes epoch 1 again, with other keys: none of them reaches the table."""
+    source = write_source(tmp_path / "source", 2)
+    run(spark, source, table, checkpoint)
+    for name in ("1", ".1.crc"):
+        (Path(checkpoint) / "commits" / name).unlink()
+    status = run(spark, source, table, checkpoint)
+    assert table.ids() == files(2)
+    assert (status.checkpointed, status.flushed) == (1, 1)
+
+
+def test_a_deleted_checkpoint_is_a_new_query(
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+) -> None:
+    """It starts from the first epoch, neither skipped nor taken for the old one; `uuid()` keys come again."""
+    source = write_source(tmp_path / "source", 1)
+    first = run(spark, source, table, checkpoint)
+    shutil.rmtree(checkpoint)
+    second = run(spark, source, table, checkpoint)
+    assert first.query_id != second.query_id
+    assert second.flushed == 0
+    assert table.ids() == sorted(files(1) * 2)
+
+
+def test_a_segment_that_the_driver_does_not_see_stops_the_query(
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+) -> None:
+    """As when `wal.location` is a folder of each executor's own: said before anything is lost."""
+    source = write_source(tmp_path / "source", 1)
+    with wal_sink.register(spark):
+        spark.dataSource.register(ForgetfulDataSource)
+        try:
+            query = start(stream(spark, source), table, checkpoint)
+            with pytest.raises(
+                StreamingQueryException, match=r"SegmentNotVisible(.|\n)*wal\.location"
+            ):
+                query.awaitTermination()
+        finally:
+            spark.dataSource.register(WalSinkDataSource)
+    assert locate(checkpoint).open_checkpoint().last_commit() == -1
+    run(spark, source, table, checkpoint)
+    assert table.ids() == files(1)
+
+
+class ForgetfulDataSource(WalSinkDataSource):
+    """The sink over a log that loses each segment before the driver looks."""
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        writer = super().streamWriter(schema, overwrite)
+        assert isinstance(writer, WalSinkStreamWriter)
+        return ForgetfulWriter(writer._configuration, writer._plan)
+
+
+class ForgetfulWriter(WalSinkStreamWriter):
+    """See `ForgetfulDataSource`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        message = super().write(iterator)
+        log = self._configuration.location.open_log(message.appended.query_id)
+        log.delete(segment.path for segment in message.appended.segments)
+        return message
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        super().abort(messages, batchId)
+
+
+@pytest.mark.timeout(600)
+def test_cassandra_may_be_away(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+    """Stopped for 30 s in mid-stream, and away when the query is started again: no query fails.
+
+    The table is complete when it is back, without anybody doing anything.
+    """
+    source = write_source(tmp_path / "source", 4)
+    with EmbeddedCassandra() as node, wal_sink.register(spark, drain_timeout=120) as sink:
+        node.create_keyspace("shop")
+        table = Table(node, "shop")
+        first = start(stream(spark, source), table, checkpoint, **{"cassandra.requestTimeout": 2})
+        wait_for(lambda: sink.status(first).flushed >= 0)
+        node.stop()
+        began = time.monotonic()
+        first.awaitTermination()
+        assert locate(checkpoint).open_checkpoint().last_commit() == 3
+        assert sink.status(first).flushed < 3
+        add_file(source, 4)
+        again = start(stream(spark, source), table, checkpoint, **{"cassandra.requestTimeout": 2})
+        again.awaitTermination()
+        assert again.exception() is None
+        time.sleep(max(0.0, 30.0 - (time.monotonic() - began)))
+        assert sink.status(again).last_error is not None
+        node.start()
+        assert sink.await_flushed(again, timeout=90).epoch == 4
+        assert table.ids() == files(5)
+        assert sink.status(again).last_error is None
+
+
+def add_file(source: str, number: int) -> None:
+    """Write one more source file."""
+    more = Path(source).parent / f"more-{number}"
+    write_source(more, number + 1)
+    name = f"{number:04}.parquet"
+    shutil.copy(more / name, Path(source) / name)
+
+
+def wait_for(done: Callable[[], bool], seconds: float = _GO_ON_S) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
