@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from wal_sink import progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import NotDrained, OptionError, WalSinkError
+from wal_sink.errors import NotDrained, OptionError, UnsupportedSpark, WalSinkError
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
 from wal_sink.location import Location, locate
@@ -238,9 +238,13 @@ def _add_format(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(WalSinkDataSource)
     except AnalysisException as error:
-        # A session made by newSession() has the formats of the first one, and refuses them anew.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+        # Measured on Spark 4.3.0: such a session can neither use the format nor be given it.
+        raise UnsupportedSpark(
+            "This is a newSession() of a session that has the format already; Spark refuses it here",
+            "Run the query in the session that was registered first.",
+        ) from error
 
 
 def _flush_loop(query_id: str, log: Log, configuration: Configuration) -> FlushLoop:

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.app import session
+from wal_sink.spark import WalSinkDataSource
 
 ROWS_PER_FILE = 400
 
@@ -21,8 +22,20 @@ ROWS_PER_FILE = 400
 def spark() -> Iterator[SparkSession]:
     """Return a classic session with two cores."""
     spark = session()
+    _siblings.append(spark.newSession())
+    # Now or never: a session refuses formats that another one got before it was given any.
+    _siblings[-1].dataSource.register(WalSinkDataSource)
     yield spark
     spark.stop()
+
+
+_siblings: list[SparkSession] = []
+
+
+@pytest.fixture(scope="session")
+def sibling(spark: SparkSession) -> SparkSession:
+    """Return a second session of the same context, with the format and without a handle."""
+    return _siblings[-1]
 
 
 def write_source(folder: Path, files: int, rows: int = ROWS_PER_FILE) -> str:

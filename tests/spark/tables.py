@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +38,7 @@ def stream(spark: SparkSession, source: str) -> DataFrame:
     return reader.parquet(source).selectExpr("uuid() AS key", "id", "text")
 
 
-def start(rows: DataFrame, table: Table, checkpoint: str, **options: object) -> StreamingQuery:
+def start(rows: DataFrame, table: Table, checkpoint: str, /, **options: object) -> StreamingQuery:
     """Start a query that ends when the source is read."""
     writer = (
         rows.writeStream.format("wal_sink")
@@ -49,3 +51,11 @@ def start(rows: DataFrame, table: Table, checkpoint: str, **options: object) -> 
     for name, value in options.items():
         writer = writer.option(name, str(value))
     return writer.trigger(availableNow=True).start()
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -36,7 +36,7 @@ def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return stream(spark, write_source(tmp_path / "source", 1, rows=10))
 
 
-def refused(rows: DataFrame, table: Table, checkpoint: str, **options: object) -> str:
+def refused(rows: DataFrame, table: Table, checkpoint: str, /, **options: object) -> str:
     """Start, see that it fails and that nothing has happened; return the message."""
     with pytest.raises(StreamingQueryException) as caught:
         start(rows, table, checkpoint, **options).awaitTermination()

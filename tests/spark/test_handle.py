@@ -10,21 +10,23 @@ from pyspark.sql import SparkSession
 
 import wal_sink
 from tests.spark.conftest import write_source
-from tests.spark.tables import Table, start, stream
-from wal_sink.errors import FlushTimeout, NotDrained, OptionError
+from tests.spark.tables import Table, start, stream, wait_for
+from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 
-def test_one_handle_for_each_session(spark: SparkSession) -> None:
+def test_one_handle_for_each_session(spark: SparkSession, sibling: SparkSession) -> None:
     """A second call returns the same one, other arguments raise, a closed one is forgotten."""
     with wal_sink.register(spark) as sink:
         assert wal_sink.register(spark) is sink
         with pytest.raises(OptionError, match="drain_timeout=60"):
             wal_sink.register(spark, drain_timeout=1)
-        with wal_sink.register(spark.newSession()) as other:
+        with wal_sink.register(sibling) as other:
             assert other is not sink
+        with pytest.raises(UnsupportedSpark, match="newSession"):
+            wal_sink.register(spark.newSession())
     with wal_sink.register(spark, drain_timeout=1) as again:
         assert again is not sink
 
@@ -43,19 +45,25 @@ def test_what_could_not_be_flushed_is_raised_by_the_block(
         write_source(tmp_path / "more", 2)
         (tmp_path / "more" / "0001.parquet").rename(Path(source) / "0001.parquet")
         node.stop()
-        with pytest.raises(NotDrained, match="FlushTimeout") as caught:
-            with wal_sink.register(spark, drain_timeout=2):
-                query = start(stream(spark, source), table, checkpoint)
-                query.awaitTermination()
-        assert str(query.id) in str(caught.value)
+        sink = wal_sink.register(spark, drain_timeout=2)
+        query = start(stream(spark, source), table, checkpoint)
+        query.awaitTermination()
+        with pytest.raises(NotDrained, match=rf"{query.id}: FlushTimeout"):
+            sink.close()
         with pytest.raises(FlushTimeout, match="1 epochs up to 1"):
             wal_sink.await_flushed(checkpoint, timeout=0)
-        with pytest.raises(KeyError, match="mine"), wal_sink.register(spark, drain_timeout=1):
-            start(stream(spark, source), table, checkpoint).awaitTermination()
-            raise KeyError("mine")
+        with pytest.raises(KeyError, match="mine"):
+            fail_in_the_block(spark, source, table, checkpoint)
         status = wal_sink.status(checkpoint)
         assert (status.pending_epochs, status.safe_to_delete) == (1, False)
         assert status.oldest_pending_seconds > 0
+
+
+def fail_in_the_block(spark: SparkSession, source: str, table: Table, checkpoint: str) -> None:
+    """Leave a block by an exception, with an epoch that cannot be flushed."""
+    with wal_sink.register(spark, drain_timeout=1):
+        start(stream(spark, source), table, checkpoint).awaitTermination()
+        raise KeyError("mine")
 
 
 def test_a_query_that_goes_on_after_close_is_named(
@@ -79,7 +87,7 @@ def test_a_query_that_goes_on_after_close_is_named(
             .option("table", "events")
             .start()
         )
-        query.processAllAvailable()
+        wait_for(lambda: sink.status(query).checkpointed >= 0)
     try:
         with caplog.at_level(logging.WARNING):
             sink.close()  # a second time: nothing

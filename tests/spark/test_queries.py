@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,14 +17,12 @@ from pyspark.sql.types import StructType
 
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
-from tests.spark.tables import Table, start, stream
+from tests.spark.tables import Table, start, stream, wait_for
 from wal_sink.location import locate
 from wal_sink.spark import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
-
-_GO_ON_S = 30.0
 
 
 @pytest.fixture
@@ -103,16 +101,14 @@ def test_two_queries_side_by_side(
 
 
 def test_a_query_started_before_register_fails(
-    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+    sibling: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:
     """It has no ticket; nothing of it is published, and registering makes the next start work."""
-    spark.dataSource.register(WalSinkDataSource)
-    other = spark.newSession()
     source = write_source(tmp_path / "source", 1)
     with pytest.raises(StreamingQueryException, match="NotRegistered"):
-        start(stream(other, source), table, checkpoint).awaitTermination()
+        start(stream(sibling, source), table, checkpoint).awaitTermination()
     assert table.ids() == []
-    run(other, source, table, checkpoint)
+    run(sibling, source, table, checkpoint)
     assert table.ids() == files(1)
 
 
@@ -245,11 +241,3 @@ def add_file(source: str, number: int) -> None:
     write_source(more, number + 1)
     name = f"{number:04}.parquet"
     shutil.copy(more / name, Path(source) / name)
-
-
-def wait_for(done: Callable[[], bool], seconds: float = _GO_ON_S) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
