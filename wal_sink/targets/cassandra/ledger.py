@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import stamina
 
 from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.targets.base import Mark, Outcome, Owner, Window
@@ -13,7 +12,7 @@ from wal_sink.targets.cassandra.classify import classify, effect_unknown
 from wal_sink.targets.cassandra.connection import LEDGER, LEDGER_READ
 from wal_sink.targets.cassandra.names import qualified
 from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.send import PATIENCE
+from wal_sink.targets.cassandra.send import PATIENCE, retrying
 
 NOTHING = ""
 """What `begun` and `last` hold for none: a condition on null would not match a deleted cell alone."""
@@ -34,7 +33,7 @@ class Ledger:
     def read(self) -> Mark | None:
         """Read the row at the serial consistency level; reading again is harmless, so it is retried.
 
-        :raises TargetUnavailable: no answer for about half a minute.
+        :raises TargetUnavailable: no answer for a while.
         :raises CorruptLog: the row is not one that this version wrote.
         """
         query = (
@@ -42,11 +41,9 @@ class Ledger:
             f"FROM {self._table} WHERE query_id = ?"
         )
         try:
-            for attempt in stamina.retry_context(
-                on=lambda error: classify(error) != "fatal", attempts=None, timeout=PATIENCE
-            ):
-                with attempt:
-                    row = self._execute(query, (self._owner.query_id,), LEDGER_READ).one()
+            row = retrying(PATIENCE)(
+                lambda: self._execute(query, (self._owner.query_id,), LEDGER_READ).one()
+            )
         except Exception as error:
             if classify(error) == "fatal":
                 raise

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import stamina
+import tenacity
 
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.cassandra.classify import classify
@@ -16,8 +16,11 @@ from wal_sink.targets.cassandra.connection import ROWS
 log = logging.getLogger(__name__)
 
 IN_FLIGHT = 64
-PATIENCE = 30.0
-"""Seconds for which the same requests are tried again before the caller hears of it."""
+PATIENCE = 10.0
+"""Seconds for which the same requests are tried again before the caller hears of it.
+
+Short: whoever flushes goes on trying for as long as it takes, and can say so meanwhile.
+"""
 
 
 class Failure(NamedTuple):
@@ -47,14 +50,10 @@ def send_all(session: Any, statements: Iterable[Any], patience: float = PATIENCE
 def _send_again(session: Any, failures: list[Failure], patience: float) -> None:
     count = len(failures)
     try:
-        for attempt in stamina.retry_context(
-            on=lambda error: classify(error) != "fatal",
-            attempts=None,
-            timeout=patience,
-            wait_initial=0.2,
-        ):
+        for attempt in retrying(patience):
             with attempt:
-                if attempt.num > 1:  # the first attempt is the one that failed already
+                # The first attempt is the one that failed already.
+                if attempt.retry_state.attempt_number > 1:
                     failures = _retry(session, failures)
                 if failures:
                     raise _worst(failures)
@@ -66,6 +65,20 @@ def _send_again(session: Any, failures: list[Failure], patience: float) -> None:
             "See to the cluster; the rows are safe in the log and will be written again.",
         ) from error
     log.warning("%d failed requests are acknowledged after trying again", count)
+
+
+def retrying(patience: float) -> tenacity.Retrying:
+    """Try again what may pass, with growing, random pauses, for `patience` seconds."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(_may_pass),
+        wait=tenacity.wait_random_exponential(multiplier=0.2, max=3.0),
+        stop=tenacity.stop_after_delay(patience),
+        reraise=True,
+    )
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, Exception) and classify(error) != "fatal"
 
 
 def _retry(session: Any, failures: list[Failure]) -> list[Failure]:

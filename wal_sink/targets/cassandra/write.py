@@ -32,7 +32,7 @@ class Writer:
         """Write rows; return when all of them are acknowledged.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
-        :raises TargetUnavailable: no acknowledgement for about half a minute.
+        :raises TargetUnavailable: no acknowledgement for a while.
         :raises Exception: of the driver, when trying again cannot help.
         """
         prepared = self._prepare(plan)
