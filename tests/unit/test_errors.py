@@ -1,0 +1,79 @@
+"""The errors by their names and exit codes, which scripts rely on, and what each of them says."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from wal_sink import errors
+from wal_sink.errors import WalSinkError
+
+CODES = {
+    2: ("OptionError",),
+    3: ("SchemaMismatch",),
+    4: ("TargetUnavailable", "FlushTimeout", "NoFlusher"),
+    5: ("Fenced", "AlreadyPublished", "WrongOwner", "NotRegistered"),
+    6: (
+        *("MissingManifest", "MissingSegment", "SegmentNotVisible", "CorruptLog"),
+        *("CheckpointNotVisible", "UnknownOffsetsFormat"),
+    ),
+    7: ("Diverged", "LedgerBehindLog", "LedgerShadowed"),
+}
+"""The contract with checks outside of the project."""
+
+CONTRACT = [(name, code) for code, names in CODES.items() for name in names]
+EVERY = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, WalSinkError) and kind is not WalSinkError
+]
+
+
+@pytest.mark.parametrize(("name", "code"), CONTRACT)
+def test_the_contract_holds(name: str, code: int) -> None:
+    """Each promised error exists, with its exit code."""
+    kind = getattr(errors, name)
+    assert issubclass(kind, WalSinkError)
+    assert kind.exit_code == code
+
+
+def test_the_base_itself_is_a_bug() -> None:
+    """Whatever has no kind of its own ends a command with 1."""
+    assert WalSinkError.exit_code == 1
+    assert WalSinkError.__bases__ == (Exception,)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_error_has_one_base_a_code_and_a_docstring(kind: type[WalSinkError]) -> None:
+    """No hierarchy: a kind is what the operator does next, not how it relates to others."""
+    assert kind.__bases__ == (WalSinkError,)
+    assert kind.exit_code in CODES
+    assert inspect.getdoc(kind) != inspect.getdoc(WalSinkError)
+
+
+@pytest.mark.parametrize("kind", [WalSinkError, *EVERY])
+def test_errors_travel(kind: type[WalSinkError]) -> None:
+    """They are raised in Spark's workers and shown in the driver: a pickled copy says the same."""
+    error = kind("Epoch 7 is gone", "Restore it.")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert (copy.what, copy.remedy) == ("Epoch 7 is gone", "Restore it.")
+    assert str(copy) == str(error)
+    assert copy.transient == error.transient
+
+
+@pytest.mark.parametrize("kind", [WalSinkError, *EVERY])
+def test_the_text_says_what_happened_and_what_to_do(kind: type[WalSinkError]) -> None:
+    """The remedy is in what a log or a terminal shows; without one there is no empty heading."""
+    assert str(kind("Epoch 7 is gone", "Restore it.")) == (
+        "Epoch 7 is gone\n  What to do: Restore it."
+    )
+    assert str(kind("Epoch 7 is gone")) == "Epoch 7 is gone"
+
+
+def test_only_outages_are_transient() -> None:
+    """Everything else is not cured by trying the same again."""
+    transient = {kind.__name__ for kind in EVERY if kind.transient}
+    assert transient == {"TargetUnavailable", "LogUnavailable"}

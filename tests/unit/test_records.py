@@ -1,0 +1,264 @@
+"""The JSON of the log, format 1: files that the first release wrote have to be read for ever.
+
+The golden files are never edited. A change that breaks this test needs a new format and new files.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from wal_sink.errors import CorruptLog
+from wal_sink.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.record import FORMAT, Record, digest
+from wal_sink.records import (
+    Claim,
+    ErrorReport,
+    FlushedEpoch,
+    FlusherReport,
+    LogIdentity,
+    Ticket,
+)
+from wal_sink.targets.base import BegunEpoch, Column, Plan, Window
+
+GOLDEN = Path(__file__).parent / "golden" / "format-1"
+
+RUN = "5a4f1c1e-6a0f-4a4e-9c55-0b9c0e3c1b2d"
+QUERY = "0d0a7c52-8a3f-4c8e-8f57-2f1b7a7f9c11"
+US = 1_700_000_000_000_000
+
+MANIFEST = Manifest(
+    epoch=41,
+    generation=3,
+    query_id=QUERY,
+    run_id=RUN,
+    nonce="0123456789abcdef0123456789abcdef",
+    plan="9f86d081884c7d659a2feaa0c55ad015",
+    segments=(
+        SegmentRef(
+            path="segments/00000000000000000041/000000-0-aaaa.arrow",
+            rows=1_000,
+            bytes=65_536,
+            digest="a" * 64,
+        ),
+        SegmentRef(
+            path="segments/00000000000000000041/000001-2-bbbb.arrow",
+            rows=1,
+            bytes=734,
+            digest="b" * 64,
+        ),
+    ),
+    offsets='v1\n{"batchTimestampMs":1700000000000}\n{"logOffset":41}',
+    offsets_digest="c" * 64,
+    published_us=US,
+)
+
+GOLDEN_RECORDS: dict[str, Record] = {
+    "log_identity": LogIdentity(
+        log_id="fedcba9876543210fedcba9876543210",
+        checkpoint="file:///data/checkpoints/köln",
+        first_epoch=0,
+    ),
+    "ticket": Ticket(run_id=RUN, generation=2),
+    "claim": Claim(run_id=RUN, options={"cassandra.port": "9042", "keyspace": "shop"}),
+    "manifest": MANIFEST,
+    "manifest_without_rows": msgspec.structs.replace(MANIFEST, segments=()),
+    "plan": Plan(
+        key="9f86d081884c7d659a2feaa0c55ad015",
+        target="cassandra",
+        table='"shop"."orders"',
+        columns=(
+            Column(name="id", source="int64", type="bigint", role="partition"),
+            Column(name="at", source="timestamp[us, tz=UTC]", type="timestamp", role="clustering"),
+            Column(name="owner", source="string", type="text", role="static"),
+            Column(name="amount", source="double", type="double", role="regular"),
+        ),
+        details={"nulls": "unset"},
+    ),
+    "flushed_epoch": FlushedEpoch(
+        epoch=41,
+        generation=3,
+        manifest="manifests/00000000000000000041-000003.json",
+        offsets_digest="c" * 64,
+        rows=1_001,
+        bytes=66_270,
+        base_us=US + 5,
+        published_us=US,
+        begun_us=US + 1_000,
+        recorded_us=US + 2_000,
+    ),
+    "flusher_report": FlusherReport(flusher="worker-1:4711", doing="resting", heartbeat_us=US),
+    "flusher_report_with_error": FlusherReport(
+        flusher="worker-1:4711",
+        doing="writing epoch 41",
+        heartbeat_us=US + 10,
+        error=ErrorReport(
+            kind="TargetUnavailable",
+            what="The target does not answer: NoHostAvailable",
+            remedy="Nothing, if this is an outage.",
+            epoch=41,
+            at_us=US + 9,
+            transient=True,
+        ),
+    ),
+}
+
+WINDOW = Window(
+    nonce="00112233445566778899aabbccddeeff",
+    begun_us=US + 1_000,
+    epochs=(
+        BegunEpoch(
+            epoch=41,
+            generation=3,
+            manifest="manifests/00000000000000000041-000003.json",
+            digest="d" * 64,
+            offsets_digest="c" * 64,
+            base_us=US,
+            rows=1_001,
+            bytes=66_270,
+            published_us=US,
+        ),
+        BegunEpoch(
+            epoch=42,
+            generation=3,
+            manifest="manifests/00000000000000000042-000003.json",
+            digest="e" * 64,
+            offsets_digest="f" * 64,
+            base_us=US + 1_001,
+            rows=0,
+            bytes=0,
+            published_us=US + 7,
+        ),
+    ),
+)
+
+RECORDS = sorted(GOLDEN_RECORDS)
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / f"{name}.json").read_bytes()
+
+
+def changed(name: str, **changes: object) -> bytes:
+    """Return a golden file with some of its fields changed."""
+    return json.dumps(json.loads(golden(name)) | changes).encode()
+
+
+def test_every_golden_file_is_tested() -> None:
+    """And nothing is tested that has none."""
+    assert {path.stem for path in GOLDEN.iterdir()} == {*GOLDEN_RECORDS, "window"}
+
+
+def test_every_kind_of_record_has_a_golden_file() -> None:
+    """A new JSON object of the log comes with its file."""
+    kinds = {kind for kind in Record.__subclasses__() if kind.__module__.startswith("wal_sink.")}
+    assert kinds == {type(record) for record in GOLDEN_RECORDS.values()}
+    assert FORMAT == 1
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_golden_file_is_read_and_written_to_the_byte(name: str) -> None:
+    """What the first release wrote means the same today, and is still what is written."""
+    record = GOLDEN_RECORDS[name]
+    assert type(record).from_json(golden(name), "there") == record
+    assert record.to_json() == golden(name)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_unknown_fields_are_ignored(name: str) -> None:
+    """A later version may add some within the format."""
+    record = GOLDEN_RECORDS[name]
+    assert type(record).from_json(changed(name, later={"a": [1]}), "there") == record
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_higher_format_is_refused(name: str) -> None:
+    """Even when it can no longer be read as today's: the message names the file and its format."""
+    for text in (changed(name, format=2), b'{"format": 2, "all": "else"}'):
+        with pytest.raises(CorruptLog, match=r"there/x\.json has format 2") as caught:
+            type(GOLDEN_RECORDS[name]).from_json(text, "there/x.json")
+        assert "upgrade" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("cut", [0, 1, -2])
+def test_broken_json_is_refused(name: str, cut: int) -> None:
+    """An empty or torn file is never taken for a record."""
+    refused(name, golden(name)[:cut])
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("text", [b"[]", b"1", b"null", b'""', b"{}", b"\xff\xfe", b"{}{}"])
+def test_other_json_is_refused(name: str, text: bytes) -> None:
+    """JSON that is no record is refused in the same way."""
+    refused(name, text)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_field_is_needed_and_has_its_type(name: str) -> None:
+    """Nothing is guessed: only fields with a default may be absent, and none may be of another type."""
+    kind = type(GOLDEN_RECORDS[name])
+    for field in msgspec.structs.fields(kind):
+        given: dict[str, Any] = json.loads(golden(name))
+        refused(name, json.dumps(given | {field.name: {"odd": []}}).encode())
+        del given[field.name]
+        text = json.dumps(given).encode()
+        if field.required or field.name == "format":
+            refused(name, text)
+        else:
+            kind.from_json(text, "there")
+
+
+@pytest.mark.parametrize("value", ["1", 1.5, None, True])
+def test_numbers_are_not_guessed_from_other_values(value: object) -> None:
+    """An epoch is an integer, nothing that looks like one."""
+    refused("manifest", changed("manifest", epoch=value))
+
+
+def refused(name: str, text: bytes) -> None:
+    with pytest.raises(CorruptLog, match=r"there/x\.json") as caught:
+        type(GOLDEN_RECORDS[name]).from_json(text, "there/x.json")
+    assert "Restore" in caught.value.remedy
+
+
+def test_the_window_is_read_and_written_to_the_byte() -> None:
+    """The conditional updates of the ledger compare this very text."""
+    text = golden("window").decode()
+    assert Window.from_text(text) == WINDOW
+    assert WINDOW.to_text() == text
+    assert (WINDOW.first, WINDOW.last, WINDOW.last_us) == (41, 42, US + 1_001)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('{"nonce"', '{"later":1,"nonce"'),
+        ('{"epoch":41', '{"later":1,"epoch":41'),
+        ('"rows":0,', ""),
+        ('"epoch":41', '"epoch":"41"'),
+        ("}]}", "}]"),
+    ],
+)
+def test_a_window_of_another_version_is_refused(old: str, new: str) -> None:
+    """Who would drop a field could never finish what is begun: the texts would differ."""
+    text = golden("window").decode()
+    assert old in text
+    with pytest.raises(msgspec.DecodeError):
+        Window.from_text(text.replace(old, new, 1))
+
+
+def test_a_manifest_adds_up_its_segments() -> None:
+    """Rows, bytes and name follow from the fields, and are not written twice."""
+    assert (MANIFEST.rows, MANIFEST.bytes) == (1_001, 66_270)
+    assert MANIFEST.attempt == Attempt(41, 3)
+    assert GOLDEN_RECORDS["manifest_without_rows"].rows == 0  # type: ignore[attr-defined]
+
+
+def test_digests_are_those_of_sha256sum() -> None:
+    """An operator can check them with common tools."""
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert digest(b"abc") == known
