@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from itertools import count
 
 import pyarrow as pa
 
@@ -45,17 +44,22 @@ class Clock:
 
 
 class World:
-    """One query's checkpoint, log and target, and what Spark has committed."""
+    """One query's checkpoint, log and target, and what Spark has committed.
 
-    def __init__(self, checkpoint: StateBackend, logs: StateBackend) -> None:
+    :param target: takes rows of `SCHEMA` with the key k; None for `store`, a `CellStore`.
+    """
+
+    def __init__(
+        self, checkpoint: StateBackend, logs: StateBackend, target: Target | None = None
+    ) -> None:
         self.checkpoint = checkpoint
         self.log_backend = logs
         self.store = CellStore(CellStoreOptions(keys="k"))
+        self.target = target or self.store
         self.clock = Clock()
         self.query_id = str(uuid.uuid4())
         self.committed: dict[int, dict[str, int]] = {}
         """Rows of the attempts whose run wrote `commits/N`, by epoch."""
-        self._flush_runs = count()
 
     @property
     def log(self) -> Log:
@@ -66,13 +70,13 @@ class World:
         """Start a run of the query; `listening` means that the sink is registered."""
         return Run(self, faults or Faults(), listening=listening)
 
-    def flusher(self, faults: Faults | None = None, target: Target | None = None) -> Flusher:
+    def flusher(self, faults: Faults | None = None) -> Flusher:
         """Start a flusher, in a process of its own as far as its memory goes."""
         faults = faults or Faults()
         return Flusher(
             Log(FaultyBackend(self.log_backend, faults)),
             Checkpoint(self.checkpoint),
-            FaultyTarget(target or self.store, faults),
+            FaultyTarget(self.target, faults),
             query_id=self.query_id,
             clock_us=self.clock,
         )
@@ -111,10 +115,12 @@ class Run:
         if listening:
             take_ticket(self.log, self.run_id)
         self.next = Checkpoint(world.checkpoint).last_commit() + 1
-        plan = world.store.plan(SCHEMA, plan_key(SCHEMA, world.store.name, world.store.shape))
+        key = plan_key(SCHEMA, world.target.name, world.target.shape)
+        if self.log.plan(key) is None:
+            self.log.create_plan(world.target.plan(SCHEMA, key))
+        plan = self.log.plan(key)
+        assert plan is not None
         self.plan: Plan = plan
-        if self.log.plan(plan.key) is None:
-            self.log.create_plan(plan)
 
     def batch(self, *partitions: Rows, offset: str | None = None) -> int:
         """Run one micro-batch to the end; return its epoch."""
@@ -148,7 +154,7 @@ class Run:
                     attempt=0,
                 ),
                 backend=self.log.backend,
-                check=lambda batch: batch,
+                check=lambda batch: self.world.target.check(batch, self.plan),
                 compression="lz4",
             )
             for number, rows in enumerate(partitions or ((),))

@@ -1,0 +1,149 @@
+"""The protocol over a real node, with `tests.protocol.engine` in Spark's place."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable, WrongOwner
+from wal_sink.options import parse
+from wal_sink.protocol import Rest, Resume
+from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.faults import AnswerLost, Faults
+
+pytestmark = pytest.mark.cassandra
+
+
+@pytest.fixture
+def world(cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path) -> World:
+    """A new query that writes to a table of the node."""
+    cassandra.execute(f"CREATE TABLE {keyspace}.t (k text PRIMARY KEY, v bigint)")
+    raw = {
+        "cassandra.contactPoints": cassandra.host,
+        "cassandra.port": str(cassandra.port),
+        "keyspace": keyspace,
+        "table": "t",
+    }
+    world = World(
+        open_backend(str(tmp_path / "checkpoint")),
+        open_backend(str(tmp_path / "log")),
+        CassandraTarget(parse(raw, CassandraOptions)),
+    )
+    world.clock.us = time.time_ns() // 1_000
+    return world
+
+
+def table(cassandra: EmbeddedCassandra, keyspace: str) -> dict[str, int]:
+    """What is in the table."""
+    return {row.k: row.v for row in cassandra.execute(f"SELECT k, v FROM {keyspace}.t")}
+
+
+def test_epochs_replays_and_lost_answers(
+    world: World, cassandra: EmbeddedCassandra, keyspace: str
+) -> None:
+    """A dead attempt, a replay, an epoch without rows, an update of a key, two lost answers."""
+    world.run().publish([("ghost", 9)])
+    run = world.run()
+    run.batch([("a", 1)], [("b", 1)])
+    run.batch()
+    run.batch([("a", 2)])
+    for operation in ("begin 1", "finish 2"):
+        faults = Faults(at=0, when="after", error=AnswerLost, matching=operation)
+        world.flush(faults)
+    assert table(cassandra, keyspace) == {"a": 2, "b": 1} == world.expected()
+    assert world.log.attempts() == ()
+
+
+def test_a_flush_that_died_is_resumed_with_the_same_timestamps(
+    world: World, cassandra: EmbeddedCassandra, keyspace: str
+) -> None:
+    """Half of the rows are there; the next flusher writes all of them, over themselves."""
+    world.run().batch([(f"k{i}", i) for i in range(10)])
+    faults = Faults(at=1, error=lambda: TargetUnavailable("lost"), matching="write")
+    with pytest.raises(TargetUnavailable):
+        world.flush(faults)
+    before = write_times(cassandra, keyspace)
+    assert 0 < len(before) < 10
+    world.clock.us += 60_000_000
+    assert any(isinstance(step, Resume) for step in world.flush())
+    after = write_times(cassandra, keyspace)
+    assert before.items() <= after.items()
+    assert sorted(after.values()) == list(range(min(after.values()), min(after.values()) + 10))
+
+
+def write_times(cassandra: EmbeddedCassandra, keyspace: str) -> dict[str, int]:
+    """The write timestamp of each row."""
+    found = cassandra.execute(f"SELECT k, writetime(v) AS us FROM {keyspace}.t")
+    return {row.k: row.us for row in found}
+
+
+def test_rule_16_a_plain_write_from_the_future_shadows_the_ledger(
+    world: World, cassandra: EmbeddedCassandra, keyspace: str
+) -> None:
+    """The node answers that the update was applied, and the value stays: the line stops."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    cassandra.execute(
+        f"UPDATE {keyspace}.wal_sink_ledger USING TIMESTAMP {2**62} SET flushed = 0"
+        f" WHERE query_id = '{world.query_id}'"
+    )
+    run.batch([("b", 2)])
+    with pytest.raises(LedgerShadowed, match="WRITETIME"):
+        world.flush()
+    newest = world.log.newest_flushed()
+    assert newest is not None
+    assert newest.epoch == 0
+    assert world.log.attempts() != ()
+
+
+def test_rule_13_a_truncated_ledger_stops_the_line(
+    world: World, cassandra: EmbeddedCassandra, keyspace: str
+) -> None:
+    """What the log has trimmed cannot be flushed again; nothing is guessed."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    cassandra.execute(f"TRUNCATE {keyspace}.wal_sink_ledger")
+    run.batch([("b", 2)])
+    with pytest.raises(LedgerBehindLog):
+        world.flush()
+    assert table(cassandra, keyspace) == {"a": 1}
+
+
+def test_rule_1_another_log_does_not_continue_the_mark(
+    world: World, cassandra: EmbeddedCassandra, keyspace: str
+) -> None:
+    """The log was deleted by hand and made anew by the query."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    world.log_backend.delete(world.log_backend.list())
+    again = world.run()
+    again.batch([("b", 2)])
+    with pytest.raises(WrongOwner):
+        world.flush()
+    assert table(cassandra, keyspace) == {"a": 1}
+
+
+def test_two_flushers_at_once(world: World, cassandra: EmbeddedCassandra, keyspace: str) -> None:
+    """Step by step in turn, they finish each other's work; each row is written once per timestamp."""
+    run = world.run()
+    for epoch in range(4):
+        run.batch([("shared", epoch), (f"k{epoch}", epoch)])
+    flushers = [world.flusher(), world.flusher()]
+    rested = 0
+    for turn in range(60):
+        rested = rested + 1 if isinstance(flushers[turn % 2].run_once(), Rest) else 0
+        if rested == 2:
+            break
+    for flusher in flushers:
+        flusher.close()
+    assert rested == 2
+    assert table(cassandra, keyspace) == world.expected()

@@ -1,0 +1,36 @@
+"""The target contract over a real node: what CellStore promises, Cassandra keeps, and the other way round."""
+
+from __future__ import annotations
+
+import pytest
+
+from wal_sink.options import parse
+from wal_sink.targets.base import Target
+from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.target_contract import Table, TargetContract
+
+pytestmark = pytest.mark.cassandra
+
+
+class TestCassandra(TargetContract):
+    """The real one."""
+
+    @pytest.fixture
+    def target(self, cassandra: EmbeddedCassandra, keyspace: str) -> CassandraTarget:
+        cassandra.execute(
+            f"CREATE TABLE {keyspace}.cells (k text, n int, v bigint, t text, PRIMARY KEY (k, n))"
+        )
+        self.node, self.table = cassandra, f"{keyspace}.cells"
+        raw = {
+            "cassandra.contactPoints": cassandra.host,
+            "cassandra.port": str(cassandra.port),
+            "keyspace": keyspace,
+            "table": "cells",
+        }
+        return CassandraTarget(parse(raw, CassandraOptions))
+
+    def rows(self, target: Target) -> Table:
+        found = self.node.execute(f"SELECT k, n, v, t FROM {self.table}")
+        return {(row.k, row.n): (row.v, row.t) for row in found}
