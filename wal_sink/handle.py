@@ -174,6 +174,7 @@ class Sink:
         configuration = configure({**found.options, "checkpointLocation": found.checkpoint})
         log = configuration.location.open_log(query_id)
         take_ticket(log, run_id)
+        logger.info("query %s starts with %s", query_id, configuration.public)
         loop = _flush_loop(query_id, log, configuration)
         with self._lock:
             earlier = self._queries.get(query_id)

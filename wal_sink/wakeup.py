@@ -18,6 +18,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from wal_sink.errors import WalSinkError
+
 logger = logging.getLogger(__name__)
 
 
@@ -41,15 +43,16 @@ class Listener(StreamingQueryListener):
         self._woken = woken
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Take the ticket. Spark swallows what is raised here: log it, `commit` finds no ticket."""
+        """Take the ticket. An error here does not stop the query: `commit` does, finding no ticket."""
         try:
             self._woken.started(str(event.id), str(event.runId))
-        except Exception:
-            logger.exception(
-                "query %s got no ticket and will fail with NotRegistered at its first commit",
+        except Exception as error:
+            logger.error(  # noqa: TRY400 - what planning the query will raise needs no traceback
+                "query %s got no ticket, its first commit will fail: %s",
                 event.id,
+                error,
+                exc_info=None if isinstance(error, WalSinkError) else error,
             )
-            raise
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Wake the flusher."""

@@ -151,6 +151,18 @@ def test_a_deleted_commit_file_replays_a_flushed_epoch_without_effect(
     assert (status.checkpointed, status.flushed) == (1, 1)
 
 
+@pytest.mark.parametrize("form", ["{0}", "file:{0}", "file://{0}/"])
+def test_a_checkpoint_by_any_name_is_the_same(
+    spark: SparkSession, table: Table, tmp_path: Path, form: str
+) -> None:
+    """Blanks, percent signs, umlauts, a trailing slash: Spark and the sink mean one folder."""
+    source = write_source(tmp_path / "source", 1)
+    checkpoint = str(tmp_path / "odd %20 näme+1")
+    assert run(spark, source, table, form.format(checkpoint)).flushed == 0
+    assert run(spark, source, table, checkpoint).flushed == 0
+    assert table.ids() == files(1)
+
+
 def test_a_deleted_checkpoint_is_a_new_query(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,382 @@
+"""`status` and `await_flushed` over a log that a real protocol wrote; no Spark, no target asked."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import NOW_US, World
+from wal_sink import errors, layout
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.errors import CheckpointNotVisible, FlushTimeout, NoFlusher, WalSinkError
+from wal_sink.log import Log
+from wal_sink.manifest import Attempt
+from wal_sink.progress import Flushed, Status, await_flushed, status
+from wal_sink.records import ErrorReport, FlusherReport
+from wal_sink.testing.faults import Faults, FaultyBackend
+
+SECONDS = 10.0
+"""Longer than anything takes here; a test that waits so long fails."""
+
+
+@pytest.fixture
+def world() -> World:
+    """A new query; nobody flushes until the test does."""
+    name = f"memory://{uuid.uuid4().hex}"
+    return World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.progress._POLL_S", 0.002)
+
+
+def look(world: World) -> Status:
+    return status(Checkpoint(world.checkpoint), world.log)
+
+
+def wait(world: World, timeout: float | None = SECONDS) -> Flushed:
+    return await_flushed(Checkpoint(world.checkpoint), world.log, timeout)
+
+
+def report(world: World, error: ErrorReport | None = None, age_s: float = 0.0) -> None:
+    """Leave `flusher.json` as a flusher of another process does."""
+    heartbeat_us = time.time_ns() // 1_000 - int(age_s * 1_000_000)
+    world.log.report(
+        FlusherReport(flusher="there:1", doing="writing", heartbeat_us=heartbeat_us, error=error)
+    )
+
+
+def an_error(kind: str, *, transient: bool = False) -> ErrorReport:
+    return ErrorReport(
+        kind=kind, what="It broke", remedy="Mend it.", epoch=1, at_us=NOW_US, transient=transient
+    )
+
+
+# --- status ---------------------------------------------------------------------------------------
+
+
+def test_without_a_checkpoint_there_is_no_status(world: World) -> None:
+    """A wrong location is not reported as an idle query."""
+    with pytest.raises(CheckpointNotVisible):
+        look(world)
+
+
+def test_before_the_first_publish(world: World) -> None:
+    """A query that has only started: -1 everywhere, and nothing to lose."""
+    world.run()
+    assert look(world) == Status(
+        query_id=world.query_id,
+        checkpoint=world.checkpoint.url,
+        log=world.log_backend.url,
+        checkpointed=-1,
+        published=-1,
+        flushed=-1,
+        flushed_as_of=None,
+        pending_epochs=0,
+        pending_rows=0,
+        pending_bytes=0,
+        oldest_pending_seconds=0.0,
+        safe_to_delete=True,
+        doing=None,
+        last_error=None,
+    )
+
+
+def test_published_and_not_checkpointed(world: World) -> None:
+    """Not pending, since Spark may compute it anew; but its rows exist nowhere else."""
+    world.run().publish([("a", 1)])
+    got = look(world)
+    assert (got.checkpointed, got.published, got.flushed) == (-1, 0, -1)
+    assert (got.pending_epochs, got.pending_rows, got.pending_bytes) == (0, 0, 0)
+    assert not got.safe_to_delete
+
+
+def test_pending_counts_take_the_highest_generation(world: World) -> None:
+    """What will be flushed counts, not what dead attempts left; and not what is not checkpointed."""
+    world.run().publish([("dead", n) for n in range(50)])
+    run = world.run()
+    run.batch([("a", 1), ("b", 2)], [("c", 3)])
+    run.batch()
+    run.batch([("d", 4)])
+    run.publish([("not yet", 5)])
+    manifests = [world.log.manifest(Attempt(epoch, 2)) for epoch in range(3)]
+    got = look(world)
+    assert (got.checkpointed, got.published, got.flushed) == (2, 3, -1)
+    assert (got.pending_epochs, got.pending_rows) == (3, 4)
+    assert got.pending_bytes == sum(found[0].bytes for found in manifests if found) > 0
+    assert not got.safe_to_delete
+
+
+def test_when_everything_is_flushed(world: World) -> None:
+    """Checkpoint and log may be deleted then."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    world.flush()
+    record = world.log.newest_flushed()
+    assert record is not None
+    got = look(world)
+    assert (got.checkpointed, got.published, got.flushed) == (1, 1, 1)
+    assert (got.pending_epochs, got.pending_rows, got.oldest_pending_seconds) == (0, 0, 0.0)
+    assert got.safe_to_delete
+    assert got.flushed_as_of is not None
+    as_of = datetime.fromisoformat(got.flushed_as_of)
+    assert as_of == datetime.fromtimestamp(record.recorded_us / 1_000_000, UTC)
+    run.publish([("c", 3)])
+    assert not look(world).safe_to_delete
+
+
+def test_epochs_before_the_first_publish_are_not_pending(world: World) -> None:
+    """The sink joined an old query at epoch 3."""
+    for epoch in range(3):
+        world.checkpoint.create(f"commits/{epoch}", b"v1\n{}")
+    run = world.run()
+    got = look(world)
+    assert (got.checkpointed, got.published, got.pending_epochs) == (2, -1, 0)
+    run.batch([("a", 1)])
+    got = look(world)
+    assert (got.checkpointed, got.published, got.pending_epochs, got.pending_rows) == (3, 3, 1, 1)
+    assert waited_for(world, world.flush) == (3, 1)
+
+
+def test_an_epoch_without_manifest_is_pending_all_the_same(world: World) -> None:
+    """Its rows cannot be counted; that it waits must show."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    world.log_backend.delete([layout.manifest(Attempt(1, 1))])
+    got = look(world)
+    assert (got.pending_epochs, got.pending_rows) == (2, 1)
+    assert not got.safe_to_delete
+
+
+def test_how_long_the_oldest_epoch_waits(world: World) -> None:
+    """Since it was published, by the clock; a publisher that is ahead does not make it negative."""
+    run = world.run()
+    world.clock.us = time.time_ns() // 1_000 - 90_000_000
+    run.batch([("a", 1)])
+    world.clock.us += 60_000_000
+    run.batch([("b", 2)])
+    assert 90 <= look(world).oldest_pending_seconds < 90 + SECONDS
+    flusher = world.flusher()
+    while look(world).flushed < 0:
+        flusher.run_once()
+    assert 30 <= look(world).oldest_pending_seconds < 30 + SECONDS
+    world.flush()
+    world.clock.us = time.time_ns() // 1_000 + 3_600_000_000
+    run.batch([("c", 3)])
+    assert look(world).oldest_pending_seconds == 0.0
+
+
+def test_what_the_flusher_says(world: World) -> None:
+    """Its last word and its last error, if it has one."""
+    world.run()
+    report(world)
+    assert (look(world).doing, look(world).last_error) == ("writing", None)
+    report(world, an_error("TargetUnavailable", transient=True))
+    assert look(world).last_error == "TargetUnavailable: It broke"
+
+
+# --- await_flushed --------------------------------------------------------------------------------
+
+
+@contextmanager
+def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Flushed]]:
+    """Call `await_flushed` in a thread; go on when it has seen what is checkpointed, and waits."""
+    seen = Faults(matching=layout.FLUSHER)
+    log = Log(FaultyBackend(world.log_backend, seen))
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(await_flushed, Checkpoint(world.checkpoint), log, timeout)
+        deadline = time.monotonic() + SECONDS
+        while not seen.operations:
+            assert not future.done()
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        yield future
+
+
+def waited_for(world: World, meanwhile: Callable[[], object]) -> tuple[int, int]:
+    """Return the epoch and rows that `await_flushed` tells when something happens meanwhile."""
+    with waiting(world) as future:
+        assert not future.done()
+        meanwhile()
+        flushed = future.result(SECONDS)
+    assert flushed.seconds > 0
+    return flushed.epoch, flushed.rows
+
+
+@pytest.mark.parametrize("timeout", [None, 0.0, SECONDS])
+def test_nothing_to_wait_for(world: World, timeout: float | None) -> None:
+    """Nothing is checkpointed, or all of it is flushed: it returns at once, with no rows."""
+    run = world.run()
+    assert (wait(world, timeout).epoch, wait(world, timeout).rows) == (-1, 0)
+    run.publish([("a", 1)])
+    assert (wait(world, timeout).epoch, wait(world, timeout).rows) == (-1, 0)
+    run.write_commit([[("a", 1)]])
+    world.flush()
+    assert (wait(world, timeout).epoch, wait(world, timeout).rows) == (0, 0)
+
+
+def test_rows_are_those_of_the_epochs_waited_for(world: World) -> None:
+    """Not of what was flushed before, and of the attempts that were flushed."""
+    run = world.run()
+    run.batch([("before", 1)])
+    world.flush()
+    run.publish([("dead", n) for n in range(50)])
+    run = world.run()
+    run.batch([("a", 1), ("b", 2)])
+    run.batch()
+    run.batch([("c", 3)], [("d", 4)])
+    assert waited_for(world, world.flush) == (3, 4)
+
+
+def test_only_what_was_checkpointed_when_called_is_waited_for(world: World) -> None:
+    """A query that goes on does not keep the caller for ever."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2), ("c", 3)])
+
+    def later() -> None:
+        run.batch([("later", n) for n in range(9)])
+        flusher = world.flusher()
+        while look(world).flushed < 1:
+            flusher.run_once()
+
+    assert waited_for(world, later) == (1, 3)
+    assert look(world).pending_epochs == 1
+
+
+def test_rows_of_later_epochs_do_not_count(world: World) -> None:
+    """Even when they are flushed by the time that it returns."""
+    run = world.run()
+    run.batch([("a", 1)])
+
+    def later() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("wal_sink.progress._POLL_S", 0.2)
+            run.batch([("later", n) for n in range(9)])
+            world.flush()
+
+    assert waited_for(world, later) == (0, 1)
+
+
+def test_rows_are_complete_when_records_are_forgotten_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a long outage more epochs are waited for than records are kept."""
+    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 3)
+    run = world.run()
+    for epoch in range(6):
+        run.batch([(f"k{epoch}", epoch)])
+    assert waited_for(world, world.flush) == (5, 6)
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.05])
+def test_the_time_is_over(world: World, timeout: float) -> None:
+    """How many epochs wait, up to which one, and the last error."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    with pytest.raises(FlushTimeout, match=r"2 epochs up to 1 of memory:.* not flushed") as caught:
+        wait(world, timeout)
+    assert "last error" not in str(caught.value)
+    assert "nothing is lost" in caught.value.remedy
+    report(world, an_error("TargetUnavailable", transient=True))
+    with pytest.raises(FlushTimeout, match="last error: TargetUnavailable: It broke"):
+        wait(world, timeout)
+
+
+# --- nobody flushes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("age_s", [None, 3_600.0])
+def test_nobody_flushes(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None) -> None:
+    """No word for too long; an old process's last word gives the next one time to start."""
+    monkeypatch.setattr("wal_sink.progress._SILENT_S", 0.1)
+    world.run().batch([("a", 1)])
+    if age_s is not None:
+        report(world, age_s=age_s)
+    started = time.monotonic()
+    with pytest.raises(NoFlusher, match="1 epochs up to 0") as caught:
+        wait(world, None)
+    assert time.monotonic() - started >= 0.1
+    assert "register" in caught.value.remedy
+
+
+def test_a_flusher_that_reports_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a timeout, for as long as it lives."""
+    monkeypatch.setattr("wal_sink.progress._SILENT_S", 0.1)
+    world.run().batch([("a", 1)])
+    report(world, age_s=-SECONDS)  # it goes on reporting
+    with waiting(world, None) as future:
+        time.sleep(0.3)
+        assert not future.done()
+        world.flush()
+        assert future.result(SECONDS).rows == 1
+
+
+def test_a_timeout_is_waited_for_though_nobody_flushes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who gives a time has decided how long to wait; a flusher may start within it."""
+    monkeypatch.setattr("wal_sink.progress._SILENT_S", 0.0)
+    world.run().batch([("a", 1)])
+    assert waited_for(world, lambda: (time.sleep(0.1), world.flush())) == (0, 1)
+
+
+# --- errors of the flusher ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [None, 0.0, SECONDS])
+def test_the_error_that_stopped_the_line_is_raised(world: World, timeout: float | None) -> None:
+    """As its class, with what happened and the remedy."""
+    world.run().batch([("a", 1)])
+    report(world, an_error("MissingManifest"))
+    with pytest.raises(errors.MissingManifest) as caught:
+        wait(world, timeout)
+    assert (caught.value.what, caught.value.remedy) == ("It broke", "Mend it.")
+    assert "Mend it." in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["KeyError", "WalSinkError", "annotations", "__name__", ""])
+def test_an_error_of_no_known_class_is_raised_as_the_base(world: World, kind: str) -> None:
+    """A bug of the flusher, or an error of a later version."""
+    world.run().batch([("a", 1)])
+    report(world, an_error(kind))
+    with pytest.raises(WalSinkError, match="It broke") as caught:
+        wait(world)
+    assert type(caught.value) is WalSinkError
+
+
+def test_a_transient_error_is_not_raised(world: World) -> None:
+    """The flusher goes on trying, so does who waits for it."""
+    world.run().batch([("a", 1)])
+    report(world, an_error("TargetUnavailable", transient=True))
+    assert waited_for(world, world.flush) == (0, 1)
+
+
+def test_an_error_does_not_matter_when_all_is_flushed(world: World) -> None:
+    """What was checkpointed is in the target, whatever stopped the line since."""
+    world.run().batch([("a", 1)])
+    world.flush()
+    report(world, an_error("MissingManifest"))
+    assert wait(world).epoch == 0
+
+
+def test_an_error_that_comes_while_waiting_is_raised(world: World) -> None:
+    """It does not wait for the time to be over."""
+    world.run().batch([("a", 1)])
+    with waiting(world, None) as future:
+        report(world, an_error("LedgerShadowed"))
+        with pytest.raises(errors.LedgerShadowed):
+            future.result(SECONDS)

@@ -1,0 +1,429 @@
+"""What the flusher decides, on values made by hand: one table for each pure function of `protocol`."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal_sink.errors import (
+    CorruptLog,
+    LedgerBehindLog,
+    LedgerShadowed,
+    MissingManifest,
+    WalSinkError,
+    WrongOwner,
+)
+from wal_sink.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.protocol import (
+    Begin,
+    CreateLedger,
+    LookAgain,
+    RecordFlushed,
+    Rest,
+    Resume,
+    Step,
+    Trim,
+    View,
+    after_finish,
+    is_mine,
+    missing_manifest,
+    next_step,
+    plan_window,
+    resting,
+)
+from wal_sink.records import FlushedEpoch, LogIdentity
+from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Window
+
+OWNER = Owner("query", "log", "file:///checkpoint")
+NOW = 1_700_000_000_000_000
+ABSENT = None
+
+
+def begun(epoch: int, rows: int = 1) -> BegunEpoch:
+    return BegunEpoch(
+        epoch=epoch,
+        generation=1,
+        manifest=f"manifests/{epoch}",
+        digest="digest",
+        offsets_digest="offsets",
+        base_us=NOW + epoch,
+        rows=rows,
+        bytes=rows,
+        published_us=NOW,
+    )
+
+
+def window(*epochs: int, nonce: str = "mine") -> Window:
+    return Window(nonce=nonce, begun_us=NOW, epochs=tuple(begun(epoch) for epoch in epochs))
+
+
+def mark(flushed: int, **changes: object) -> Mark:
+    plain = Mark(
+        log_id=OWNER.log_id,
+        checkpoint=OWNER.checkpoint,
+        flushed=flushed,
+        last_us=0,
+        begun=None,
+        last=None,
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def recorded(epoch: int | None) -> FlushedEpoch | None:
+    if epoch is None:
+        return None
+    return FlushedEpoch(
+        epoch=epoch,
+        generation=1,
+        manifest=f"manifests/{epoch}",
+        offsets_digest="offsets",
+        rows=1,
+        bytes=1,
+        base_us=NOW,
+        published_us=NOW,
+        begun_us=NOW,
+        recorded_us=NOW,
+    )
+
+
+def identity(first: int | None) -> LogIdentity | None:
+    if first is None:
+        return None
+    return LogIdentity(log_id=OWNER.log_id, checkpoint=OWNER.checkpoint, first_epoch=first)
+
+
+def step(
+    checkpointed: int,
+    record: int | None,
+    ledger: Mark | None,
+    attempts: list[tuple[int, int]],
+    first: int | None = 0,
+) -> Step:
+    seen = tuple(Attempt(*attempt) for attempt in attempts)
+    return next_step(
+        View(checkpointed, recorded(record), identity(first), ledger, seen),
+        OWNER,
+    )
+
+
+# --- resting --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("checkpointed", "record", "first", "why"),
+    [
+        (-1, ABSENT, ABSENT, "nothing is published"),
+        (7, ABSENT, ABSENT, "nothing is published"),
+        (-1, ABSENT, 0, "nothing is checkpointed"),
+        (2, ABSENT, 3, "nothing is checkpointed"),
+        (0, 0, 0, "is flushed"),
+        (7, 7, 3, "is flushed"),
+    ],
+)
+def test_there_is_nothing_to_flush(
+    checkpointed: int, record: int | None, first: int | None, why: str
+) -> None:
+    """Before the first publish, before the first commit of ours, and when all is flushed."""
+    rest = resting(checkpointed, recorded(record), identity(first))
+    assert rest is not None
+    assert why in rest.why
+    assert not rest.odd
+
+
+@pytest.mark.parametrize(
+    ("checkpointed", "record", "first"), [(0, ABSENT, 0), (3, ABSENT, 3), (8, 7, 0), (99, 7, 0)]
+)
+def test_there_is_something_to_flush(checkpointed: int, record: int | None, first: int) -> None:
+    """Something of ours is checkpointed that no record covers; only then the target is asked."""
+    assert resting(checkpointed, recorded(record), identity(first)) is None
+
+
+@pytest.mark.parametrize(("checkpointed", "first"), [(4, 0), (0, 0), (3, 3), (-1, 0), (2, 3)])
+def test_a_checkpoint_that_was_set_back_is_odd(checkpointed: int, first: int) -> None:
+    """Rule 19: what is flushed is more than what is checkpointed, and an operator should know."""
+    rest = resting(checkpointed, recorded(5), identity(first))
+    assert rest is not None
+    assert rest.odd
+    assert "set back" in rest.why
+
+
+def test_records_without_an_owner_are_refused() -> None:
+    """A log that lost log.json is not taken for a new one."""
+    with pytest.raises(CorruptLog, match=r"log\.json is gone while flushed/ records epoch 5"):
+        resting(9, recorded(5), None)
+
+
+# --- next_step ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("checkpointed", "record", "ledger", "attempts", "expected"),
+    [
+        # the ledger does not know the query yet (rule 13)
+        (0, ABSENT, ABSENT, [(0, 1)], CreateLedger(-1)),
+        # the next epoch, and nothing else (rule 10); of several attempts the highest (rule 11)
+        (0, ABSENT, mark(-1), [(0, 1)], Begin((Attempt(0, 1),))),
+        (9, 4, mark(4), [(5, 1), (6, 1)], Begin((Attempt(5, 1),))),
+        (9, 4, mark(4), [(5, 1), (5, 9), (5, 10), (6, 11)], Begin((Attempt(5, 10),))),
+        # what is begun is finished first, whatever was published since (rules 10 and 14)
+        (9, 4, mark(4, begun=window(5)), [(5, 1), (5, 2)], Resume(window(5))),
+        (9, 4, mark(4, begun=window(5, 6)), [], Resume(window(5, 6))),
+        # the ledger is ahead of the log: a flusher died before it wrote the record (rule 17)
+        (0, ABSENT, mark(0, last=window(0)), [(0, 1)], RecordFlushed(window(0))),
+        (9, 4, mark(5, last=window(5)), [(5, 1), (6, 1)], RecordFlushed(window(5))),
+        (9, 4, mark(7, last=window(5, 6, 7)), [], RecordFlushed(window(5, 6, 7))),
+        (9, 5, mark(7, last=window(5, 6, 7)), [], RecordFlushed(window(5, 6, 7))),
+        # the record comes before what is begun after it
+        (9, 4, mark(5, last=window(5), begun=window(6)), [], RecordFlushed(window(5))),
+        # what is flushed leaves the log before the next epoch begins (rule 18)
+        (9, 4, mark(4), [(4, 1), (5, 1)], Trim(4)),
+        (9, 4, mark(4), [(2, 7), (4, 1), (5, 1)], Trim(2)),
+        (9, 4, mark(4, begun=window(5)), [(4, 1), (5, 1)], Trim(4)),
+        # a checkpointed epoch has no manifest (rule 12)
+        (9, 4, mark(4), [], LookAgain(5)),
+        (9, 4, mark(4), [(6, 1), (7, 1)], LookAgain(5)),
+    ],
+)
+def test_what_comes_next(
+    checkpointed: int,
+    record: int | None,
+    ledger: Mark | None,
+    attempts: list[tuple[int, int]],
+    expected: Step,
+) -> None:
+    """Each step, in the order in which they are looked at."""
+    assert step(checkpointed, record, ledger, attempts) == expected
+
+
+def test_a_sink_that_joins_late_starts_at_its_first_epoch() -> None:
+    """Epochs before the first publish are not ours: neither missing nor flushed by us."""
+    assert step(7, None, None, [(7, 1)], first=7) == CreateLedger(6)
+    assert step(7, None, mark(6), [(7, 1)], first=7) == Begin((Attempt(7, 1),))
+
+
+@pytest.mark.parametrize("checkpointed", [4, 3, -1])
+def test_what_is_flushed_is_trimmed_also_while_resting(checkpointed: int) -> None:
+    """The target is not asked for it: no ledger was read."""
+    assert step(checkpointed, 4, None, [(3, 1), (4, 2)]) == Trim(3)
+    assert isinstance(step(checkpointed, 4, None, []), Rest)
+
+
+def test_what_is_not_checkpointed_is_left_alone() -> None:
+    """A published epoch without `commits/N` is neither begun nor trimmed (rule 8)."""
+    assert isinstance(step(4, 4, None, [(5, 1)]), Rest)
+    assert isinstance(step(-1, None, None, [(0, 1)]), Rest)
+
+
+@pytest.mark.parametrize(
+    ("record", "ledger", "error", "match"),
+    [
+        (4, ABSENT, LedgerBehindLog, "no row for query query, .* epoch 4 is flushed"),
+        (4, mark(3), LedgerBehindLog, "epoch 3 is flushed, the log says 4"),
+        (ABSENT, mark(-2), LedgerBehindLog, "epoch -2 is flushed, the log says -1"),
+        (4, mark(4, log_id="other"), WrongOwner, "belongs to log other"),
+        (4, mark(4, checkpoint="file:///copy"), WrongOwner, "of checkpoint file:///copy"),
+        # whose row it is comes before what it says
+        (4, mark(3, log_id="other"), WrongOwner, "belongs to log other"),
+        # a gap between the records and the ledger's last window
+        (4, mark(6), CorruptLog, "epoch 6 is flushed, the log records only 4"),
+        (4, mark(6, last=window(6)), CorruptLog, "do not join"),
+        (4, mark(6, last=window(5)), CorruptLog, "epoch 6 is flushed, the log records only 4"),
+        (ABSENT, mark(1, last=window(1)), CorruptLog, "records only -1"),
+    ],
+)
+def test_what_stops_the_line(
+    record: int | None, ledger: Mark | None, error: type[WalSinkError], match: str
+) -> None:
+    """Ledger and log contradict each other: nothing is guessed, and the remedy is said."""
+    with pytest.raises(error, match=match) as caught:
+        step(9, record, ledger, [(5, 1)])
+    assert caught.value.remedy
+
+
+# --- plan_window ----------------------------------------------------------------------------------
+
+
+def manifest(epoch: int, rows: int, published_us: int) -> tuple[Manifest, str, str]:
+    """Return a manifest, its path and its digest; the rows are in two segments if that is possible."""
+    parts = [rows - rows // 2, rows // 2] if rows > 1 else [rows] * rows
+    segments = tuple(SegmentRef(path="s", rows=n, bytes=10 * n, digest="d") for n in parts)
+    made = Manifest(
+        epoch=epoch,
+        generation=3,
+        query_id="query",
+        run_id="run",
+        nonce="n",
+        plan="plan",
+        segments=segments,
+        offsets="v1",
+        offsets_digest=f"offsets {epoch}",
+        published_us=published_us,
+    )
+    return made, f"manifests/{epoch}", f"digest {epoch}"
+
+
+@pytest.mark.parametrize(
+    ("published", "now", "last", "base"),
+    [
+        (100, 200, 0, 100),  # when the rows were computed
+        (300, 200, 0, 200),  # never in the flusher's future
+        (100, 200, 99, 100),
+        (100, 200, 100, 101),  # above what was used before
+        (100, 200, 500, 501),  # even if that is the future
+        (300, 200, 199, 200),
+        (300, 200, 200, 201),
+    ],
+)
+def test_the_base_of_an_epoch(published: int, now: int, last: int, base: int) -> None:
+    """Rule 14: max(min(published, now), last + 1)."""
+    planned = plan_window([manifest(5, 10, published)], mark(4, last_us=last), now, "nonce")
+    assert [epoch.base_us for epoch in planned.epochs] == [base]
+
+
+def test_a_window_says_all_that_is_decided() -> None:
+    """Attempt, file, digests and sizes of each epoch; chained timestamps; empty ones use up one."""
+    planned = plan_window(
+        [manifest(5, 10, 100), manifest(6, 0, 100), manifest(7, 3, 100), manifest(8, 1, 150)],
+        mark(4, last_us=99),
+        200,
+        "nonce",
+    )
+    assert (planned.nonce, planned.begun_us) == ("nonce", 200)
+    assert (planned.first, planned.last, planned.last_us) == (5, 8, 150)
+    assert [(e.epoch, e.base_us, e.rows, e.last_us) for e in planned.epochs] == [
+        (5, 100, 10, 109),
+        (6, 110, 0, 110),
+        (7, 111, 3, 113),
+        (8, 150, 1, 150),
+    ]
+    assert planned.epochs[0] == BegunEpoch(
+        epoch=5,
+        generation=3,
+        manifest="manifests/5",
+        digest="digest 5",
+        offsets_digest="offsets 5",
+        base_us=100,
+        rows=10,
+        bytes=100,
+        published_us=100,
+    )
+
+
+TIMES = st.integers(min_value=0, max_value=2**53)
+EPOCHS = st.lists(st.tuples(st.integers(0, 10**9), TIMES), min_size=1, max_size=4)
+
+
+@given(windows=st.lists(st.tuples(EPOCHS, TIMES), min_size=1, max_size=6), last=TIMES)
+def test_timestamps_grow_over_epochs(
+    windows: list[tuple[list[tuple[int, int]], int]], last: int
+) -> None:
+    """Whatever the clocks say: every row of an epoch is above every row of all epochs before."""
+    used, epoch = last, 0
+    for contents, now in windows:
+        manifests = []
+        for rows, published in contents:
+            manifests.append(manifest(epoch, rows, published))
+            epoch += 1
+        planned = plan_window(manifests, mark(epoch, last_us=used), now, "nonce")
+        for planned_epoch, (rows, published) in zip(planned.epochs, contents, strict=True):
+            assert planned_epoch.base_us == max(min(published, now), used + 1)
+            assert planned_epoch.last_us >= planned_epoch.base_us + rows - 1
+            used = planned_epoch.last_us
+        assert planned.last_us == used
+
+
+# --- is_mine, after_finish, missing_manifest ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "read_back", "mine"),
+    [
+        (Outcome.APPLIED, ABSENT, True),
+        (Outcome.APPLIED, mark(4, begun=window(5, nonce="theirs")), True),
+        *[
+            (outcome, ledger, mine)
+            for outcome in (Outcome.REFUSED, Outcome.UNKNOWN)
+            for ledger, mine in [
+                (ABSENT, False),
+                (mark(4), False),
+                (mark(4, begun=window(5)), True),
+                (mark(4, begun=window(5, nonce="theirs")), False),
+                (mark(4, begun=window(5, 6)), False),
+                (mark(5, last=window(5)), False),
+            ]
+        ],
+    ],
+)
+def test_whose_begin_it_was(outcome: Outcome, read_back: Mark | None, *, mine: bool) -> None:
+    """An answer that is lost, or lies after a retry, is settled by what the ledger shows."""
+    assert is_mine(outcome, window(5), read_back) is mine
+
+
+EVERY_OUTCOME = list(Outcome)
+
+
+@pytest.mark.parametrize("outcome", EVERY_OUTCOME)
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        mark(6, last=window(5, 6)),
+        mark(6, last=window(5, 6), begun=window(7)),
+        mark(9, last=window(9)),
+        mark(6, last=window(5, 6, nonce="theirs")),
+    ],
+)
+def test_finished_by_whomever(outcome: Outcome, ledger: Mark) -> None:
+    """The mark has reached the window's last epoch: whatever the answer was, it is done."""
+    assert after_finish(outcome, window(5, 6), ledger) == "finished"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.UNKNOWN])
+def test_not_finished_yet(outcome: Outcome) -> None:
+    """Still begun, and nobody said that it is not: try again."""
+    assert after_finish(outcome, window(5, 6), mark(4, begun=window(5, 6))) == "again"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ledger"),
+    [
+        (Outcome.APPLIED, mark(4, begun=window(5, 6))),
+        *[
+            (outcome, ledger)
+            for outcome in EVERY_OUTCOME
+            for ledger in (
+                mark(4),
+                mark(5, last=window(5)),
+                mark(4, begun=window(5, 6, nonce="theirs")),
+                mark(4, begun=window(5)),
+            )
+        ],
+    ],
+)
+def test_a_shadowed_ledger(outcome: Outcome, ledger: Mark) -> None:
+    """Rule 16: an update of `finish` or of `begin` was acknowledged and does not show."""
+    with pytest.raises(LedgerShadowed, match=r"epoch 6 .* epoch [45]") as caught:
+        after_finish(outcome, window(5, 6), ledger)
+    assert "WRITETIME" in caught.value.remedy
+
+
+@pytest.mark.parametrize("outcome", EVERY_OUTCOME)
+def test_the_ledger_row_vanished(outcome: Outcome) -> None:
+    """Somebody deleted it: it is not made anew."""
+    with pytest.raises(LedgerBehindLog, match="vanished while epoch 6"):
+        after_finish(outcome, window(5, 6), None)
+
+
+@pytest.mark.parametrize("flushed", [5, 6, 99])
+def test_a_manifest_that_was_trimmed_meanwhile_is_no_error(flushed: int) -> None:
+    """Another flusher was faster, says the ledger, read again."""
+    missing_manifest(5, mark(flushed))
+
+
+@pytest.mark.parametrize("ledger", [ABSENT, mark(4), mark(4, begun=window(5))])
+def test_a_manifest_that_is_needed_is_missed(ledger: Mark | None) -> None:
+    """Rule 12: the epoch is never taken for an empty one."""
+    with pytest.raises(MissingManifest, match="Epoch 5") as caught:
+        missing_manifest(5, ledger)
+    assert "manifests/" in caught.value.remedy
