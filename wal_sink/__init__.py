@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
-    from wal_sink.handle import Sink, await_flushed, register, status
+    from wal_sink.ask import await_flushed, status
+    from wal_sink.handle import Sink, register
     from wal_sink.progress import Flushed, Status
 
 __version__ = "0.1.0"
@@ -25,9 +26,9 @@ _LAZY = {
     "Flushed": "wal_sink.progress",
     "Sink": "wal_sink.handle",
     "Status": "wal_sink.progress",
-    "await_flushed": "wal_sink.handle",
+    "await_flushed": "wal_sink.ask",
     "register": "wal_sink.handle",
-    "status": "wal_sink.handle",
+    "status": "wal_sink.ask",
 }
 
 

@@ -15,7 +15,6 @@ from state_backends import StateBackendError
 from wal_sink import layout
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import (
-    CorruptLog,
     LogUnavailable,
     MissingSegment,
     TargetRefused,
@@ -24,7 +23,7 @@ from wal_sink.errors import (
     WrongOwner,
 )
 from wal_sink.log import Log
-from wal_sink.manifest import Attempt, Manifest
+from wal_sink.manifest import Attempt
 from wal_sink.protocol import (
     Begin,
     CreateLedger,
@@ -43,15 +42,13 @@ from wal_sink.protocol import (
     resting,
 )
 from wal_sink.records import FlushedEpoch
-from wal_sink.segment import read_segment
+from wal_sink.slices import GoneError, slices
 from wal_sink.targets.base import (
     BegunEpoch,
     Mark,
     Outcome,
     Owner,
-    Plan,
     Session,
-    Slice,
     Target,
     Window,
 )
@@ -63,10 +60,6 @@ _LEDGER_LOOK_US = 1_000_000
 """How old the last look at the ledger may be before the next slice (rule 15)."""
 
 _FINISH_TRIES = 5
-
-
-class _GoneError(Exception):
-    """A file of a begun epoch is not there; the ledger tells whether it is still needed."""
 
 
 class Flusher:
@@ -213,18 +206,15 @@ class Flusher:
 
     def _write(self, begun: BegunEpoch, window: Window) -> bool:
         """Write an epoch's rows; False when another flusher has finished the window meanwhile."""
-        sent = 0
+        self._say("writing", begun.epoch)
         try:
-            manifest = self._begun_manifest(begun)
-            self._say("writing", begun.epoch)
-            for rows in self._slices(manifest, begun):
+            for plan, rows in slices(self._log, begun):
                 if self._overtaken(window):
                     return False
                 with self._target_errors():
-                    self._connected().write(self._plan(manifest), rows)
-                sent += rows.batch.num_rows
+                    self._connected().write(plan, rows)
                 self._say("writing", begun.epoch)
-        except _GoneError as gone:
+        except GoneError as gone:
             mark = self._read_ledger()
             if mark is not None and mark.flushed >= window.last:  # rule 20
                 return False
@@ -233,45 +223,7 @@ class Flusher:
                 "Restore the file from a copy of the log. The epoch is begun: nothing else can take"
                 " its place.",
             ) from gone
-        if sent != begun.rows:
-            raise CorruptLog(
-                f"The segments of epoch {begun.epoch} hold {sent} rows, its manifest says {begun.rows}",
-                "Restore the log from a copy.",
-            )
         return True
-
-    def _slices(self, manifest: Manifest, begun: BegunEpoch) -> Iterator[Slice]:
-        """Rows in their order, each with its place in the epoch's timestamps (rule 15)."""
-        first_us = begun.base_us
-        for segment in manifest.segments:
-            try:
-                for batch in read_segment(self._log.backend, segment):
-                    yield Slice(begun.epoch, batch, first_us)
-                    first_us += batch.num_rows
-            except FileNotFoundError as error:
-                raise _GoneError(segment.path) from error
-
-    def _begun_manifest(self, begun: BegunEpoch) -> Manifest:
-        """Read the manifest that was begun, and see that it is that one to the byte."""
-        found = self._log.manifest(Attempt(begun.epoch, begun.generation))
-        if found is None:
-            raise _GoneError(begun.manifest)
-        manifest, digest = found
-        if digest != begun.digest:
-            raise CorruptLog(
-                f"{self._log.url}/{begun.manifest} has changed since the ledger began its epoch",
-                "Restore the file from a copy; manifests are never edited.",
-            )
-        return manifest
-
-    def _plan(self, manifest: Manifest) -> Plan:
-        plan = self._log.plan(manifest.plan)
-        if plan is None:
-            raise CorruptLog(
-                f"Epoch {manifest.epoch} was checked against the plan {manifest.plan}, which is gone",
-                f"Restore {self._log.url}/{layout.plan(manifest.plan)} from a copy of the log.",
-            )
-        return plan
 
     def _overtaken(self, window: Window) -> bool:
         """Rule 15: whether the window is finished already; asked between slices, not more than needed."""

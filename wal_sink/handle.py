@@ -20,7 +20,6 @@ from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import NotDrained, OptionError, UnsupportedSpark, WalSinkError
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
-from wal_sink.location import Location, locate
 from wal_sink.log import Log
 from wal_sink.progress import Flushed, Status
 from wal_sink.spark import FORMAT, WalSinkDataSource
@@ -65,30 +64,11 @@ def register(spark: SparkSession, *, drain_timeout: float = 60) -> Sink:
         return sink
 
 
-def await_flushed(
-    query_or_checkpoint: StreamingQuery | str,
-    timeout: float | None = None,
-    *,
-    wal: str | None = None,
-) -> Flushed:
-    """Wait until every epoch that is checkpointed now is in the target and marked.
-
-    Never connects to the target: it waits for whoever flushes, in this process or another.
-
-    :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
-    :param timeout: seconds; None waits for as long as a flusher is alive.
-    :param wal: the query's `wal.location`, where a checkpoint is given and the option was set.
-    :raises FlushTimeout: the time is over.
-    :raises NoFlusher: nobody flushes.
-    :raises WalSinkError: the error with which the flusher stopped the line.
-    """
-    checkpoint, log = _find(query_or_checkpoint, wal)
-    return progress.await_flushed(checkpoint, log, timeout)
-
-
-def status(query_or_checkpoint: StreamingQuery | str, *, wal: str | None = None) -> Status:
-    """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
-    return progress.status(*_find(query_or_checkpoint, wal))
+def location_of(query_id: str) -> tuple[Checkpoint, Log] | None:
+    """Return where a query keeps its things, if a handle of this process has seen it."""
+    with _sinks_lock:
+        sinks = list(_sinks.values())
+    return next((found for sink in sinks if (found := sink.location_of(query_id))), None)
 
 
 class _Query(NamedTuple):
@@ -113,12 +93,12 @@ class Sink:
         spark.streams.addListener(self._listener)
 
     def await_flushed(self, query: StreamingQuery, timeout: float | None = None) -> Flushed:
-        """Wait until every epoch of `query` that is checkpointed now is flushed; see `await_flushed`."""
-        return await_flushed(query, timeout)
+        """Wait until every epoch of `query` that is checkpointed now is flushed; see `ask`."""
+        return progress.await_flushed(*self._known(query), timeout)
 
     def status(self, query: StreamingQuery) -> Status:
-        """Read how far the flush of `query` is; see `status`."""
-        return status(query)
+        """Read how far the flush of `query` is; see `ask`."""
+        return progress.status(*self._known(query))
 
     def close(self) -> None:
         """Wait until everything checkpointed is flushed, then end flushing in this session.
@@ -207,6 +187,15 @@ class Sink:
             query = self._queries.get(query_id)
         return (query.checkpoint, query.log) if query is not None else None
 
+    def _known(self, query: StreamingQuery) -> tuple[Checkpoint, Log]:
+        found = self.location_of(str(query.id))
+        if found is None:
+            raise OptionError(
+                f"Query {query.id} does not write to format {FORMAT} in this session.",
+                "Pass a query that was started under this handle.",
+            )
+        return found
+
     def _drain(self, queries: dict[str, _Query]) -> list[str]:
         """Wait for every query; return a line for each that failed."""
         for query in queries.values():
@@ -263,38 +252,6 @@ def _flush_loop(query_id: str, log: Log, configuration: Configuration) -> FlushL
         say=reporter.say,
     )
     return FlushLoop(flusher, reporter, query_id)
-
-
-def _find(query_or_checkpoint: StreamingQuery | str, wal: str | None) -> tuple[Checkpoint, Log]:
-    """Find checkpoint and log of a query."""
-    if isinstance(query_or_checkpoint, str):
-        location = locate(query_or_checkpoint, wal)
-        checkpoint = location.open_checkpoint()
-        return checkpoint, _existing_log(location, checkpoint.query_id())
-    query_id = str(query_or_checkpoint.id)
-    with _sinks_lock:
-        sinks = list(_sinks.values())
-    for sink in sinks:
-        if (found := sink.location_of(query_id)) is not None:
-            return found
-    started = spark_internals.started_query(query_or_checkpoint, FORMAT)
-    if started is None:
-        raise OptionError(
-            f"Query {query_id} does not write to format {FORMAT}.",
-            "Pass a query of this sink, or the location of its checkpoint.",
-        )
-    configuration = configure({**started.options, "checkpointLocation": started.checkpoint})
-    return configuration.location.open_checkpoint(), configuration.location.open_log(query_id)
-
-
-def _existing_log(location: Location, query_id: str) -> Log:
-    log = location.open_log(query_id)
-    if not log.backend.list():
-        raise OptionError(
-            f"There is no log of query {query_id} at {log.url}.",
-            "If the query sets wal.location, pass the same location as wal=….",
-        )
-    return log
 
 
 def _warn_of_other_python(spark: SparkSession) -> None:

@@ -15,6 +15,7 @@ from wal_sink.checkpoint import Checkpoint
 from wal_sink.manifest import Attempt
 from wal_sink.protocol import Begin, CreateLedger, RecordFlushed, Rest, Resume, Trim
 from wal_sink.records import Claim
+from wal_sink.slices import slices
 from wal_sink.targets.base import Mark, Owner, Plan, Slice
 from wal_sink.testing.cell_store import CellSession
 from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
@@ -430,15 +431,13 @@ def test_rule_15_a_late_flusher_cannot_overwrite_a_newer_epoch(world: World) -> 
     with pytest.raises(errors.TargetUnavailable):
         stale.run_once()
     window = world.store.ledger[world.query_id].begun
-    manifest = world.log.manifest(Attempt(0, 1))
     assert window is not None
-    assert manifest is not None
-    held = list(stale._slices(manifest[0], window.epochs[0]))
+    held = list(slices(world.log, window.epochs[0]))
     run.batch([("k", 2)])
     world.flush()
     with world.store.connect(Owner(world.query_id, "", "")) as session:
-        for rows in held:
-            session.write(run.plan, rows)
+        for plan, rows in held:
+            session.write(plan, rows)
     assert world.table() == {"k": 2}
 
 
