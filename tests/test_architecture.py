@@ -18,7 +18,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("wal_sink", "state_backends")
 LINES = 320
 
-SPARK = {"wal_sink.spark", "wal_sink.spark_internals", "wal_sink.wakeup", "wal_sink.handle"}
+SPARK = {
+    "wal_sink.spark",
+    "wal_sink.spark_internals",
+    "wal_sink.wakeup",
+    "wal_sink.ask",
+    "wal_sink.handle",
+}
 PURE = {f"wal_sink.{name}" for name in ("protocol", "manifest", "record", "records", "layout")}
 IMPURE = {
     *("asyncio", "datetime", "fsspec", "io", "os", "pathlib", "random", "secrets", "shutil"),

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -64,6 +65,7 @@ def test_the_quick_start_runs_from_the_installed_wheel(wheel: Path, tmp_path: Pa
         assert rows(node.start()) == FLIGHTS
     finally:
         node.close()
+    shutil.rmtree(venv)  # pytest keeps the folders of three runs, and this one is large
 
 
 def rows(node: EmbeddedCassandra) -> int:

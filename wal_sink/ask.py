@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from state_backends import open_backend
 from wal_sink import progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError
-from wal_sink.handle import location_of
+from wal_sink.handle import sink_of
 from wal_sink.location import Location, locate
 from wal_sink.log import Log
 from wal_sink.progress import Flushed, Status
@@ -27,11 +28,15 @@ def await_flushed(
 
     :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
     :param timeout: seconds; None waits for as long as a flusher is alive.
-    :param wal: the query's `wal.location`, where a checkpoint is given and the option was set.
+    :param wal: the query's `wal.location`; needed only where the checkpoint does not name its log.
     :raises FlushTimeout: the time is over.
     :raises NoFlusher: nobody flushes.
     :raises WalSinkError: the error with which the flusher stopped the line.
     """
+    if not isinstance(query_or_checkpoint, str):
+        sink = sink_of(str(query_or_checkpoint.id))
+        if sink is not None:
+            return sink.await_flushed(query_or_checkpoint, timeout)
     checkpoint, log = _find(query_or_checkpoint, wal)
     return progress.await_flushed(checkpoint, log, timeout)
 
@@ -46,25 +51,26 @@ def _find(query_or_checkpoint: StreamingQuery | str, wal: str | None) -> tuple[C
     if isinstance(query_or_checkpoint, str):
         location = locate(query_or_checkpoint, wal)
         checkpoint = location.open_checkpoint()
-        return checkpoint, _existing_log(location, checkpoint.query_id())
-    query_id = str(query_or_checkpoint.id)
-    if (found := location_of(query_id)) is not None:
-        return found
+        return checkpoint, _existing_log(location, checkpoint, given=wal is not None)
     started = spark_internals.started_query(query_or_checkpoint, FORMAT)
     if started is None:
         raise OptionError(
-            f"Query {query_id} does not write to format {FORMAT}.",
+            f"Query {query_or_checkpoint.id} does not write to format {FORMAT}.",
             "Pass a query of this sink, or the location of its checkpoint.",
         )
-    configuration = configure({**started.options, "checkpointLocation": started.checkpoint})
-    return configuration.location.open_checkpoint(), configuration.location.open_log(query_id)
+    location = configure(started.options, started.folder).location
+    return location.open_checkpoint(), location.open_log(started.query_id)
 
 
-def _existing_log(location: Location, query_id: str) -> Log:
-    log = location.open_log(query_id)
+def _existing_log(location: Location, checkpoint: Checkpoint, *, given: bool) -> Log:
+    """Open the log that is given, or the one that the checkpoint names, or the default one."""
+    noted = checkpoint.log_url()
+    if noted is not None and not given:
+        return Log(open_backend(noted))
+    log = location.open_log(checkpoint.query_id())
     if not log.backend.list():
         raise OptionError(
-            f"There is no log of query {query_id} at {log.url}.",
+            f"There is no log of query {checkpoint.query_id()} at {log.url}.",
             "If the query sets wal.location, pass the same location as wal=….",
         )
     return log

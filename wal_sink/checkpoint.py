@@ -1,7 +1,11 @@
-"""Spark's checkpoint of a query, read only. It alone says what is checkpointed (rule 8)."""
+"""Spark's checkpoint of a query. It alone says what is checkpointed (rule 8).
+
+Read only, but for one small file of our own beside Spark's: where the query's log is.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import NamedTuple
@@ -9,6 +13,7 @@ from typing import NamedTuple
 from state_backends import StateBackend
 from wal_sink.errors import CheckpointNotVisible, UnknownOffsetsFormat
 from wal_sink.record import digest
+from wal_sink.records import LogUrl
 
 
 class Offsets(NamedTuple):
@@ -25,6 +30,9 @@ class Checkpoint:
 
     :param backend: a state backend whose root is that folder.
     """
+
+    LOG_URL = "wal_sink/location.json"
+    """Our own file in it; Spark leaves folders that it does not know alone."""
 
     def __init__(self, backend: StateBackend) -> None:
         self._backend = backend
@@ -46,6 +54,20 @@ class Checkpoint:
                 f"No query id can be read from {self.url}/metadata ({type(error).__name__})",
                 "Give checkpointLocation as a location that the driver and this process share.",
             ) from error
+
+    def log_url(self) -> str | None:
+        """Read where the query's log is; None before the first publish."""
+        try:
+            data = self._backend.read(self.LOG_URL)
+        except FileNotFoundError:
+            return None
+        return LogUrl.from_json(data, f"{self.url}/{self.LOG_URL}").log
+
+    def create_log_url(self, url: str) -> None:
+        """Note where the query's log is, unless that is noted."""
+        if self.log_url() is None:
+            with contextlib.suppress(FileExistsError):  # another run was faster; the caller reads
+                self._backend.create(self.LOG_URL, LogUrl(log=url).to_json())
 
     def last_commit(self) -> int:
         """Return the highest checkpointed epoch, -1 for none.

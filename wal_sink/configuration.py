@@ -25,9 +25,10 @@ class Configuration(NamedTuple):
         return {**public(self.sink), **public(self.target_options)}
 
 
-def configure(raw: Mapping[str, str]) -> Configuration:
+def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuration:
     """Parse options as Spark passes them: strings under case-insensitive names.
 
+    :param folder: against which a relative `wal.location` counts; None for the current one.
     :raises OptionError: an option is missing, unknown, or does not fit.
     """
     given = {key.lower(): value for key, value in raw.items()}
@@ -36,5 +37,8 @@ def configure(raw: Mapping[str, str]) -> Configuration:
     sink = parse(raw, SinkOptions)
     target_options = parse(raw, kind.options_type)
     return Configuration(
-        sink, target_options, kind(target_options), locate(sink.checkpoint, sink.wal_location)
+        sink,
+        target_options,
+        kind(target_options),
+        locate(sink.checkpoint, sink.wal_location, folder),
     )

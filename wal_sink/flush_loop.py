@@ -127,6 +127,7 @@ class FlushLoop(threading.Thread):
     def stop(self) -> None:
         """End after the step under way."""
         self._stopping.set()
+        self._flusher.interrupt()
         self._hurried.set()
         self._woken.set()
 
@@ -143,7 +144,7 @@ class FlushLoop(threading.Thread):
         except tenacity.RetryError:
             return  # told to stop while failing; the error is reported
         finally:
-            self._flusher.close()
+            self._disconnect()
 
     def _flush_until_rest(self) -> None:
         while not self._stopping.is_set():
@@ -157,8 +158,7 @@ class FlushLoop(threading.Thread):
         assert error is not None
         self._reporter.failed(error)
         known = isinstance(error, WalSinkError)
-        if not getattr(error, "transient", False):
-            self._flusher.close()  # connect, and compare the plan with the table, anew
+        self._disconnect()  # the next try connects, and compares the plan with the table, anew
         logger.warning(
             "the flush of %s failed (try %d): %s",
             self.name,
@@ -166,6 +166,12 @@ class FlushLoop(threading.Thread):
             error,
             exc_info=None if known else error,
         )
+
+    def _disconnect(self) -> None:
+        try:
+            self._flusher.close()
+        except Exception:
+            logger.warning("%s could not disconnect in order", self.name, exc_info=True)
 
     def _sleep(self, seconds: float) -> None:
         self._hurried.wait(seconds)

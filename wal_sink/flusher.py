@@ -24,6 +24,7 @@ from wal_sink.errors import (
 )
 from wal_sink.log import Log
 from wal_sink.manifest import Attempt
+from wal_sink.ownership import owned
 from wal_sink.protocol import (
     Begin,
     CreateLedger,
@@ -33,6 +34,7 @@ from wal_sink.protocol import (
     Resume,
     Step,
     Trim,
+    Unjoined,
     View,
     after_finish,
     is_mine,
@@ -40,6 +42,7 @@ from wal_sink.protocol import (
     next_step,
     plan_window,
     resting,
+    unjoined,
 )
 from wal_sink.records import FlushedEpoch
 from wal_sink.slices import GoneError, slices
@@ -60,6 +63,8 @@ _LEDGER_LOOK_US = 1_000_000
 """How old the last look at the ledger may be before the next slice (rule 15)."""
 
 _FINISH_TRIES = 5
+
+_ANSWERS = "See that the target answers conditional updates; the flush goes on by itself."
 
 
 class Flusher:
@@ -89,6 +94,8 @@ class Flusher:
         self._owner = Owner(query_id, "", checkpoint.url)
         self._looked_us = 0
         self._swept = False
+        self._started = False
+        self._interrupted = False
 
     def run_once(self) -> Step:
         """Look, decide, do one step; return it. A `Rest` means that there is nothing to do now.
@@ -96,10 +103,10 @@ class Flusher:
         :raises WalSinkError: the line stops here; calling again takes up the same step.
         """
         try:
+            view = self._look()
             if not self._swept:
                 sweep(self._log)
                 self._swept = True
-            view = self._look()
             step = next_step(view, self._owner)
             self._do(step, view)
         except (OSError, StateBackendError) as error:
@@ -108,6 +115,10 @@ class Flusher:
                 f"See to {self._log.url} and {self._checkpoint.url}; the flush goes on by itself.",
             ) from error
         return step
+
+    def interrupt(self) -> None:
+        """Stop before the next slice; called from another thread. What is begun stays begun."""
+        self._interrupted = True
 
     def close(self) -> None:
         """Release the connection to the target. The flusher can go on; it connects again."""
@@ -127,19 +138,15 @@ class Flusher:
                 f" old one left in {self._log.url} can be deleted.",
             )
         recorded = self._log.newest_flushed()
-        identity = self._log.identity()
-        mark = None
+        identity = owned(self._log, self._checkpoint)
+        mark, asked = None, False
         if identity is not None:
-            if identity.checkpoint != self._checkpoint.url:
-                raise WrongOwner(
-                    f"{self._log.url} belongs to the checkpoint {identity.checkpoint}, not to"
-                    f" {self._checkpoint.url}",
-                    "A copied checkpoint must not flush: start the copy with a new checkpoint.",
-                )
             self._owner = Owner(self._query_id, identity.log_id, identity.checkpoint)
-        if resting(checkpointed, recorded, identity) is None:
-            mark = self._read_ledger()
-        return View(checkpointed, recorded, identity, mark, self._log.attempts())
+            # At start-up the ledger is read in any case: it may be ahead of the records (rule 17).
+            asked = not self._started or not resting(checkpointed, recorded, identity)
+            mark = self._read_ledger() if asked else None
+            self._started = True
+        return View(checkpointed, recorded, identity, asked, mark, self._log.attempts())
 
     def _read_ledger(self) -> Mark | None:
         with self._target_errors():
@@ -162,8 +169,7 @@ class Flusher:
                 if odd:
                     logger.warning("%s: %s", self._checkpoint.url, why)
             case CreateLedger(flushed):
-                with self._target_errors():
-                    self._connected().create(flushed)
+                self._create_ledger(flushed)
             case RecordFlushed(window):
                 self._record(window)
             case Trim(epoch):
@@ -177,6 +183,14 @@ class Flusher:
                 self._begin(attempts, view.mark)
             case LookAgain(epoch):
                 missing_manifest(epoch, self._read_ledger())
+            case Unjoined(window):
+                unjoined(window, self._log.newest_flushed())
+
+    def _create_ledger(self, flushed: int) -> None:
+        with self._target_errors():
+            self._connected().create(flushed)
+        if self._read_ledger() is None:
+            raise TargetUnavailable("The ledger row could not be created", _ANSWERS)
 
     def _begin(self, attempts: tuple[Attempt, ...], mark: Mark) -> None:
         """Begin at `mark`; should the ledger have moved on since, the conditional update refuses."""
@@ -194,6 +208,8 @@ class Flusher:
         read_back = None if outcome is Outcome.APPLIED else self._read_ledger()
         if is_mine(outcome, window, read_back):
             self._flush(window)
+        elif read_back == mark:
+            raise TargetUnavailable(f"Epoch {window.first} could not be begun", _ANSWERS)
 
     def _flush(self, window: Window) -> None:
         """Write what is begun, finish, record, trim. Every line may be the last: `Resume` follows."""
@@ -205,11 +221,11 @@ class Flusher:
             trim(self._log, epoch.epoch)
 
     def _write(self, begun: BegunEpoch, window: Window) -> bool:
-        """Write an epoch's rows; False when another flusher has finished the window meanwhile."""
+        """Write an epoch's rows; False when that is interrupted, or was finished by another flusher."""
         self._say("writing", begun.epoch)
         try:
             for plan, rows in slices(self._log, begun):
-                if self._overtaken(window):
+                if self._interrupted or self._overtaken(window):
                     return False
                 with self._target_errors():
                     self._connected().write(plan, rows)
@@ -240,7 +256,7 @@ class Flusher:
                 outcome = self._connected().finish(window)
             if after_finish(outcome, window, self._read_ledger()) == "finished":
                 return
-        raise TargetUnavailable(f"The ledger did not accept the end of epoch {window.last}")
+        raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
 
     def _record(self, window: Window) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""

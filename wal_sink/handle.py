@@ -10,6 +10,7 @@ import time
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -21,6 +22,7 @@ from wal_sink.errors import NotDrained, OptionError, UnsupportedSpark, WalSinkEr
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
 from wal_sink.log import Log
+from wal_sink.ownership import owned
 from wal_sink.progress import Flushed, Status
 from wal_sink.spark import FORMAT, WalSinkDataSource
 from wal_sink.ticket import take_ticket
@@ -56,6 +58,8 @@ def register(spark: SparkSession, *, drain_timeout: float = 60) -> Sink:
         sink = _sinks.get(key)
         if sink is None:
             sink = _sinks[key] = Sink(spark, drain_timeout)
+            for query in spark_internals.running_queries(spark):
+                sink.adopt(query)
         elif sink.drain_timeout != drain_timeout:
             raise OptionError(
                 f"This session is registered with drain_timeout={sink.drain_timeout}.",
@@ -64,11 +68,10 @@ def register(spark: SparkSession, *, drain_timeout: float = 60) -> Sink:
         return sink
 
 
-def location_of(query_id: str) -> tuple[Checkpoint, Log] | None:
-    """Return where a query keeps its things, if a handle of this process has seen it."""
+def sink_of(query_id: str) -> Sink | None:
+    """Return the handle of this process that has seen a query."""
     with _sinks_lock:
-        sinks = list(_sinks.values())
-    return next((found for sink in sinks if (found := sink.location_of(query_id))), None)
+        return next((sink for sink in _sinks.values() if sink.knows(query_id)), None)
 
 
 class _Query(NamedTuple):
@@ -94,11 +97,14 @@ class Sink:
 
     def await_flushed(self, query: StreamingQuery, timeout: float | None = None) -> Flushed:
         """Wait until every epoch of `query` that is checkpointed now is flushed; see `ask`."""
-        return progress.await_flushed(*self._known(query), timeout)
+        known = self._known(query)
+        known.loop.hurry()  # an error that was repaired since is found to be over
+        return progress.await_flushed(known.checkpoint, known.log, timeout)
 
     def status(self, query: StreamingQuery) -> Status:
         """Read how far the flush of `query` is; see `ask`."""
-        return progress.status(*self._known(query))
+        known = self._known(query)
+        return progress.status(known.checkpoint, known.log)
 
     def close(self) -> None:
         """Wait until everything checkpointed is flushed, then end flushing in this session.
@@ -148,22 +154,36 @@ class Sink:
     def started(self, query_id: str, run_id: str) -> None:
         """Take the ticket and start flushing; on Spark's thread, inside `start()`."""
         query = self._spark.streams.get(query_id)
-        found = spark_internals.started_query(query, FORMAT) if query is not None else None
+        if query is not None and (log := self._flush(query, run_id)) is not None:
+            take_ticket(log, run_id)  # last: a ticket that nobody flushes for would fill the log
+
+    def adopt(self, query: StreamingQuery) -> None:
+        """Flush a query that runs already; it has the ticket of an earlier handle, or fails."""
+        try:
+            self._flush(query, str(query.runId))
+        except (WalSinkError, Py4JError, OSError):
+            logger.warning("query %s runs already and cannot be flushed", query.id, exc_info=True)
+
+    def _flush(self, query: StreamingQuery, run_id: str) -> Log | None:
+        """Start flushing a query; None when it is not ours, or this handle is closed."""
+        found = spark_internals.started_query(query, FORMAT)
         if found is None:
-            return
-        configuration = configure({**found.options, "checkpointLocation": found.checkpoint})
-        log = configuration.location.open_log(query_id)
-        take_ticket(log, run_id)
-        logger.info("query %s starts with %s", query_id, configuration.public)
-        loop = _flush_loop(query_id, log, configuration)
+            return None
+        configuration = configure(found.options, found.folder)
+        checkpoint = configuration.location.open_checkpoint()
+        log = configuration.location.open_log(found.query_id)
+        owned(log, checkpoint)  # a copy writes nothing into the log of the original
+        loop = _flush_loop(found.query_id, log, configuration)
         with self._lock:
-            earlier = self._queries.get(query_id)
-            self._queries[query_id] = _Query(
-                configuration.location.open_checkpoint(), log, loop, run_id
-            )
+            if self._closed:
+                return None
+            earlier = self._queries.get(found.query_id)
+            self._queries[found.query_id] = _Query(checkpoint, log, loop, run_id)
+            loop.start()
         if earlier is not None:
             earlier.loop.stop()  # its options may be old; two that overlap do no harm
-        loop.start()
+        logger.info("query %s starts with %s", found.query_id, configuration.public)
+        return log
 
     def progressed(self, query_id: str) -> None:
         """Wake the query's flusher."""
@@ -181,14 +201,14 @@ class Sink:
 
     # --- closing ----------------------------------------------------------------------------------
 
-    def location_of(self, query_id: str) -> tuple[Checkpoint, Log] | None:
-        """Return where a query that this handle has seen keeps its things."""
+    def knows(self, query_id: str) -> bool:
+        """Whether this handle has seen the query."""
         with self._lock:
-            query = self._queries.get(query_id)
-        return (query.checkpoint, query.log) if query is not None else None
+            return query_id in self._queries
 
-    def _known(self, query: StreamingQuery) -> tuple[Checkpoint, Log]:
-        found = self.location_of(str(query.id))
+    def _known(self, query: StreamingQuery) -> _Query:
+        with self._lock:
+            found = self._queries.get(str(query.id))
         if found is None:
             raise OptionError(
                 f"Query {query.id} does not write to format {FORMAT} in this session.",
@@ -207,20 +227,23 @@ class Sink:
                 progress.await_flushed(
                     query.checkpoint, query.log, max(0.0, deadline - time.monotonic())
                 )
-            except WalSinkError as error:
+            except Exception as error:  # noqa: BLE001 - the others are waited for all the same
                 failures.append(f"- query {query_id}: {type(error).__name__}: {error}")
         return failures
 
     def _end(self, queries: dict[str, _Query]) -> None:
-        stopped = spark_internals.is_stopped(self._spark)
-        running = set() if stopped else {str(query.id) for query in self._spark.streams.active}
         for query in queries.values():
             query.loop.stop()
+        running = {str(query.id) for query in spark_internals.running_queries(self._spark)}
         for query_id, query in queries.items():
             query.loop.join(_JOIN_S)
+            if query.loop.is_alive():
+                logger.warning(
+                    "the flush of query %s is still in a request; it ends after it", query_id
+                )
             if query_id in running:
                 logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
-        if not stopped:
+        if not spark_internals.is_stopped(self._spark):
             self._spark.streams.removeListener(self._listener)
 
 

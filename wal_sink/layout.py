@@ -15,10 +15,12 @@ MANIFESTS = "manifests/"
 SEGMENTS = "segments/"
 FLUSHED = "flushed/"
 
-_MANIFEST = re.compile(r"manifests/(\d{20})-(\d{6,})\.json")
-_SEGMENT = re.compile(r"segments/(\d{20})/[^/]+\.arrow")
-_RUN = re.compile(r"runs/(\d{6,})\.json")
-_FLUSHED = re.compile(r"flushed/(\d{20})\.json")
+_EPOCH = "([0-9]{20})"
+_GENERATION = "([0-9]{6}|[1-9][0-9]{6,})"  # exactly what is made: a foreign name is never ours
+_MANIFEST = re.compile(rf"manifests/{_EPOCH}-{_GENERATION}\.json")
+_SEGMENT = re.compile(rf"segments/{_EPOCH}/[^/]+\.arrow")
+_RUN = re.compile(rf"runs/{_GENERATION}\.json")
+_FLUSHED = re.compile(rf"flushed/{_EPOCH}\.json")
 
 
 def plan(key: str) -> str:

@@ -29,13 +29,17 @@ class Location(NamedTuple):
         return Log(open_backend(child_url(self.logs, query_id)))
 
 
-def locate(checkpoint: str, wal_location: str | None = None) -> Location:
-    """Make both URLs absolute, against the current folder.
+def locate(checkpoint: str, wal_location: str | None = None, folder: str | None = None) -> Location:
+    """Make both URLs absolute.
 
+    :param folder: against which a relative `wal_location` counts; None for the current one.
     :raises OptionError: a URL that cannot be the place of a checkpoint or a log.
     """
     url = _shared("checkpointLocation", checkpoint).url
-    logs = _shared("wal.location", wal_location).url if wal_location else child_url(url, LOG_FOLDER)
+    if not wal_location:
+        return Location(url, child_url(url, LOG_FOLDER))
+    relative = folder is not None and not wal_location.startswith("/") and ":" not in wal_location
+    logs = _shared("wal.location", f"{folder}/{wal_location}" if relative else wal_location).url
     return Location(url, logs)
 
 

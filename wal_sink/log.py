@@ -40,6 +40,8 @@ class Log:
 
     def create_identity(self, identity: LogIdentity) -> LogIdentity:
         """Create `log.json` unless it is there; return the one that is there."""
+        if (present := self.identity()) is not None:
+            return present
         self._create(layout.LOG, identity.to_json())
         present = self.identity()
         if present is None:

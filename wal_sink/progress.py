@@ -101,10 +101,10 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
     started = time.monotonic()
     goal = checkpoint.last_commit()
     newest = log.newest_flushed()
-    before = newest.epoch if newest else -1
+    flushed = {newest.epoch: 0} if newest else {}
     while waiting := _waiting(log, goal, newest.epoch if newest else -1):
         report = log.last_report()
-        if report and report.error and not report.error.transient:
+        if report and report.error and not report.error.transient and _age_s(report) < _SILENT_S:
             raise _rebuilt(report.error)
         waited = time.monotonic() - started
         if timeout is not None and waited >= timeout:
@@ -119,10 +119,12 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
                 "Start the query again under wal_sink.register(spark).",
             )
         time.sleep(_POLL_S)
+        # Added up on the way: of a long backlog the older records are forgotten meanwhile.
+        flushed.update((r.epoch, r.rows) for r in log.flushed_since(max(flushed, default=-1)))
         newest = log.newest_flushed()
     return Flushed(
         epoch=min(goal, newest.epoch) if newest else -1,
-        rows=sum(record.rows for record in log.flushed_since(before) if record.epoch <= goal),
+        rows=sum(rows for epoch, rows in flushed.items() if epoch <= goal),
         seconds=time.monotonic() - started,
     )
 
@@ -146,7 +148,11 @@ def _pending(
 def _silent_for(report: FlusherReport | None, waited: float) -> float:
     if report is None:
         return waited
-    return min(waited, time.time() - report.heartbeat_us / 1_000_000)
+    return min(waited, _age_s(report))
+
+
+def _age_s(report: FlusherReport) -> float:
+    return time.time() - report.heartbeat_us / 1_000_000
 
 
 def _rebuilt(report: ErrorReport) -> WalSinkError:

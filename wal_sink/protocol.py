@@ -60,8 +60,10 @@ class View:
     recorded: FlushedEpoch | None
     """The newest `flushed/` record; read before the ledger, which may only be ahead of it."""
     identity: LogIdentity | None
+    asked: bool
+    """Whether the ledger was read; not while `resting` says that it need not be."""
     mark: Mark | None
-    """The ledger row; None also while the target is not asked because `resting` says so."""
+    """The ledger row; None when there is none, or when it was not read."""
     attempts: tuple[Attempt, ...]
     """The manifests there are."""
 
@@ -110,7 +112,13 @@ class LookAgain(NamedTuple):
     epoch: int
 
 
-Step: TypeAlias = Rest | CreateLedger | RecordFlushed | Trim | Resume | Begin | LookAgain
+class Unjoined(NamedTuple):
+    """The ledger is further ahead of the records than a window: the records were read too early, or lost."""
+
+    window: Window | None
+
+
+Step: TypeAlias = Unjoined | Rest | CreateLedger | RecordFlushed | Trim | Resume | Begin | LookAgain
 
 
 def resting(
@@ -127,16 +135,16 @@ def resting(
                 "Restore log.json from a copy of the log.",
             )
         return Rest("nothing is published yet")
-    if checkpointed < identity.first_epoch:
-        return Rest("nothing is checkpointed yet")
-    if recorded is not None and checkpointed == recorded.epoch:
-        return Rest("everything checkpointed is flushed")
     if recorded is not None and checkpointed < recorded.epoch:  # rule 19
         return Rest(
             f"epoch {recorded.epoch} is flushed, but the checkpoint says {checkpointed}:"
             " it was set back. Nothing is flushed until it has caught up",
             odd=True,
         )
+    if recorded is not None and checkpointed == recorded.epoch:
+        return Rest("everything checkpointed is flushed")
+    if checkpointed < identity.first_epoch:
+        return Rest("nothing is checkpointed yet")
     return None
 
 
@@ -147,28 +155,37 @@ def next_step(view: View, owner: Owner) -> Step:
     :raises WrongOwner: the ledger row belongs to another log or checkpoint (rule 1).
     :raises LedgerBehindLog: the ledger knows less than the log (rules 13, 19).
     """
-    rest = resting(view.checkpointed, view.recorded, view.identity)
+    return (
+        (_ledger_step(view, owner) if view.asked else None)
+        or _trim_step(view)
+        or resting(view.checkpointed, view.recorded, view.identity)
+        or _flush_step(view)
+    )
+
+
+def _trim_step(view: View) -> Trim | None:
+    """Rule 18: what is flushed goes, late manifests of zombies too."""
     recorded = view.recorded.epoch if view.recorded else -1
-    if rest is None:
-        repair = _ledger_step(view, owner)
-        if repair is not None:
-            return repair
-    for attempt in view.attempts:  # rule 18; late manifests of zombies too
-        if attempt.epoch <= recorded:
-            return Trim(attempt.epoch)
-    if rest is not None:
-        return rest
+    first = min(view.attempts, default=None)
+    return Trim(first.epoch) if first is not None and first.epoch <= recorded else None
+
+
+def _flush_step(view: View) -> Resume | Begin | LookAgain | Rest:
     assert view.mark is not None
     if view.mark.begun is not None:  # rule 10
         return Resume(view.mark.begun)
     following = view.mark.flushed + 1
+    if (
+        following > view.checkpointed
+    ):  # implied by `resting`; said again, so that nobody can break it
+        return Rest("everything checkpointed is flushed")
     candidates = [attempt for attempt in view.attempts if attempt.epoch == following]
     if not candidates:
         return LookAgain(following)  # rule 12
     return Begin((max(candidates),))  # rule 11
 
 
-def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | None:
+def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Unjoined | None:
     """Bring ledger and `flushed/` records together before anything else is done."""
     assert view.identity is not None
     mark, recorded = view.mark, view.recorded
@@ -197,11 +214,7 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Non
         )
     if mark.flushed > floor:  # rule 17
         if mark.last is None or mark.last.last != mark.flushed or mark.last.first > floor + 1:
-            raise CorruptLog(
-                f"The ledger says that epoch {mark.flushed} is flushed, the log records only {floor},"
-                " and the ledger's last window does not join them",
-                "Restore the log's flushed/ folder from its newest copy.",
-            )
+            return Unjoined(mark.last)
         return RecordFlushed(mark.last)
     return None
 
@@ -272,6 +285,21 @@ def after_finish(
         " clock that runs ahead. Look at WRITETIME(flushed), delete the row with a timestamp above"
         " it, and insert it again as the log's newest flushed/ record says.",
     )
+
+
+def unjoined(last: Window | None, recorded: FlushedEpoch | None) -> None:
+    """After `Unjoined`: raise unless the records, read again after the ledger, join its last window.
+
+    They do when another flusher was at work between the two reads.
+
+    :raises CorruptLog: records are missing.
+    """
+    newest = recorded.epoch if recorded else -1
+    if last is None or newest < last.first - 1:
+        raise CorruptLog(
+            f"The ledger's last window is {last}, but flushed/ ends at epoch {newest}",
+            "Restore the log's flushed/ folder from its newest copy.",
+        )
 
 
 def missing_manifest(epoch: int, mark: Mark | None) -> None:

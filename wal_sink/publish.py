@@ -23,10 +23,10 @@ from wal_sink.errors import (
     NotRegistered,
     SegmentNotVisible,
     WalSinkError,
-    WrongOwner,
 )
 from wal_sink.log import Log
 from wal_sink.manifest import Manifest, SegmentRef
+from wal_sink.ownership import own, owned
 from wal_sink.records import Claim, LogIdentity
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Publisher:
         """
         query_id, run_id = _whose(epoch, appended)
         self._see_checkpoint(query_id)
+        owned(self._log, self._checkpoint)  # before the claim: a copy must not fence the original
         generation = self._own_generation(run_id)
         if self._checkpoint.last_commit() >= epoch:  # rule 5
             raise Fenced(f"Epoch {epoch} is checkpointed already, by another run", _STALE_RUN)
@@ -123,18 +124,11 @@ class Publisher:
         return mine
 
     def _own_log(self, epoch: int) -> None:
-        """Rule 1: the log belongs to this checkpoint, from its first publish on."""
-        identity = self._log.identity() or self._log.create_identity(
-            LogIdentity(log_id=uuid.uuid4().hex, checkpoint=self._checkpoint.url, first_epoch=epoch)
+        """Rule 1: from the first publish on the log belongs to this checkpoint."""
+        proposed = LogIdentity(
+            log_id=uuid.uuid4().hex, checkpoint=self._checkpoint.url, first_epoch=epoch
         )
-        if identity.checkpoint != self._checkpoint.url:
-            raise WrongOwner(
-                f"{self._log.url} belongs to the checkpoint {identity.checkpoint}, this query runs"
-                f" from {self._checkpoint.url}",
-                "A copied checkpoint must not be used: start the copy with a new checkpoint. If the"
-                f" checkpoint was moved, correct checkpoint in {self._log.url}/{layout.LOG} and in"
-                " the ledger row.",
-            )
+        identity = own(self._log, self._checkpoint, proposed)
         if epoch < identity.first_epoch:
             raise Diverged(
                 f"Epoch {epoch} lies before the first epoch {identity.first_epoch} of {self._log.url}",

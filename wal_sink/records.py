@@ -17,6 +17,12 @@ class LogIdentity(Record, frozen=True, kw_only=True):
     """The first epoch this sink was given; from here on every epoch has a manifest (rule 12)."""
 
 
+class LogUrl(Record, frozen=True, kw_only=True):
+    """`wal_sink/location.json` in the checkpoint: where the query's log is (rule 1)."""
+
+    log: str
+
+
 class Ticket(Record, frozen=True, kw_only=True):
     """`tickets/<run id>.json`: what a run saw before Spark read the checkpoint (rule 2)."""
 

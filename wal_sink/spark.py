@@ -21,7 +21,7 @@ from state_backends import StateBackendError
 from wal_sink import spark_internals
 from wal_sink.append import Appended, append
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import LogUnavailable, OptionError
+from wal_sink.errors import LogUnavailable, OptionError, WalSinkError
 from wal_sink.log import Log
 from wal_sink.publish import Publisher
 from wal_sink.targets.base import Plan, plan_key
@@ -101,6 +101,12 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the epoch; nothing is sent before Spark has written `commits/<batchId>`."""
         appended = [message.appended for message in messages if isinstance(message, Message)]
+        if len(appended) != len(messages):
+            raise WalSinkError(
+                f"commit({batchId}) got {len(messages)} messages, {len(appended)} of them from tasks of"
+                " this sink",
+                "This is a bug in wal_sink or a change in Spark; please report it.",
+            )
         checkpoint = self._configuration.location.open_checkpoint()
         Publisher(
             self._configuration.location.open_log(checkpoint.query_id()),

@@ -6,12 +6,13 @@ changed is refused at `register` and not found out at 3 a.m. Tested with the ver
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -35,8 +36,10 @@ class StartedQuery(NamedTuple):
     """What a started query was given, as plain values: nothing asks Spark later."""
 
     query_id: str
-    checkpoint: str
     options: dict[str, str]
+    """As given, but `checkpointLocation` as Spark resolved it."""
+    folder: str
+    """Current folder of the JVM, and so of its Python workers; the driver's Python may have moved on."""
 
 
 def check_session(spark: SparkSession) -> None:
@@ -113,7 +116,23 @@ def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | Non
     given = execution.logicalPlan().writeOptions()
     entries = given.toSeq()
     options = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
-    return StartedQuery(str(query.id), str(execution.resolvedCheckpointRoot()), options)
+    given_as = [name for name in options if name.lower() == "checkpointlocation"]
+    for name in given_as:
+        del options[name]
+    options["checkpointLocation"] = str(execution.resolvedCheckpointRoot())
+    jvm: Any = SparkContext._jvm
+    folder = jvm.java.lang.System.getProperty("user.dir")
+    return StartedQuery(str(query.id), options, str(folder))
+
+
+def running_queries(spark: SparkSession) -> list[StreamingQuery]:
+    """Return the session's active queries; none when it is stopped or its JVM is gone."""
+    if is_stopped(spark):
+        return []
+    try:
+        return list(spark.streams.active)
+    except (Py4JError, OSError):
+        return []
 
 
 def current_task() -> Task:
@@ -139,4 +158,6 @@ def current_task() -> Task:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema in which tasks get rows of `schema`, timestamps in UTC."""
-    return to_arrow_schema(schema, timezone="UTC")
+    known = signature(to_arrow_schema).parameters
+    in_utc: dict[str, Any] = {"timezone": "UTC"} if "timezone" in known else {"timestamp_utc": True}
+    return to_arrow_schema(schema, **in_utc)  # the second form is pyspark 4.1's

@@ -254,16 +254,15 @@ def test_only_what_was_checkpointed_when_called_is_waited_for(world: World) -> N
     assert look(world).pending_epochs == 1
 
 
-def test_rows_of_later_epochs_do_not_count(world: World) -> None:
-    """Even when they are flushed by the time that it returns."""
+def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even when they are flushed by the time that it looks again."""
+    monkeypatch.setattr("wal_sink.progress._POLL_S", 0.3)
     run = world.run()
     run.batch([("a", 1)])
 
     def later() -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("wal_sink.progress._POLL_S", 0.2)
-            run.batch([("later", n) for n in range(9)])
-            world.flush()
+        run.batch([("later", n) for n in range(9)])
+        world.flush()
 
     assert waited_for(world, later) == (0, 1)
 
@@ -331,7 +330,12 @@ def test_a_timeout_is_waited_for_though_nobody_flushes(
     """Who gives a time has decided how long to wait; a flusher may start within it."""
     monkeypatch.setattr("wal_sink.progress._SILENT_S", 0.0)
     world.run().batch([("a", 1)])
-    assert waited_for(world, lambda: (time.sleep(0.1), world.flush())) == (0, 1)
+
+    def later() -> None:
+        time.sleep(0.1)
+        world.flush()
+
+    assert waited_for(world, later) == (0, 1)
 
 
 # --- errors of the flusher ------------------------------------------------------------------------

@@ -175,6 +175,17 @@ def test_unknown_fields_are_ignored(name: str) -> None:
     assert type(record).from_json(changed(name, later={"a": [1]}), "there") == record
 
 
+def test_unknown_fields_are_ignored_inside_too() -> None:
+    """In the parts of a record: a segment, a column, an error."""
+    for name, field in (("manifest", "segments"), ("plan", "columns")):
+        parts = [part | {"later": 1} for part in json.loads(golden(name))[field]]
+        record = GOLDEN_RECORDS[name]
+        assert type(record).from_json(changed(name, **{field: parts}), "there") == record
+    name = "flusher_report_with_error"
+    error = json.loads(golden(name))["error"] | {"later": 1}
+    assert FlusherReport.from_json(changed(name, error=error), "there") == GOLDEN_RECORDS[name]
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_higher_format_is_refused(name: str) -> None:
     """Even when it can no longer be read as today's: the message names the file and its format."""

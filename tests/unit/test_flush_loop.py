@@ -1,0 +1,399 @@
+"""The thread that keeps a flusher going, over a real flusher: woken, polling, failing, ending."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+from wal_sink import errors, layout
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.flush_loop import FlushLoop, Reporter
+from wal_sink.flusher import Flusher
+from wal_sink.log import Log
+from wal_sink.progress import await_flushed
+from wal_sink.records import ErrorReport
+from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
+
+SECONDS = 10.0
+"""Longer than anything takes here; a test that waits so long fails."""
+
+NEVER = 3_600.0
+
+
+class Outage(Faults):
+    """Every operation whose name contains `matching` fails before it takes effect, until it is over."""
+
+    def __init__(self, matching: str, error: Callable[[], BaseException] = ConnectionError) -> None:
+        super().__init__()
+        self._where = matching
+        self._what = error
+        self.failures = 0
+        self.over = threading.Event()
+
+    @contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """Surround one operation."""
+        self.operations.append(name)
+        if self._where in name and not self.over.is_set():
+            self.failures += 1
+            raise self._what()
+        yield
+
+
+class Flushing:
+    """A loop over a world, as `register` makes it."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self.world = world
+        self.faults = faults
+        reporter = Reporter(world.log, lambda: time.time_ns() // 1_000)
+        flusher = Flusher(
+            Log(FaultyBackend(world.log_backend, faults)),
+            Checkpoint(world.checkpoint),
+            FaultyTarget(world.store, faults),
+            query_id=world.query_id,
+            clock_us=world.clock,
+            say=reporter.say,
+        )
+        self.loop = FlushLoop(flusher, reporter, world.query_id)
+
+    def start(self) -> Flushing:
+        self.loop.start()
+        return self
+
+    def is_flushed(self, epoch: int) -> bool:
+        newest = self.world.log.newest_flushed()
+        return newest is not None and newest.epoch >= epoch
+
+    def error(self) -> ErrorReport | None:
+        report = self.world.log.last_report()
+        return report.error if report else None
+
+    def rests(self) -> bool:
+        """Whether it has looked at what there is, and waits."""
+        report = self.world.log.last_report()
+        return report is not None and report.doing.startswith(("nothing", "everything"))
+
+    def ended(self) -> bool:
+        self.loop.join(SECONDS)
+        return not self.loop.is_alive()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def world() -> World:
+    """A new query."""
+    name = f"memory://{uuid.uuid4().hex}"
+    return World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+
+
+@pytest.fixture
+def flushing(world: World) -> Iterator[Callable[..., Flushing]]:
+    """Make loops over `world`; they are stopped after the test, and no thread is left."""
+    made: list[Flushing] = []
+
+    def make(faults: Faults | None = None) -> Flushing:
+        made.append(Flushing(world, faults or Faults()))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.loop.ident is not None:
+            each.loop.stop()
+            assert each.ended()
+    assert [t.name for t in threading.enumerate() if t.name.startswith("wal_sink-")] == []
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing happens by time alone, unless a test says so."""
+    monkeypatch.setattr("wal_sink.flush_loop.POLL_S", NEVER)
+    times(monkeypatch, first=0.002, most=0.01)
+
+
+def times(monkeypatch: pytest.MonkeyPatch, first: float, most: float) -> None:
+    """Set how long the loop waits between tries; it waits a random part of it."""
+    monkeypatch.setattr("wal_sink.flush_loop._RETRY_FIRST_S", first)
+    monkeypatch.setattr("wal_sink.flush_loop._RETRY_MOST_S", most)
+
+
+Flushings = Callable[..., Flushing]
+
+
+# --- when it looks --------------------------------------------------------------------------------
+
+
+def test_it_flushes_what_is_there_when_it_starts(world: World, flushing: Flushings) -> None:
+    """What an earlier process has left; no event is needed."""
+    world.run().batch([("a", 1)])
+    it = flushing().start()
+    until(lambda: it.is_flushed(0))
+    assert world.table() == {"a": 1}
+    assert it.loop.daemon, "it must not keep the interpreter from ending"
+
+
+def test_it_flushes_when_woken(world: World, flushing: Flushings) -> None:
+    """And not before: it rests until somebody says that there is something."""
+    run = world.run()
+    it = flushing().start()
+    until(it.rests)
+    for epoch in range(3):
+        run.batch([("k", epoch)])
+        time.sleep(0.05)
+        assert not it.is_flushed(epoch)
+        it.loop.wake()
+        until(lambda epoch=epoch: it.is_flushed(epoch))  # type: ignore[misc]
+    assert world.table() == {"k": 2}
+
+
+def test_it_finds_commits_by_itself(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events are lost in a crash, and late otherwise: the checkpoint is looked at all the same."""
+    monkeypatch.setattr("wal_sink.flush_loop.POLL_S", 0.01)
+    run = world.run()
+    it = flushing().start()
+    for epoch in range(3):
+        run.batch([("k", epoch)])
+        until(lambda epoch=epoch: it.is_flushed(epoch))  # type: ignore[misc]
+    assert world.table() == {"k": 2}
+
+
+# --- when it fails --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["connect", "flushed", "create ledger", "begin", "write"])
+@pytest.mark.parametrize("failures", [1, 4])
+def test_it_tries_again_and_skips_nothing(
+    world: World, flushing: Flushings, operation: str, failures: int
+) -> None:
+    """Flink's hole: what failed is done before anything later, however often it fails."""
+    run = world.run()
+    for epoch in range(3):
+        run.batch([("k", epoch), (f"k{epoch}", epoch)])
+    outage = Outage(operation)
+    it = flushing(outage).start()
+    until(lambda: outage.failures >= failures)
+    assert world.table() == {}
+    assert not it.is_flushed(0)
+    outage.over.set()
+    until(lambda: it.is_flushed(2))
+    assert world.table() == world.expected()
+    done = [name for name in outage.operations if name.startswith(("write", "finish"))]
+    assert [int(name.split()[1]) for name in done] == sorted(int(n.split()[1]) for n in done)
+
+
+@pytest.mark.parametrize("operation", ["flushed", "write", f"create {layout.FLUSHED}", "finish"])
+def test_a_connection_that_breaks_once(world: World, flushing: Flushings, operation: str) -> None:
+    """An outage of a moment, at each place once: the rows arrive, and only once."""
+    run = world.run()
+    run.batch([("a", 1), ("b", 2)])
+    run.batch([("a", 3)])
+    faults = Faults(at=1, error=ConnectionError, matching=operation)
+    it = flushing(faults).start()
+    until(lambda: it.is_flushed(1))
+    assert faults.injected is not None
+    assert world.table() == {"a": 3, "b": 2}
+    assert world.store.ledger[world.query_id].flushed == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "transient"),
+    [
+        (lambda: ConnectionError("no route"), "TargetUnavailable", True),
+        (lambda: RuntimeError("no such table"), "TargetRefused", False),
+        (lambda: errors.SchemaMismatch("changed", "Change it back."), "SchemaMismatch", False),
+    ],
+)
+def test_its_error_can_be_read_while_it_fails(
+    world: World,
+    flushing: Flushings,
+    error: Callable[[], Exception],
+    kind: str,
+    *,
+    transient: bool,
+) -> None:
+    """It is in `flusher.json`, with the epoch it is about, and gone when the step has succeeded."""
+    world.run().batch([("a", 1)])
+    outage = Outage("write 0", error)
+    it = flushing(outage).start()
+    until(lambda: outage.failures >= 2)
+    until(lambda: it.error() is not None)
+    found = it.error()
+    assert found is not None
+    assert (found.kind, found.transient, found.epoch) == (kind, transient, 0)
+    assert found.remedy
+    if not transient:
+        with pytest.raises(getattr(errors, kind)):
+            await_flushed(Checkpoint(world.checkpoint), world.log, SECONDS)
+    outage.over.set()
+    until(lambda: it.is_flushed(0))
+    until(lambda: it.error() is None)
+
+
+def test_a_bug_stops_the_line_and_not_the_thread(world: World, flushing: Flushings) -> None:
+    """An exception of no known kind is reported as one, and tried again like the others."""
+    world.run().batch([("a", 1)])
+    outage = Outage(f"list {layout.MANIFESTS}", lambda: ZeroDivisionError("a bug"))
+    it = flushing(outage).start()
+    until(lambda: outage.failures >= 2)
+    until(lambda: it.error() is not None)
+    found = it.error()
+    assert found is not None
+    assert (found.kind, found.transient) == ("ZeroDivisionError", False)
+    assert "a bug" in found.what
+    outage.over.set()
+    until(lambda: it.is_flushed(0))
+
+
+def test_a_log_that_fails_is_tried_again(world: World, flushing: Flushings) -> None:
+    """The log's store is no more reliable than the target."""
+    world.run().batch([("a", 1)])
+    outage = Outage(f"read {layout.LOG}", lambda: OSError("stale handle"))
+    it = flushing(outage).start()
+    until(lambda: outage.failures >= 2)
+    outage.over.set()
+    until(lambda: it.is_flushed(0))
+
+
+@pytest.mark.parametrize(
+    ("error", "connects"), [(lambda: ConnectionError("x"), 1), (lambda: RuntimeError("x"), 3)]
+)
+def test_after_a_refusal_it_connects_anew(
+    world: World, flushing: Flushings, error: Callable[[], Exception], connects: int
+) -> None:
+    """The table may have been mended since: it has to be compared again. An outage is the driver's."""
+    world.run().batch([("a", 1)])
+    outage = Outage("begin", error)
+    it = flushing(outage).start()
+    until(lambda: outage.failures >= 3)
+    outage.over.set()
+    until(lambda: it.is_flushed(0))
+    opened = outage.operations.count("connect")
+    assert opened == 1 if connects == 1 else opened >= connects
+
+
+def test_it_can_be_hurried(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody waits: it tries now, not when the pause after many failures is over."""
+    times(monkeypatch, first=NEVER, most=NEVER)
+    world.run().batch([("a", 1)])
+    outage = Outage("write")
+    it = flushing(outage).start()
+    until(lambda: it.error() is not None)
+    outage.over.set()
+    until(lambda: hurried(it))
+    assert world.table() == {"a": 1}
+
+
+def hurried(it: Flushing) -> bool:
+    it.loop.hurry()
+    time.sleep(0.05)
+    return it.is_flushed(0)
+
+
+# --- how it ends ----------------------------------------------------------------------------------
+
+
+def test_at_the_end_it_finishes_what_is_checkpointed(world: World, flushing: Flushings) -> None:
+    """The query has terminated: its last epoch is flushed, then the thread is gone."""
+    run = world.run()
+    it = flushing().start()
+    until(it.rests)
+    for epoch in range(5):
+        run.batch([(f"k{epoch}", epoch)])
+    it.loop.end()
+    assert it.ended()
+    assert world.table() == world.expected()
+    assert it.is_flushed(4)
+
+
+def test_at_the_end_it_waits_for_the_target(world: World, flushing: Flushings) -> None:
+    """An outage at the end loses nothing: it goes on trying, then ends."""
+    world.run().batch([("a", 1)])
+    outage = Outage("write")
+    it = flushing(outage).start()
+    it.loop.end()
+    until(lambda: outage.failures >= 3)
+    assert it.loop.is_alive()
+    outage.over.set()
+    assert it.ended()
+    assert world.table() == {"a": 1}
+
+
+def test_a_query_that_never_published_ends_too(world: World, flushing: Flushings) -> None:
+    """There is nothing to wait for, and the target is not asked."""
+    world.run()
+    it = flushing().start()
+    it.loop.end()
+    assert it.ended()
+    assert "connect" not in it.faults.operations
+
+
+def test_it_stops_while_it_rests(world: World, flushing: Flushings) -> None:
+    """Without waiting for the next poll."""
+    world.run()
+    it = flushing().start()
+    until(it.rests)
+    it.loop.stop()
+    assert it.ended()
+
+
+def test_it_stops_while_it_fails(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without waiting for the next try; its error stays for who wants to know why."""
+    times(monkeypatch, first=NEVER, most=NEVER)
+    world.run().batch([("a", 1)])
+    outage = Outage("write")
+    it = flushing(outage).start()
+    until(lambda: it.error() is not None)
+    it.loop.stop()
+    assert it.ended()
+    assert outage.failures <= 2
+    error = it.error()
+    assert error is not None
+    assert error.kind == "TargetUnavailable"
+    assert world.table() == {}
+
+
+def test_it_stops_though_more_is_to_be_done(world: World, flushing: Flushings) -> None:
+    """After the step under way; another flusher goes on from there."""
+    run = world.run()
+    for epoch in range(50):
+        run.batch([(f"k{epoch}", epoch)])
+    it = flushing().start()
+    until(lambda: it.is_flushed(0))
+    it.loop.stop()
+    assert it.ended()
+    world.flush()
+    assert world.table() == world.expected()
+
+
+def test_two_loops_do_no_harm(world: World, flushing: Flushings) -> None:
+    """A query that starts again in the same process overlaps with its own past."""
+    run = world.run()
+    loops = [flushing().start() for _ in range(2)]
+    for epoch in range(20):
+        run.batch([("k", epoch), (f"k{epoch}", epoch)])
+        for it in loops:
+            it.loop.wake()
+    for it in loops:
+        it.loop.end()
+        assert it.ended()
+    assert world.table() == world.expected()
+    assert [it.error() for it in loops] == [None, None]

@@ -1,0 +1,270 @@
+"""Options: declared once, parsed from strings, refused by name, and never shown when secret."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from wal_sink.configuration import configure
+from wal_sink.errors import OptionError
+from wal_sink.options import (
+    SECRET,
+    Options,
+    SinkOptions,
+    names,
+    parse,
+    public,
+    refuse_unknown,
+)
+from wal_sink.targets.cassandra import CassandraOptions
+
+SPARKS_OWN = ["checkpointLocation", "queryName", "path"]
+
+KNOWN = [
+    *("checkpointLocation", "wal.location", "wal.compression", "target", "keyspace", "table"),
+    *("cassandra.contactPoints", "cassandra.port", "cassandra.username", "cassandra.password"),
+    *("cassandra.requestTimeout", "cassandra.localDatacenter", "cassandra.consistencyLevel"),
+    *("cassandra.serialConsistencyLevel", "cassandra.ledgerTable", "cassandra.nulls"),
+]
+"""The contract with checks outside of the project: what is built."""
+
+NOT_YET = [
+    *("wal.storageOptions", "checkpoint.storageOptions", "trim.delay", "wal.maxBytes"),
+    *("wal.onFull", "cassandra.secureConnectBundle", "cassandra.ssl.enabled", "cassandra.ttl"),
+    *("cassandra.ttlColumn", "cassandra.timestampColumn", "cassandra.batchBytes"),
+    *("cassandra.concurrency", "flush.maxRowsPerSecond", "flush.distributedAboveBytes"),
+    *("onInvalidRow", "epochColumn", "operationColumn"),
+]
+"""What the contract names for later: refused until it is built."""
+
+GIVEN = {
+    "checkpointLocation": "/data/checkpoint",
+    "cassandra.contactPoints": "127.0.0.1",
+    "keyspace": "shop",
+    "table": "orders",
+}
+
+
+class Sample(Options, frozen=True, kw_only=True):
+    """Options of every kind."""
+
+    name: Annotated[str, Meta(min_length=1, description="the name of it")]
+    key: Annotated[str, Meta(description="a key", extra=SECRET)] = msgspec.field(
+        name="sample.secretKey", default=""
+    )
+    count: Annotated[int, Meta(ge=1, le=9, description="how many, 1 to 9")] = msgspec.field(
+        name="sample.count", default=3
+    )
+    ratio: Annotated[float, Meta(gt=0, description="how much")] = msgspec.field(
+        name="sample.ratio", default=0.5
+    )
+    strict: Annotated[bool, Meta(description="whether it is strict")] = msgspec.field(
+        name="sample.strict", default=False
+    )
+    plain: str = msgspec.field(name="sample.plain", default="")
+
+
+# --- the contract ---------------------------------------------------------------------------------
+
+
+def test_the_options_of_the_contract_are_known() -> None:
+    """All that is built, and nothing besides."""
+    assert sorted(names(SinkOptions, CassandraOptions)) == sorted(KNOWN)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_known_option_is_not_refused(name: str) -> None:
+    """However it is written: Spark lower-cases names."""
+    for written in (name, name.lower(), name.upper()):
+        refuse_unknown({written: "x"}, names(SinkOptions, CassandraOptions))
+
+
+@pytest.mark.parametrize("name", NOT_YET)
+def test_an_option_of_later_is_refused(name: str) -> None:
+    """Silence would make believe that it works."""
+    with pytest.raises(OptionError, match=f"Unknown option {name}"):
+        configure(GIVEN | {name: "1"})
+
+
+@pytest.mark.parametrize("name", SPARKS_OWN)
+def test_sparks_own_options_are_accepted(name: str) -> None:
+    """Spark puts them among ours."""
+    configure(GIVEN | {name: "/data/checkpoint"})
+    refuse_unknown({name.lower(): "x"}, [])
+
+
+@pytest.mark.parametrize("name", sorted(GIVEN))
+@pytest.mark.parametrize("blank", [None, "", "  "])
+def test_a_required_option_is_asked_for(name: str, blank: str | None) -> None:
+    """A blank one counts as missing; the message says how to give it, and what it is."""
+    given = {key: value for key, value in GIVEN.items() if key != name}
+    if blank is not None:
+        given[name] = blank
+    with pytest.raises(OptionError, match=f"Option {name} is missing") as caught:
+        configure(given)
+    assert f'.option("{name}", …): ' in caught.value.remedy
+
+
+def test_defaults() -> None:
+    """As the contract says."""
+    sink = configure(GIVEN).sink
+    assert (sink.checkpoint, sink.wal_location) == ("/data/checkpoint", "")
+    assert (sink.compression, sink.target) == ("lz4", "cassandra")
+    location = configure(GIVEN).location
+    assert location.checkpoint == "file:///data/checkpoint"
+    assert location.logs == "file:///data/checkpoint/wal_sink"
+    elsewhere = configure(GIVEN | {"wal.location": "/logs"})
+    assert elsewhere.location.logs == "file:///logs"
+
+
+# --- parse ----------------------------------------------------------------------------------------
+
+
+def test_names_are_case_insensitive() -> None:
+    """Their values are not touched."""
+    got = parse({"NAME": "Ann", "SAMPLE.COUNT": "4", "sample.secretkey": "Geheim"}, Sample)
+    assert got == Sample(name="Ann", count=4, key="Geheim")
+
+
+def test_strings_become_values() -> None:
+    """Spark passes strings, whatever was given to `option`."""
+    given = {"name": "7", "sample.count": "9", "sample.ratio": "2", "sample.strict": "true"}
+    got = parse(given, Sample)
+    assert (got.name, got.count, got.ratio, got.strict) == ("7", 9, 2.0, True)
+
+
+def test_what_another_struct_declares_is_left_to_it() -> None:
+    """The sink and its target each take their own from one set of options."""
+    assert parse(GIVEN | {"name": "x"}, Sample) == Sample(name="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("sample.count", "many", "how many, 1 to 9"),
+        ("sample.count", "0", "how many, 1 to 9"),
+        ("sample.count", "10", "how many, 1 to 9"),
+        ("sample.count", "1.5", "how many, 1 to 9"),
+        ("sample.count", "", "how many, 1 to 9"),
+        ("sample.ratio", "0", "how much"),
+        ("sample.strict", "maybe", "whether it is strict"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(name: str, value: str, hint: str) -> None:
+    """Naming the option and saying what it takes."""
+    with pytest.raises(OptionError, match=f"Option {name} has a value that does not fit") as caught:
+        parse({"name": "x", name: value}, Sample)
+    assert caught.value.remedy == f"{name}: {hint}."
+
+
+def test_a_choice_names_its_values() -> None:
+    """Of `wal.compression`, for example."""
+    with pytest.raises(OptionError, match=r"Option wal\.compression") as caught:
+        parse(GIVEN | {"wal.compression": "gzip"}, SinkOptions)
+    assert "one of lz4, none, zstd" in caught.value.remedy
+    for value in ("lz4", "zstd", "none"):
+        assert parse(GIVEN | {"wal.compression": value}, SinkOptions).compression == value
+
+
+# --- refuse_unknown -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("checkpointLocaton", "checkpointLocation"),
+        ("CHECKPOINTLOCATIONS", "checkpointLocation"),
+        ("cassandra.contactPoint", "cassandra.contactPoints"),
+        ("cassandra.consistency", "cassandra.consistencyLevel"),
+        ("contactPoints", "cassandra.contactPoints"),
+        ("wal.compresion", "wal.compression"),
+        ("keyspaces", "keyspace"),
+    ],
+)
+def test_the_nearest_name_is_suggested(typed: str, meant: str) -> None:
+    """As it is written in the documentation."""
+    with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
+        refuse_unknown({typed: "x"}, names(SinkOptions, CassandraOptions))
+    assert caught.value.remedy == f"Did you mean {meant}?"
+
+
+def test_without_a_near_name_all_are_listed() -> None:
+    """A wrong guess would mislead."""
+    with pytest.raises(OptionError, match="Unknown option zzzz") as caught:
+        refuse_unknown({"zzzz": "x"}, names(SinkOptions, CassandraOptions))
+    assert [name for name in KNOWN if name not in caught.value.remedy] == []
+
+
+def test_the_value_of_an_unknown_option_is_not_shown() -> None:
+    """It may be a misspelled password."""
+    with pytest.raises(OptionError) as caught:
+        configure(GIVEN | {"cassandra.pasword": "Geheim"})
+    assert "Geheim" not in str(caught.value)
+    assert "cassandra.password" in caught.value.remedy
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def test_public_has_no_secret_and_nothing_that_was_not_given() -> None:
+    """What a run's claim keeps in the log: names as users write them, values as text."""
+    assert public(Sample(name="Ann", key="Geheim", count=4)) == {
+        "name": "Ann",
+        "sample.count": "4",
+        "sample.ratio": "0.5",
+        "sample.strict": "False",
+    }
+
+
+def test_what_is_public_is_read_back() -> None:
+    """The claim is what somebody would start the query with again."""
+    sample = Sample(name="Ann", count=4, strict=True)
+    assert parse(public(sample), Sample) == sample
+
+
+@pytest.mark.parametrize("show", [repr, str, "{}".format, lambda x: f"{[x]}"])
+def test_a_secret_is_not_printed(show: Any) -> None:
+    """Not in a log, not in a traceback, not inside something else."""
+    text = show(Sample(name="Ann", key="Geheim"))
+    assert "Geheim" not in text
+    assert "Ann" in text
+
+
+def test_the_password_is_the_secret_of_the_cassandra_target() -> None:
+    """It reaches the driver, and neither the claim nor what is printed."""
+    secret = {"cassandra.username": "ann", "cassandra.password": "Geheim"}
+    configuration = configure(GIVEN | secret)
+    options = configuration.target_options
+    assert isinstance(options, CassandraOptions)
+    assert options.password == "Geheim"
+    assert "Geheim" not in json.dumps(configuration.public)
+    assert "Geheim" not in repr(configuration)
+    assert configuration.public["cassandra.username"] == "ann"
+
+
+def test_a_refusal_does_not_show_a_secret() -> None:
+    """The message names the option, not what was given."""
+
+    class Short(Options, frozen=True, kw_only=True):
+        """A secret that cannot be any text."""
+
+        pin: Annotated[int, Meta(description="four digits", extra=SECRET)]
+
+    with pytest.raises(OptionError, match="Option pin") as caught:
+        parse({"pin": "Geheim"}, Short)
+    assert "Geheim" not in str(caught.value)
+
+
+def test_a_configuration_travels() -> None:
+    """It goes to the tasks, the secret included: a target's own tasks may have to connect."""
+    configuration = configure(GIVEN)
+    copy = pickle.loads(pickle.dumps(configuration))
+    assert copy.sink == configuration.sink
+    assert copy.location == configuration.location
+    assert copy.target_options == configuration.target_options
+    assert type(copy.target) is type(configuration.target)

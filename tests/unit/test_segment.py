@@ -1,0 +1,329 @@
+"""Segments: what a task wrote is what a flusher reads, to the bit, or it is refused before any row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_backends import StateBackend, open_backend
+from wal_sink import layout
+from wal_sink.append import Task, append
+from wal_sink.errors import CorruptLog, InvalidRow
+from wal_sink.manifest import SegmentRef
+from wal_sink.record import digest
+from wal_sink.segment import Compression, SegmentWriter, read_segment
+
+COMPRESSIONS: tuple[Compression, ...] = ("lz4", "zstd", "none")
+PATH = "segments/00000000000000000007/000000-0-x.arrow"
+MOMENT = dt.datetime(2013, 1, 1, 5, 15, 0, 123_456, tzinfo=dt.UTC)
+
+VALUES: dict[pa.DataType, list[object]] = {
+    pa.string(): ["", "a", "köln", "日本", "x" * 10_000, "\0"],
+    pa.large_string(): ["a", "b"],
+    pa.binary(): [b"", b"\0\xff", b"x" * 10_000],
+    pa.binary(16): [uuid.UUID(int=n).bytes for n in (0, 1, 2**128 - 1)],
+    pa.bool_(): [True, False],
+    pa.int8(): [-128, 0, 127],
+    pa.int16(): [-(2**15), 2**15 - 1],
+    pa.int32(): [-(2**31), 2**31 - 1],
+    pa.int64(): [-(2**63), -1, 2**63 - 1],
+    pa.float32(): [0.5, -0.0, math.inf],
+    pa.float64(): [0.1, -0.0, -math.inf, 5e-324],
+    pa.decimal128(38, 18): [Decimal("12345678901234567890.123456789012345678"), Decimal(-1)],
+    pa.date32(): [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(9999, 12, 31)],
+    pa.timestamp("us", "UTC"): [MOMENT, dt.datetime(1900, 1, 1, tzinfo=dt.UTC)],
+    pa.timestamp("us"): [MOMENT.replace(tzinfo=None)],
+    pa.timestamp("ms", "UTC"): [MOMENT.replace(microsecond=123_000)],
+    pa.list_(pa.int32()): [[1, None, 3], []],
+    pa.map_(pa.string(), pa.int64()): [[("a", 1), ("b", None)], []],
+    pa.struct([("x", pa.int32()), ("y", pa.string())]): [{"x": 1, "y": None}],
+}
+"""Of every type that a DataFrame or a checked column has, and of what may come."""
+
+ALL_TYPES = pa.schema([(str(kind), kind) for kind in VALUES])
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+
+def all_types() -> pa.RecordBatch:
+    """Return a batch with every value of every type, and nulls where a column has fewer."""
+    rows = max(len(values) for values in VALUES.values()) + 1
+    return pa.record_batch(
+        [pa.array(values + [None] * (rows - len(values)), kind) for kind, values in VALUES.items()],
+        schema=ALL_TYPES,
+    )
+
+
+def numbers(first: int, rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [{"k": f"key {n}", "v": n} for n in range(first, first + rows)], SCHEMA
+    )
+
+
+@pytest.fixture(params=["memory", "local"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> StateBackend:
+    """An empty store of each kind."""
+    return open_backend(
+        f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path)
+    )
+
+
+def in_memory() -> StateBackend:
+    return open_backend(f"memory://{uuid.uuid4().hex}")
+
+
+def write(
+    backend: StateBackend, *batches: pa.RecordBatch, compression: Compression = "lz4"
+) -> SegmentRef:
+    with backend.open_output(PATH) as output:
+        writer = SegmentWriter(output, batches[0].schema, compression)
+        for batch in batches:
+            writer.write(batch)
+        return writer.close(PATH)
+
+
+# --- reading and writing --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_every_type_comes_back(backend: StateBackend, compression: Compression) -> None:
+    """Values, nulls and the schema, through each compression and each kind of store."""
+    batch = all_types()
+    ref = write(backend, batch, compression=compression)
+    (found,) = read_segment(backend, ref)
+    assert found.schema.equals(ALL_TYPES, check_metadata=True)
+    assert found.equals(batch)
+    found.validate(full=True)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_batches_come_back_in_their_order(compression: Compression) -> None:
+    """Row i of a segment is row i of what the task got: the timestamps count on it."""
+    backend = in_memory()
+    batches = [numbers(first, 100) for first in range(0, 1_000, 100)]
+    ref = write(backend, *batches, compression=compression)
+    assert ref.rows == 1_000
+    assert list(read_segment(backend, ref)) == batches
+
+
+def test_a_sliced_batch_is_written_as_it_looks() -> None:
+    """Arrow slices share their parent's memory; only what shows is written."""
+    backend = in_memory()
+    whole = numbers(0, 10_000)
+    ref = write(backend, whole.slice(5_000, 3))
+    assert list(read_segment(backend, ref)) == [numbers(5_000, 3)]
+    assert ref.bytes < 2_000
+
+
+def test_the_reference_says_what_the_file_is(backend: StateBackend) -> None:
+    """Path, rows, size and digest: an operator can check them with common tools."""
+    ref = write(backend, numbers(0, 10), numbers(10, 5))
+    data = backend.read(PATH)
+    assert (ref.path, ref.rows) == (PATH, 15)
+    assert ref.bytes == len(data) == backend.size(PATH)
+    assert ref.digest == digest(data)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.text(), st.integers(-(2**63), 2**63 - 1))), min_size=1),
+    st.sampled_from(COMPRESSIONS),
+)
+def test_any_rows_come_back(batches: list[list[tuple[str, int]]], compression: Compression) -> None:
+    """Whatever the text, and however it is split, empty batches too."""
+    backend = in_memory()
+    written = [
+        pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA) for rows in batches
+    ]
+    ref = write(backend, *written, compression=compression)
+    assert ref.rows == sum(len(rows) for rows in batches)
+    assert list(read_segment(backend, ref)) == written
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def refuse(backend: StateBackend, ref: SegmentRef) -> str:
+    """Read a damaged segment: no batch comes; return what is said."""
+    batches = read_segment(backend, ref)
+    with pytest.raises(CorruptLog, match="000000-0-x") as caught:
+        next(batches)
+    assert "Restore" in caught.value.remedy
+    return str(caught.value)
+
+
+def overwrite(backend: StateBackend, data: bytes) -> None:
+    backend.delete([PATH])
+    backend.create(PATH, data)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_flipped_byte_is_found(compression: Compression) -> None:
+    """Anywhere in the file, before the first row is sent."""
+    backend = in_memory()
+    ref = write(backend, numbers(0, 20), numbers(20, 20), compression=compression)
+    data = backend.read(PATH)
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        overwrite(backend, bytes(damaged))
+        refuse(backend, ref)
+    overwrite(backend, data)
+    assert len(list(read_segment(backend, ref))) == 2
+
+
+def test_damage_in_a_large_file_is_found(backend: StateBackend) -> None:
+    """In the last part of several that are read."""
+    ref = write(backend, numbers(0, 200_000), compression="none")
+    assert ref.bytes > 3 << 20
+    data = bytearray(backend.read(PATH))
+    data[-1] ^= 1
+    overwrite(backend, bytes(data))
+    refuse(backend, ref)
+
+
+@pytest.mark.parametrize("keep", [1, 8, 100, -1])
+def test_a_truncated_file_is_found(backend: StateBackend, keep: int) -> None:
+    """As a copy that broke off leaves it; both sizes are said."""
+    ref = write(backend, numbers(0, 100))
+    cut = backend.read(PATH)[:keep]
+    overwrite(backend, cut)
+    said = refuse(backend, ref)
+    assert f"has {len(cut)} bytes" in said
+    assert f"says {ref.bytes} bytes" in said
+
+
+def test_a_longer_file_is_found(backend: StateBackend) -> None:
+    """Arrow itself would not notice what stands before or behind."""
+    ref = write(backend, numbers(0, 100))
+    data = backend.read(PATH)
+    overwrite(backend, data + b"\0")
+    refuse(backend, ref)
+
+
+@pytest.mark.parametrize("change", [{"bytes": 1}, {"digest": "0" * 64}, {"digest": ""}])
+def test_a_manifest_that_says_otherwise_is_believed(
+    backend: StateBackend, change: dict[str, object]
+) -> None:
+    """Size and digest both have to match, whichever of the two files was changed."""
+    ref = write(backend, numbers(0, 10))
+    refuse(backend, msgspec.structs.replace(ref, **change))
+
+
+def test_another_valid_segment_is_not_taken_for_it(backend: StateBackend) -> None:
+    """A file restored under the wrong name has the wrong rows."""
+    ref = write(backend, numbers(0, 10))
+    backend.delete([PATH])
+    write(backend, numbers(10, 10))
+    refuse(backend, ref)
+
+
+def test_a_missing_segment_is_missing(backend: StateBackend) -> None:
+    """It is for the flusher to find out whether it is still needed (rule 20)."""
+    ref = write(backend, numbers(0, 10))
+    backend.delete([PATH])
+    batches = read_segment(backend, ref)
+    with pytest.raises(FileNotFoundError):
+        next(batches)
+
+
+# --- append ---------------------------------------------------------------------------------------
+
+TASK = Task(query_id="query", run_id="run", epoch=7, partition=3, attempt=1)
+
+
+def as_is(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+@pytest.mark.parametrize("batches", [0, 1, 3])
+def test_no_rows_leave_no_segment(backend: StateBackend, batches: int) -> None:
+    """An empty partition costs no file, and says whose work it was all the same (rule 4)."""
+    appended = append(
+        [numbers(0, 0)] * batches, task=TASK, backend=backend, check=as_is, compression="lz4"
+    )
+    assert appended.segments == ()
+    assert (appended.query_id, appended.run_id, appended.epoch) == ("query", "run", 7)
+    assert backend.list() == []
+
+
+def test_a_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
+    """Several batches, with empty ones between them; its path says which task it was."""
+    batches = [numbers(0, 0), numbers(0, 3), numbers(0, 0), numbers(3, 1), numbers(4, 6)]
+    appended = append(batches, task=TASK, backend=backend, check=as_is, compression="zstd")
+    (ref,) = appended.segments
+    assert backend.list() == [ref.path]
+    assert ref.path.startswith(f"{layout.segment_folder(7)}000003-1-")
+    values = [v for batch in read_segment(backend, ref) for v in batch.column("v").to_pylist()]
+    assert values == list(range(10))
+    assert ref.rows == 10
+
+
+def test_two_attempts_at_a_task_do_not_meet(backend: StateBackend) -> None:
+    """Spark may run one twice at the same time under the same numbers."""
+    for _ in range(2):
+        append([numbers(0, 1)], task=TASK, backend=backend, check=as_is, compression="lz4")
+    assert len(backend.list()) == 2
+
+
+def test_what_check_returns_is_what_is_kept(backend: StateBackend) -> None:
+    """Rows are cast to the target's types in the task; the schema is that of the cast."""
+
+    def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch({"v": batch.column("v").cast(pa.string())})
+
+    appended = append(
+        [numbers(0, 2), numbers(2, 1)],
+        task=TASK,
+        backend=backend,
+        check=as_text,
+        compression="lz4",
+    )
+    found = [batch.to_pydict() for batch in read_segment(backend, appended.segments[0])]
+    assert found == [{"v": ["0", "1"]}, {"v": ["2"]}]
+
+
+@pytest.mark.parametrize("good", [0, 1, 2])
+def test_a_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> None:
+    """Whatever was written before it is gone with it."""
+
+    def check(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.column("v")[0].as_py() >= good:
+            raise InvalidRow("Column k is null", "Filter such rows out.")
+        return batch
+
+    with pytest.raises(InvalidRow):
+        append(
+            [numbers(n, 1) for n in range(5)],
+            task=TASK,
+            backend=backend,
+            check=check,
+            compression="lz4",
+        )
+    assert backend.list() == []
+    assert backend.sweep_unfinished(0) == 0
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
+def test_a_source_that_fails_leaves_no_segment(
+    backend: StateBackend, error: type[BaseException]
+) -> None:
+    """The rows come from Spark, which may fail or be cancelled between two batches."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield numbers(0, 5)
+        raise error
+
+    with pytest.raises(error):
+        append(rows(), task=TASK, backend=backend, check=as_is, compression="lz4")
+    assert backend.list() == []
+    assert backend.sweep_unfinished(0) == 0
