@@ -25,7 +25,9 @@ SPARK = {
     "wal_sink.ask",
     "wal_sink.handle",
 }
-PURE = {f"wal_sink.{name}" for name in ("protocol", "manifest", "record", "records", "layout")}
+PURE = {
+    f"wal_sink.{name}" for name in ("protocol", "steps", "manifest", "record", "records", "layout")
+}
 IMPURE = {
     *("asyncio", "datetime", "fsspec", "io", "os", "pathlib", "random", "secrets", "shutil"),
     *("socket", "state_backends", "subprocess", "tempfile", "threading", "time", "uuid"),

@@ -15,8 +15,8 @@ from state_backends import StateBackendError
 from wal_sink.errors import WalSinkError
 from wal_sink.flusher import Flusher
 from wal_sink.log import Log
-from wal_sink.protocol import Rest
 from wal_sink.records import ErrorReport, FlusherReport
+from wal_sink.steps import Rest
 
 logger = logging.getLogger(__name__)
 

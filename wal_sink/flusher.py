@@ -26,16 +26,6 @@ from wal_sink.log import Log
 from wal_sink.manifest import Attempt
 from wal_sink.ownership import owned
 from wal_sink.protocol import (
-    Begin,
-    CreateLedger,
-    LookAgain,
-    RecordFlushed,
-    Rest,
-    Resume,
-    Step,
-    Trim,
-    Unjoined,
-    View,
     after_finish,
     is_mine,
     missing_manifest,
@@ -46,6 +36,18 @@ from wal_sink.protocol import (
 )
 from wal_sink.records import FlushedEpoch
 from wal_sink.slices import GoneError, slices
+from wal_sink.steps import (
+    Begin,
+    CreateLedger,
+    LookAgain,
+    RecordFlushed,
+    Rest,
+    Resume,
+    Step,
+    Trim,
+    Unjoined,
+    View,
+)
 from wal_sink.targets.base import (
     BegunEpoch,
     Mark,

@@ -10,7 +10,6 @@ import time
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -18,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from wal_sink import progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import NotDrained, OptionError, UnsupportedSpark, WalSinkError
+from wal_sink.errors import NotDrained, OptionError, UnsupportedSpark
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
 from wal_sink.log import Log
@@ -161,7 +160,7 @@ class Sink:
         """Flush a query that runs already; it has the ticket of an earlier handle, or fails."""
         try:
             self._flush(query, str(query.runId))
-        except (WalSinkError, Py4JError, OSError):
+        except Exception:  # whatever it is, this query's; the handle is there for the others
             logger.warning("query %s runs already and cannot be flushed", query.id, exc_info=True)
 
     def _flush(self, query: StreamingQuery, run_id: str) -> Log | None:

@@ -36,8 +36,7 @@ the same. There is no recovery code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal
 
 from wal_sink.errors import (
     CorruptLog,
@@ -46,79 +45,21 @@ from wal_sink.errors import (
     MissingManifest,
     WrongOwner,
 )
-from wal_sink.manifest import Attempt, Manifest
+from wal_sink.manifest import Manifest
 from wal_sink.records import FlushedEpoch, LogIdentity
+from wal_sink.steps import (
+    Begin,
+    CreateLedger,
+    LookAgain,
+    RecordFlushed,
+    Rest,
+    Resume,
+    Step,
+    Trim,
+    Unjoined,
+    View,
+)
 from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Window
-
-
-@dataclass(frozen=True)
-class View:
-    """What a flusher saw in one pass, in the order in which it looked (rule 9)."""
-
-    checkpointed: int
-    """The highest epoch that `commits/` covers, -1 for none."""
-    recorded: FlushedEpoch | None
-    """The newest `flushed/` record; read before the ledger, which may only be ahead of it."""
-    identity: LogIdentity | None
-    asked: bool
-    """Whether the ledger was read; not while `resting` says that it need not be."""
-    mark: Mark | None
-    """The ledger row; None when there is none, or when it was not read."""
-    attempts: tuple[Attempt, ...]
-    """The manifests there are."""
-
-
-class Rest(NamedTuple):
-    """There is nothing to do."""
-
-    why: str
-    odd: bool = False
-    """True when an operator should know."""
-
-
-class CreateLedger(NamedTuple):
-    """The target does not know the query yet: create its row."""
-
-    flushed: int
-
-
-class RecordFlushed(NamedTuple):
-    """The ledger is ahead of the log's mark: write the record of what was flushed last."""
-
-    window: Window
-
-
-class Trim(NamedTuple):
-    """Delete what the log still holds of a flushed epoch."""
-
-    epoch: int
-
-
-class Resume(NamedTuple):
-    """Finish exactly what is begun."""
-
-    window: Window
-
-
-class Begin(NamedTuple):
-    """Begin a window with these attempts, one an epoch, contiguous."""
-
-    attempts: tuple[Attempt, ...]
-
-
-class LookAgain(NamedTuple):
-    """A checkpointed epoch has no manifest: missing, unless it was flushed and trimmed meanwhile."""
-
-    epoch: int
-
-
-class Unjoined(NamedTuple):
-    """The ledger is further ahead of the records than a window: the records were read too early, or lost."""
-
-    window: Window | None
-
-
-Step: TypeAlias = Unjoined | Rest | CreateLedger | RecordFlushed | Trim | Resume | Begin | LookAgain
 
 
 def resting(
@@ -213,7 +154,13 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Unj
             " one time; what the log has trimmed cannot be flushed again.",
         )
     if mark.flushed > floor:  # rule 17
-        if mark.last is None or mark.last.last != mark.flushed or mark.last.first > floor + 1:
+        if mark.last is None or mark.last.last != mark.flushed:
+            raise CorruptLog(
+                f"The ledger says that epoch {mark.flushed} is flushed, and its last window is"
+                f" {mark.last}",
+                "Restore the ledger row from a backup; it was edited by hand.",
+            )
+        if mark.last.first > floor + 1:
             return Unjoined(mark.last)
         return RecordFlushed(mark.last)
     return None
@@ -287,7 +234,7 @@ def after_finish(
     )
 
 
-def unjoined(last: Window | None, recorded: FlushedEpoch | None) -> None:
+def unjoined(last: Window, recorded: FlushedEpoch | None) -> None:
     """After `Unjoined`: raise unless the records, read again after the ledger, join its last window.
 
     They do when another flusher was at work between the two reads.
@@ -295,9 +242,9 @@ def unjoined(last: Window | None, recorded: FlushedEpoch | None) -> None:
     :raises CorruptLog: records are missing.
     """
     newest = recorded.epoch if recorded else -1
-    if last is None or newest < last.first - 1:
+    if newest < last.first - 1:
         raise CorruptLog(
-            f"The ledger's last window is {last}, but flushed/ ends at epoch {newest}",
+            f"The ledger says that epoch {last.last} is flushed, the log records only {newest}",
             "Restore the log's flushed/ folder from its newest copy.",
         )
 

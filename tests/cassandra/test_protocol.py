@@ -11,7 +11,7 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable, WrongOwner
 from wal_sink.options import parse
-from wal_sink.protocol import Rest, Resume
+from wal_sink.steps import Rest, Resume
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra

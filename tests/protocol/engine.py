@@ -19,8 +19,8 @@ from wal_sink.checkpoint import Checkpoint
 from wal_sink.flusher import Flusher
 from wal_sink.log import Log
 from wal_sink.manifest import Manifest
-from wal_sink.protocol import Rest, Step
 from wal_sink.publish import Publisher
+from wal_sink.steps import Rest, Step
 from wal_sink.targets.base import Plan, Target, plan_key
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget

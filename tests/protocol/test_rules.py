@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 
 import msgspec
 import pytest
 
-from state_backends import StateBackend
+from state_backends import StateBackend, open_backend
 from tests.protocol.engine import NOW_US, World
 from wal_sink import errors, layout
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.manifest import Attempt
-from wal_sink.protocol import Begin, CreateLedger, RecordFlushed, Rest, Resume, Trim
 from wal_sink.records import Claim
 from wal_sink.slices import slices
-from wal_sink.targets.base import Mark, Owner, Plan, Slice
+from wal_sink.steps import Begin, CreateLedger, RecordFlushed, Rest, Resume, Trim, Unjoined
+from wal_sink.targets.base import Mark, Outcome, Owner, Plan, Session, Slice, Window
 from wal_sink.testing.cell_store import CellSession
 from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
+from wal_sink.trim import trim
 
 
 def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
@@ -75,6 +77,50 @@ def test_rule_1_the_ledger_row_of_another_log_is_not_used(world: World) -> None:
     assert world.table() == {"a": 1}
 
 
+def test_rule_1_a_ledger_row_of_another_checkpoint_is_not_used(world: World) -> None:
+    """The log id agrees, the checkpoint does not: the log was copied with its checkpoint."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    run.batch([("b", 2)])
+    set_mark(world, checkpoint="file:///production")
+    with pytest.raises(errors.WrongOwner, match="production"):
+        world.flush()
+
+
+def test_rule_1_a_query_cannot_start_a_second_log(world: World) -> None:
+    """`wal.location` was changed while epochs wait in the first log: they would be lost silently."""
+    run = world.run()
+    run.batch([("a", 1)])
+    first, world.log_backend = world.log_backend, open_backend(f"memory://{uuid.uuid4().hex}")
+    with pytest.raises(errors.WrongOwner, match=re.escape(first.url)):
+        world.run().batch([("b", 2)])
+    with pytest.raises(errors.WrongOwner, match=re.escape(first.url)):
+        world.flush()
+    world.log_backend = first
+    world.run().batch([("b", 2)])
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2}
+
+
+def test_rule_1_a_copy_does_not_fence_the_original(world: World) -> None:
+    """A copied checkpoint with the same `wal.location` is refused before it claims a generation."""
+    run = world.run()
+    run.batch([("a", 1)])
+    copy = World(open_backend(f"memory://{uuid.uuid4().hex}"), world.log_backend)
+    copy.query_id = world.query_id
+    for path in world.checkpoint.list():
+        copy.checkpoint.create(path, world.checkpoint.read(path))
+    with pytest.raises(errors.WrongOwner):
+        copy.run().batch([("ghost", 9)])
+    copy.checkpoint.delete([Checkpoint.LOG_URL])
+    with pytest.raises(errors.WrongOwner):
+        copy.run().batch([("ghost", 9)])
+    run.batch([("b", 2)])
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2}
+
+
 # --- publish --------------------------------------------------------------------------------------
 
 
@@ -121,6 +167,18 @@ def test_rule_4_segments_carry_who_wrote_them(world: World) -> None:
     run.write_offsets()
     with pytest.raises(errors.WalSinkError, match="messages"):
         run.commit([*run.tasks([("a", 1)]), *other.tasks([("b", 1)])])
+    assert world.log.attempts() == ()
+
+
+def test_rule_4_messages_of_another_epoch_are_refused(world: World) -> None:
+    """What tasks of epoch 0 wrote is not published as epoch 1."""
+    run = world.run()
+    run.write_offsets()
+    appended = run.tasks([("a", 1)])
+    run.next = 1
+    run.write_offsets()
+    with pytest.raises(errors.WalSinkError, match="messages"):
+        run.commit(appended)
     assert world.log.attempts() == ()
 
 
@@ -185,6 +243,19 @@ def test_rule_5_other_offsets_under_a_flushed_epoch_diverge(world: World) -> Non
     with pytest.raises(errors.Diverged, match="Epoch 1 was flushed"):
         world.run().publish([("x", 9)], offset="77")
     assert world.table() == {"a": 1, "b": 2}
+
+
+def test_rule_5_a_replay_of_what_was_flushed_long_ago_diverges(world: World) -> None:
+    """Its record is gone: nobody can say whether it is the same."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    world.flush()
+    world.log_backend.delete([layout.flushed(0)])
+    for epoch in range(2):
+        edit(world.checkpoint, f"commits/{epoch}", None)
+    with pytest.raises(errors.Diverged, match="long ago"):
+        world.run().publish([("a", 1)])
 
 
 def test_rule_5_an_unknown_offsets_format_is_refused(world: World) -> None:
@@ -323,6 +394,18 @@ def flush_until(world: World, operation: str) -> None:
     assert faults.injected is not None
 
 
+def test_rule_10_a_begun_manifest_is_flushed_to_the_byte(world: World) -> None:
+    """The decision was about these bytes; an edited manifest is not flushed in their place."""
+    world.run().batch([("a", 1)])
+    flush_until(world, "write")
+    manifest = world.log.manifest(Attempt(0, 1))
+    assert manifest is not None
+    edited = msgspec.structs.replace(manifest[0], published_us=1)
+    edit(world.log_backend, layout.manifest(Attempt(0, 1)), edited.to_json())
+    with pytest.raises(errors.CorruptLog, match="changed"):
+        world.flush()
+
+
 def test_rule_10_epochs_are_flushed_in_order_without_gaps(world: World) -> None:
     """Each epoch is begun at the mark plus one."""
     run = world.run()
@@ -386,6 +469,52 @@ def test_rule_13_a_lost_answer_is_read_back(world: World, operation: str) -> Non
     assert world.table() == {"a": 1}
     mark = world.store.ledger[world.query_id]
     assert (mark.flushed, mark.begun) == (0, None)
+
+
+@pytest.mark.parametrize("operation", ["begin 0", "create ledger"])
+def test_rule_13_an_update_without_effect_is_an_outage(
+    world: World, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """Unanswered and not there: said as an error, which the loop backs off from; never spun on."""
+    world.run().batch([("a", 1)])
+
+    class Deaf(CellSession):
+        def create(self, flushed: int) -> None:
+            if operation != "create ledger":
+                super().create(flushed)
+
+        def begin(self, window: Window) -> Outcome:
+            return Outcome.UNKNOWN
+
+    monkeypatch.setattr(world.store, "connect", lambda owner: Deaf(world.store, owner))
+    with pytest.raises(errors.TargetUnavailable, match="could not be"):
+        world.flush()
+    assert world.table() == {}
+
+
+def test_rule_14_a_begin_that_another_flusher_won_is_not_written(world: World) -> None:
+    """The answer was lost before it took effect, and somebody else began the epoch: look again."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flusher().run_once()
+    rival = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
+    faults = Faults()
+    slow = world.flusher(faults)
+    begin = CellSession.begin
+
+    def lose(session: CellSession, window: Window) -> Outcome:
+        patch.undo()
+        with pytest.raises(errors.TargetUnavailable):
+            rival.run_once()
+        assert begin(session, window) is Outcome.REFUSED
+        return Outcome.UNKNOWN
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CellSession, "begin", lose)
+        slow.run_once()
+    assert [name for name in faults.operations if name.startswith("write")] == []
+    assert any(isinstance(step, Resume) for step in world.flush())
+    assert world.table() == {"a": 1}
 
 
 def test_rule_14_timestamps_are_fixed_before_the_first_row(world: World) -> None:
@@ -456,13 +585,16 @@ def test_rule_15_a_flusher_stops_when_another_one_has_finished(world: World) -> 
         calls.append(rows.first_us)
         if len(calls) == 2:  # the first slice comes in two halves
             world.clock.us += 2_000_000
-            world.flush()
+            with pytest.MonkeyPatch.context() as kept:
+                kept.setattr("wal_sink.flusher.trim", lambda log, epoch: None)
+                world.flusher().run_once()  # finishes it; segments are still there
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("wal_sink.testing.cell_store.CellSession.write", overtaken)
         slow.run_once()
     assert world.table() == {"a": 1, "b": 2}
-    assert faults.operations.count("finish 0") == 0
+    mine = [name for name in faults.operations if name.startswith(("write", "finish"))]
+    assert len(mine) == 2, "nothing was written after the other one had finished"
 
 
 class ShadowedSession(CellSession):
@@ -515,6 +647,45 @@ def test_rule_17_a_record_that_is_missing_is_made_from_the_ledger(world: World) 
     record = world.log.newest_flushed()
     assert record is not None
     assert (record.epoch, record.rows) == (0, 1)
+
+
+def test_rule_17_a_quick_flusher_between_two_reads_is_no_corruption(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are read, then connecting takes a while, in which another flusher does several epochs."""
+    run = world.run()
+    for epoch in range(4):
+        run.batch([(f"k{epoch}", epoch)])
+    connect = world.store.connect
+
+    def slowly(owner: Owner) -> Session:
+        monkeypatch.setattr(world.store, "connect", connect)
+        world.flush()
+        return connect(owner)
+
+    slow = world.flusher()
+    monkeypatch.setattr(world.store, "connect", slowly)
+    assert isinstance(slow.run_once(), Unjoined)
+    assert isinstance(slow.run_once(), Rest)
+    assert world.table() == world.expected()
+
+
+def test_rule_17_at_start_up_the_ledger_is_read_in_any_case(world: World) -> None:
+    """Finished, not recorded, and `commits/1` lost: the record comes before Spark's replay of it."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    run.batch([("b", 2)])
+    with pytest.raises(errors.LogUnavailable):
+        world.flush(
+            Faults(at=0, error=lambda: OSError("gone"), matching=f"create {layout.FLUSHED}")
+        )
+    edit(world.checkpoint, "commits/1", None)
+    steps = world.flush()
+    assert isinstance(steps[0], RecordFlushed)
+    assert isinstance(steps[-1], Rest)
+    assert steps[-1].odd
+    assert world.run().publish([("ghost", 9)]) is None
 
 
 def test_rule_17_old_records_are_forgotten_the_newest_stay(
@@ -585,6 +756,15 @@ def test_rule_18_a_late_manifest_with_other_offsets_diverges(world: World) -> No
     late = late_manifest(world, offsets_digest="other")
     with pytest.raises(errors.Diverged, match="source offsets"):
         world.flush()
+    assert late in world.log.attempts()
+
+
+def test_rule_18_a_late_manifest_without_a_record_diverges(world: World) -> None:
+    """What was flushed under its epoch is forgotten: nobody can say whether it is the same."""
+    late = late_manifest(world, offsets_digest=None)
+    world.log_backend.delete([layout.flushed(0)])
+    with pytest.raises(errors.Diverged):
+        trim(world.log, 0)
     assert late in world.log.attempts()
 
 

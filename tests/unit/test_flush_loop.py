@@ -269,21 +269,18 @@ def test_a_log_that_fails_is_tried_again(world: World, flushing: Flushings) -> N
     until(lambda: it.is_flushed(0))
 
 
-@pytest.mark.parametrize(
-    ("error", "connects"), [(lambda: ConnectionError("x"), 1), (lambda: RuntimeError("x"), 3)]
-)
-def test_after_a_refusal_it_connects_anew(
-    world: World, flushing: Flushings, error: Callable[[], Exception], connects: int
+@pytest.mark.parametrize("error", [lambda: ConnectionError("x"), lambda: RuntimeError("x")])
+def test_after_a_failure_it_connects_anew(
+    world: World, flushing: Flushings, error: Callable[[], Exception]
 ) -> None:
-    """The table may have been mended since: it has to be compared again. An outage is the driver's."""
+    """The table may have been mended since, the nodes moved, the password changed."""
     world.run().batch([("a", 1)])
     outage = Outage("begin", error)
     it = flushing(outage).start()
     until(lambda: outage.failures >= 3)
     outage.over.set()
     until(lambda: it.is_flushed(0))
-    opened = outage.operations.count("connect")
-    assert opened == 1 if connects == 1 else opened >= connects
+    assert outage.operations.count("connect") >= 3
 
 
 def test_it_can_be_hurried(

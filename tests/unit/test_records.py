@@ -21,6 +21,7 @@ from wal_sink.records import (
     FlushedEpoch,
     FlusherReport,
     LogIdentity,
+    LogUrl,
     Ticket,
 )
 from wal_sink.targets.base import BegunEpoch, Column, Plan, Window
@@ -58,6 +59,7 @@ MANIFEST = Manifest(
 )
 
 GOLDEN_RECORDS: dict[str, Record] = {
+    "log_url": LogUrl(log="file:///data/ckpt/orders/wal_sink/q"),
     "log_identity": LogIdentity(
         log_id="fedcba9876543210fedcba9876543210",
         checkpoint="file:///data/checkpoints/köln",

@@ -1,0 +1,80 @@
+"""What a flusher saw, and what it may do next: the values that `protocol` decides on. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from wal_sink.manifest import Attempt
+from wal_sink.records import FlushedEpoch, LogIdentity
+from wal_sink.targets.base import Mark, Window
+
+
+@dataclass(frozen=True)
+class View:
+    """What a flusher saw in one pass, in the order in which it looked (rule 9)."""
+
+    checkpointed: int
+    """The highest epoch that `commits/` covers, -1 for none."""
+    recorded: FlushedEpoch | None
+    """The newest `flushed/` record; read before the ledger, which may only be ahead of it."""
+    identity: LogIdentity | None
+    asked: bool
+    """Whether the ledger was read; not while `resting` says that it need not be."""
+    mark: Mark | None
+    """The ledger row; None when there is none, or when it was not read."""
+    attempts: tuple[Attempt, ...]
+    """The manifests there are."""
+
+
+class Rest(NamedTuple):
+    """There is nothing to do."""
+
+    why: str
+    odd: bool = False
+    """True when an operator should know."""
+
+
+class CreateLedger(NamedTuple):
+    """The target does not know the query yet: create its row."""
+
+    flushed: int
+
+
+class RecordFlushed(NamedTuple):
+    """The ledger is ahead of the log's mark: write the record of what was flushed last."""
+
+    window: Window
+
+
+class Trim(NamedTuple):
+    """Delete what the log still holds of a flushed epoch."""
+
+    epoch: int
+
+
+class Resume(NamedTuple):
+    """Finish exactly what is begun."""
+
+    window: Window
+
+
+class Begin(NamedTuple):
+    """Begin a window with these attempts, one an epoch, contiguous."""
+
+    attempts: tuple[Attempt, ...]
+
+
+class LookAgain(NamedTuple):
+    """A checkpointed epoch has no manifest: missing, unless it was flushed and trimmed meanwhile."""
+
+    epoch: int
+
+
+class Unjoined(NamedTuple):
+    """The ledger is further ahead of the records than a window: the records were read too early, or lost."""
+
+    window: Window
+
+
+Step: TypeAlias = Unjoined | Rest | CreateLedger | RecordFlushed | Trim | Resume | Begin | LookAgain
