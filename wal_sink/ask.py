@@ -43,6 +43,10 @@ def await_flushed(
 
 def status(query_or_checkpoint: StreamingQuery | str, *, wal: str | None = None) -> Status:
     """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
+    if not isinstance(query_or_checkpoint, str):
+        sink = sink_of(str(query_or_checkpoint.id))
+        if sink is not None:
+            return sink.status(query_or_checkpoint)
     return progress.status(*_find(query_or_checkpoint, wal))
 
 
