@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from wal_sink.append import Task
 from wal_sink.errors import UnsupportedSpark
 
-TESTED = ("4.3.0",)
+TESTED = ("4.1.4", "4.3.0")
 
 _STREAM_EXECUTION = (  # moved between minor versions
     "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
@@ -75,9 +75,12 @@ def _missing(spark: SparkSession) -> list[str]:
     missing += [f"StreamExecution.{name}" for name in sorted(_STREAM_EXECUTION_METHODS - methods)]
     try:
         _jvm(spark).java.lang.Class.forName(_PYTHON_TABLE)
+    except Py4JError:
+        missing.append(_PYTHON_TABLE)
+    try:
         session_id(spark)
-    except (Py4JError, AttributeError) as error:
-        missing.append(str(error).splitlines()[0])
+    except (Py4JError, AttributeError):
+        missing.append("SparkSession.sessionUUID")
     return missing
 
 

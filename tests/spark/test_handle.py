@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.tables import Table, start, stream, wait_for
+from wal_sink import spark_internals
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
@@ -29,6 +30,29 @@ def test_one_handle_for_each_session(spark: SparkSession, sibling: SparkSession)
             wal_sink.register(spark.newSession())
     with wal_sink.register(spark, drain_timeout=1) as again:
         assert again is not sink
+
+
+def test_a_spark_that_lacks_a_name_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The canary: at `register`, naming what is missing and the versions that have it."""
+    monkeypatch.setattr(spark_internals, "_STREAM_EXECUTION_METHODS", {"sink", "gone"})
+    with pytest.raises(UnsupportedSpark, match=r"lacks StreamExecution\.gone(.|\n)*4\.3\.0"):
+        wal_sink.register(spark)
+    monkeypatch.undo()
+    monkeypatch.setattr(spark_internals, "_PYTHON_TABLE", "org.example.Nothing")
+    with pytest.raises(UnsupportedSpark, match=r"org\.example\.Nothing"):
+        wal_sink.register(spark)
+
+
+def test_a_connect_session_is_refused() -> None:
+    """Its listener does not run on the driver."""
+
+    class Connect:
+        """As much of a Connect session as is looked at: it has no JVM session."""
+
+    with pytest.raises(UnsupportedSpark, match="Spark Connect"):
+        wal_sink.register(Connect())  # type: ignore[arg-type]
 
 
 def test_what_could_not_be_flushed_is_raised_by_the_block(
