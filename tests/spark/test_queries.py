@@ -89,7 +89,11 @@ def test_two_queries_side_by_side(
     source = write_source(tmp_path / "source", 2)
     with wal_sink.register(spark):
         queries = [
-            start(stream(spark, source), table, str(tmp_path / f"checkpoint-{table.name}"))
+            start(
+                stream(spark, source).repartition(3),  # as many segments an epoch
+                table,
+                str(tmp_path / f"checkpoint-{table.name}"),
+            )
             for table in tables
         ]
         for query in queries:
