@@ -38,6 +38,9 @@ class TestMemoryBackend(StateBackendContract):
     """Threads race on a dictionary."""
 
     racers = "threads"
+    # A store of one process dies with it.
+    test_killed_writer_leaves_nothing_visible = None  # type: ignore[assignment]
+    test_acknowledged_object_survives_a_kill = None  # type: ignore[assignment]
 
     @pytest.fixture
     def backend(self) -> StateBackend:
