@@ -24,6 +24,7 @@ SPARK = {
     "wal_sink.wakeup",
     "wal_sink.ask",
     "wal_sink.handle",
+    "wal_sink.sessions",
 }
 PURE = {
     f"wal_sink.{name}" for name in ("protocol", "steps", "manifest", "record", "records", "layout")

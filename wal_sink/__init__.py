@@ -16,8 +16,9 @@ from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
     from wal_sink.ask import await_flushed, status
-    from wal_sink.handle import Sink, register
+    from wal_sink.handle import Sink
     from wal_sink.progress import Flushed, Status
+    from wal_sink.sessions import register
 
 __version__ = "0.1.0"
 __all__ = ["Flushed", "Sink", "Status", "WalSinkError", "await_flushed", "register", "status"]
@@ -27,7 +28,7 @@ _LAZY = {
     "Sink": "wal_sink.handle",
     "Status": "wal_sink.progress",
     "await_flushed": "wal_sink.ask",
-    "register": "wal_sink.handle",
+    "register": "wal_sink.sessions",
     "status": "wal_sink.ask",
 }
 

@@ -9,10 +9,10 @@ from wal_sink import progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError
-from wal_sink.handle import sink_of
 from wal_sink.location import Location, locate
 from wal_sink.log import Log
 from wal_sink.progress import Flushed, Status
+from wal_sink.sessions import sink_of
 from wal_sink.spark import FORMAT
 
 

@@ -1,7 +1,8 @@
-"""`register` and the handle it returns: the sink's life inside one Spark session."""
+"""The handle that `register` returns: the sink's life inside one Spark session."""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import shutil
 import sys
@@ -17,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from wal_sink import progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import NotDrained, OptionError, UnsupportedSpark
+from wal_sink.errors import NotDrained, OptionError, UnsupportedSpark, WalSinkError
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
 from wal_sink.log import Log
@@ -32,46 +33,6 @@ logger = logging.getLogger(__name__)
 _JOIN_S = 5.0
 """How long `close` waits for a thread that has nothing left to do, or is in the middle of a write."""
 
-_sinks: dict[str, Sink] = {}
-_sinks_lock = threading.RLock()
-
-
-def register(spark: SparkSession, *, drain_timeout: float = 60) -> Sink:
-    """Add format `wal_sink` to a session and flush its queries from this process.
-
-    Call it before the first query starts. One handle for each session: a second call returns the same
-    one. Use it as a context manager; leaving the block waits until everything checkpointed is in the
-    target.
-
-    :param drain_timeout: seconds that `close` waits at most, for all queries together.
-    :raises UnsupportedSpark: the session lacks something that the sink relies on.
-    :raises OptionError: the session is registered already with another `drain_timeout`.
-    """
-    if drain_timeout < 0:
-        raise OptionError(f"drain_timeout is {drain_timeout}.", "Give seconds, 0 or more.")
-    spark_internals.check_session(spark)
-    with _sinks_lock:
-        for key in [key for key, sink in _sinks.items() if sink.forgotten()]:
-            del _sinks[key]
-        key = spark_internals.session_id(spark)
-        sink = _sinks.get(key)
-        if sink is None:
-            sink = _sinks[key] = Sink(spark, drain_timeout)
-            for query in spark_internals.running_queries(spark):
-                sink.adopt(query)
-        elif sink.drain_timeout != drain_timeout:
-            raise OptionError(
-                f"This session is registered with drain_timeout={sink.drain_timeout}.",
-                "Pass the same arguments, or close() the first handle before.",
-            )
-        return sink
-
-
-def sink_of(query_id: str) -> Sink | None:
-    """Return the handle of this process that has seen a query."""
-    with _sinks_lock:
-        return next((sink for sink in _sinks.values() if sink.knows(query_id)), None)
-
 
 class _Query(NamedTuple):
     checkpoint: Checkpoint
@@ -81,7 +42,7 @@ class _Query(NamedTuple):
 
 
 class Sink:
-    """The sink in one session; made by `register`."""
+    """The sink in one session; made by `wal_sink.register`."""
 
     def __init__(self, spark: SparkSession, drain_timeout: float) -> None:
         self.drain_timeout = drain_timeout
@@ -117,6 +78,7 @@ class Sink:
                 return
             self._closed = True
             queries = dict(self._queries)
+        atexit.unregister(self.leave)
         try:
             failures = self._drain(queries)
         finally:
@@ -127,6 +89,29 @@ class Sink:
                 "Nothing is lost: the log keeps it. See to the cause, then start the query again"
                 " under wal_sink.register(spark).",
             )
+
+    def leave(self) -> None:
+        """At interpreter exit: start no work, end in order, and say what waits in the log."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            queries = dict(self._queries)
+        self._end(queries, say=False)
+        for query_id, query in queries.items():
+            try:
+                waiting = progress.status(query.checkpoint, query.log).pending_epochs
+            except (WalSinkError, OSError) as error:
+                logger.warning("query %s: cannot see what waits in the log: %s", query_id, error)
+                continue
+            if waiting:
+                logger.warning(
+                    "%d epochs of query %s wait in %s. To flush them, start the query again under"
+                    " `with wal_sink.register(spark):`, which waits for the flush, or call close().",
+                    waiting,
+                    query_id,
+                    query.log.url,
+                )
 
     def forgotten(self) -> bool:
         """Whether nothing more can come from this handle, so that the session may get a new one."""
@@ -172,6 +157,10 @@ class Sink:
         checkpoint = configuration.location.open_checkpoint()
         log = configuration.location.open_log(found.query_id)
         owned(log, checkpoint)  # a copy writes nothing into the log of the original
+        configuration.target.load()
+        # Exit handlers run last first: this one comes before the driver's, which closes connections.
+        atexit.unregister(self.leave)
+        atexit.register(self.leave)
         loop = _flush_loop(found.query_id, log, configuration)
         with self._lock:
             if self._closed:
@@ -230,17 +219,17 @@ class Sink:
                 failures.append(f"- query {query_id}: {type(error).__name__}: {error}")
         return failures
 
-    def _end(self, queries: dict[str, _Query]) -> None:
+    def _end(self, queries: dict[str, _Query], *, say: bool = True) -> None:
         for query in queries.values():
             query.loop.stop()
         running = {str(query.id) for query in spark_internals.running_queries(self._spark)}
         for query_id, query in queries.items():
             query.loop.join(_JOIN_S)
-            if query.loop.is_alive():
+            if say and query.loop.is_alive():
                 logger.warning(
                     "the flush of query %s is still in a request; it ends after it", query_id
                 )
-            if query_id in running:
+            if say and query_id in running:
                 logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
         if not spark_internals.is_stopped(self._spark):
             self._spark.streams.removeListener(self._listener)

@@ -39,7 +39,10 @@ def main(config: dict[str, Any]) -> None:
     if config["sink"] == "foreachBatch":
         control(spark, config)
         return
-    with wal_sink.register(spark, drain_timeout=120):
+    with contextlib.ExitStack() as stack:
+        sink = wal_sink.register(spark, drain_timeout=120)
+        if not config.get("leave"):
+            stack.enter_context(sink)
         if config.get("pause") in {"write", "commit called", "commit returned"}:
             spark.dataSource.register(PausingDataSource)
         writer = (

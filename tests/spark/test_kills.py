@@ -9,6 +9,7 @@ import pytest
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.driver import Driver
 from tests.spark.tables import Table
+from wal_sink import status
 from wal_sink.location import locate
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
@@ -77,6 +78,28 @@ def test_a_replay_without_rows_brings_no_row_of_the_dead_attempt(
     assert where_it_died(config["checkpoint"], 1, table)[:2] == (True, False)
     Driver(tmp_path / "alive", **config, where=f"id < {ROWS_PER_FILE}").finish()
     assert table.ids() == list(range(ROWS_PER_FILE))
+
+
+def test_a_script_that_just_ends_says_what_waits(
+    cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+) -> None:
+    """Without `with` and `close()`: no work is started at exit, one line says what waits, no noise."""
+    table = Table(cassandra, keyspace)
+    config = {
+        "sink": "wal_sink",
+        "source": write_source(tmp_path / "source", 4, rows=3_000),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        **table.config,
+    }
+    script = Driver(tmp_path / "script", **config, leave=True)
+    script.finish()
+    waiting = status(config["checkpoint"]).pending_epochs
+    assert waiting > 0, "the script was not quicker than the flush: this test shows nothing"
+    assert f"{waiting} epochs of query" in script.log()
+    for noise in ("Traceback", "Exception", "requests failed"):
+        assert noise not in script.log()
+    Driver(tmp_path / "again", **config).finish()
+    assert table.ids() == list(range(4 * 3_000))
 
 
 def test_the_same_with_foreach_batch_leaves_ghosts(

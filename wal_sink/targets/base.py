@@ -253,6 +253,9 @@ class Target(ABC):
         :raises InvalidRow: a row that the target would refuse, naming column and remedy.
         """
 
+    def load(self) -> None:  # noqa: B027 - a target without a slow import needs none
+        """Import what `connect` needs, on the driver, before the first flush."""
+
     @abstractmethod
     def connect(self, owner: Owner) -> Session:
         """Connect for flushing.

@@ -47,6 +47,10 @@ class CassandraTarget(Target):
 
         return check(batch, plan)
 
+    def load(self) -> None:
+        """Import the driver."""
+        import wal_sink.targets.cassandra.session  # noqa: F401, PLC0415 -- the driver
+
     def connect(self, owner: Owner) -> Session:
         """Connect for flushing."""
         from wal_sink.targets.cassandra.session import open_session  # noqa: PLC0415 -- the driver
