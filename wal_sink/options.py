@@ -47,6 +47,9 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     target: Annotated[str, Meta(description="name of a registered target, or module:Class")] = (
         msgspec.field(name="target", default="cassandra")
     )
+    epoch_column: Annotated[
+        str, Meta(description="column of the target that gets each row's epoch, a bigint")
+    ] = msgspec.field(name="epochColumn", default="")
 
 
 S = TypeVar("S", bound=Options)

@@ -21,6 +21,7 @@ from state_backends import StateBackendError
 from wal_sink import spark_internals
 from wal_sink.append import Appended, append
 from wal_sink.configuration import Configuration, configure
+from wal_sink.epoch_column import with_epoch, with_epoch_field
 from wal_sink.errors import LogUnavailable, OptionError, WalSinkError
 from wal_sink.log import Log
 from wal_sink.publish import Publisher
@@ -67,7 +68,10 @@ class WalSinkDataSource(DataSource):
             )
         checkpoint = self.configuration.location.open_checkpoint()
         log = self.configuration.location.open_log(checkpoint.query_id())
-        plan = _agreed_plan(log, self.configuration, spark_internals.arrow_schema(schema))
+        columns = with_epoch_field(
+            spark_internals.arrow_schema(schema), self.configuration.sink.epoch_column
+        )
+        plan = _agreed_plan(log, self.configuration, columns)
         return WalSinkStreamWriter(self.configuration, plan)
 
 
@@ -88,12 +92,14 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Append a partition's rows to the log."""
         task = spark_internals.current_task()
+        column = self._configuration.sink.epoch_column
+        target = self._configuration.target
         return Message(
             append(
                 iterator,
                 task=task,
                 backend=self._configuration.location.open_log(task.query_id).backend,
-                check=lambda batch: self._configuration.target.check(batch, self._plan),
+                check=lambda batch: target.check(with_epoch(batch, column, task.epoch), self._plan),
                 compression=self._configuration.sink.compression,
             )
         )

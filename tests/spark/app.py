@@ -54,6 +54,8 @@ def main(config: dict[str, Any]) -> None:
             .option("keyspace", config["keyspace"])
             .option("table", config["table"])
         )
+        if config.get("epoch_column"):
+            writer = writer.option("epochColumn", config["epoch_column"])
         if config.get("pause") in {"committed", "flushing"}:
             writer = writer.option("target", "tests.spark.app:PausingTarget")
         writer.trigger(availableNow=True).start().awaitTermination()

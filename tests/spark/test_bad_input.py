@@ -57,6 +57,7 @@ def refused(rows: DataFrame, table: Table, checkpoint: str, /, **options: object
         ({"cassandra.nulls": "drop"}, ["cassandra.nulls", "unset", "write"]),
         ({"target": "oracle"}, ["target", "oracle", "cassandra"]),
         ({"cassandra.ttl": "60"}, ["cassandra.ttl"]),
+        ({"epochColumn": "text"}, ["epochColumn", "text"]),
     ],
 )
 def test_options(

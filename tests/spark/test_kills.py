@@ -80,6 +80,33 @@ def test_a_replay_without_rows_brings_no_row_of_the_dead_attempt(
     assert table.ids() == list(range(ROWS_PER_FILE))
 
 
+def test_a_reader_leaves_an_unfinished_epoch_out(
+    cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+) -> None:
+    """Killed in the middle of epoch 1's rows: by `epochColumn` and the ledger a reader sees epoch 0 alone."""
+    table = Table(cassandra, keyspace)
+    cassandra.execute(f"ALTER TABLE {keyspace}.events ADD epoch bigint")
+    config = {
+        "sink": "wal_sink",
+        "source": write_source(tmp_path / "source", 3),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "epoch_column": "epoch",
+        **table.config,
+    }
+    Driver(tmp_path / "dead", **config, pause="flushing", epoch=1).kill_at_marker()
+    assert len(table.ids()) > ROWS_PER_FILE
+    assert whole_epochs(table) == list(range(ROWS_PER_FILE))
+    Driver(tmp_path / "alive", **config).finish()
+    assert whole_epochs(table) == table.ids() == list(range(3 * ROWS_PER_FILE))
+
+
+def whole_epochs(table: Table) -> list[int]:
+    """Read as the target's README says: the ledger first, then the rows up to its mark."""
+    ledger = table.cassandra.execute(f"SELECT flushed FROM {table.keyspace}.wal_sink_ledger")
+    rows = table.cassandra.execute(f"SELECT id, epoch FROM {table.keyspace}.events")
+    return sorted(row.id for row in rows if row.epoch <= ledger[0].flushed)
+
+
 def test_a_script_that_just_ends_says_what_waits(
     cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
 ) -> None:

@@ -224,7 +224,7 @@ class ForgetfulWriter(WalSinkStreamWriter):
 
 @pytest.mark.timeout(600)
 def test_cassandra_may_be_away(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
-    """Stopped for 30 s in mid-stream, and away when the query is started again: no query fails.
+    """Killed and away for 30 s in mid-stream, and when the query is started again: no query fails.
 
     The table is complete when it is back, without anybody doing anything.
     """
@@ -234,7 +234,7 @@ def test_cassandra_may_be_away(spark: SparkSession, tmp_path: Path, checkpoint: 
         table = Table(node, "shop")
         first = start(stream(spark, source), table, checkpoint, **{"cassandra.requestTimeout": 2})
         wait_for(lambda: sink.status(first).flushed >= 0)
-        node.stop()
+        node.kill()
         began = time.monotonic()
         first.awaitTermination()
         assert locate(checkpoint).open_checkpoint().last_commit() == 3

@@ -1,0 +1,34 @@
+"""The column that says which epoch a row came with."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.epoch_column import with_epoch, with_epoch_field
+from wal_sink.errors import OptionError
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def test_the_column_is_added_to_schema_and_batch() -> None:
+    """Last, and the same in every row; a batch without rows gets it, too."""
+    batch = pa.record_batch([pa.array([7, 8, 9])], schema=SCHEMA)
+    for part in (batch, batch.slice(1), batch.slice(3)):
+        added = with_epoch(part, "epoch", 2**40)
+        assert added.schema == with_epoch_field(SCHEMA, "epoch")
+        assert added.column("epoch").to_pylist() == [2**40] * part.num_rows
+        assert added.column("id").equals(part.column("id"))
+
+
+def test_without_the_option_nothing_changes() -> None:
+    """An empty name means no column."""
+    batch = pa.record_batch([pa.array([7])], schema=SCHEMA)
+    assert with_epoch_field(SCHEMA, "") == SCHEMA
+    assert with_epoch(batch, "", 3) is batch
+
+
+def test_a_column_of_that_name_is_refused() -> None:
+    """The user's values are not overwritten."""
+    with pytest.raises(OptionError, match="epochColumn is id"):
+        with_epoch_field(SCHEMA, "id")
