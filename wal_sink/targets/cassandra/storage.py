@@ -9,6 +9,8 @@ from wal_sink.targets.cassandra import constants
 
 _UUID = pa.binary(16)
 _NO_UUID = constants.text("00000000-0000-0000-0000-000000000000")
+_DAY_0 = constants.text("1970-01-01T")
+_NO_TEXT = constants.text("")
 _THOUSAND = constants.long(1_000)
 
 
@@ -72,7 +74,8 @@ def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
     """Count from midnight; strings are those that match `rules.TIME_PATTERN`."""
     column = as_is(column)
     if not pa.types.is_time64(column.type):
-        column = as_text(column).cast(pa.time64("ns"))
+        texts = pc.binary_join_element_wise(_DAY_0, as_text(column), _NO_TEXT)
+        column = texts.cast(pa.timestamp("ns"))  # no kernel makes a time of a string
     return column.cast(pa.int64())
 
 
