@@ -125,6 +125,8 @@ def test_a_clock_reading_is_no_instant() -> None:
     (problem,) = said(pa.timestamp("us"), "timestamp")
     assert "timestamp_ntz is a clock reading without a zone" in problem
     assert "spark.sql.session.timeZone" in problem
+    (nested,) = said(pa.list_(pa.timestamp("us")), "set<timestamp>")
+    assert 'cast it, .withColumn("c", col("c").cast("array<timestamp>")).' in nested
 
 
 @pytest.mark.parametrize(

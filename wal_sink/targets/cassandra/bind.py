@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -20,6 +21,9 @@ from wal_sink.targets.cassandra.tree import Cql, planned
 
 _DATE_OFFSET = 2**31
 """CQL counts days from -5877641-06-23; the driver takes its numbers for these."""
+
+_MAPPED = bytes(10) + b"\xff\xff"
+"""Begins an IPv6 address that stands for an IPv4 one."""
 
 
 class Rows(NamedTuple):
@@ -124,11 +128,21 @@ def _each(convert: Callable[[Any], Any]) -> Callable[[pa.Array], list[Any]]:
     return bound
 
 
+def _address(text: str) -> str:
+    """Write ::ffff:192.0.2.1 as 192.0.2.1: Cassandra does, but within frozen collections only."""
+    if ":" in text:
+        packed = socket.inet_pton(socket.AF_INET6, text)
+        if packed.startswith(_MAPPED):
+            return socket.inet_ntoa(packed[len(_MAPPED) :])
+    return text
+
+
 _BOUND: dict[str, Callable[[pa.Array], list[Any]]] = {
     "date": _dates,
     "uuid": _each(lambda packed: UUID(bytes=packed)),
     "timeuuid": _each(lambda packed: UUID(bytes=packed)),
     "varint": _each(int),
+    "inet": _each(_address),
     "duration": _each(lambda nanoseconds: Duration(nanoseconds=nanoseconds)),
 }
 """The types whose values are not bound as Arrow gives them."""

@@ -55,8 +55,11 @@ def misfits(column: str, source: pa.DataType, tree: Cql) -> list[Misfit]:
 def _remedy(column: str, cast: str | None, spark: str) -> str:
     if cast is None:
         return "Cast it to a supported type, or drop it from the DataFrame."
+    cast_it = f'ast it, .withColumn("{column}", col("{column}").cast("{cast}"))'
+    if spark == "timestamp_ntz":
+        return f"Set spark.sql.session.timeZone to the zone of the readings, and c{cast_it}."
     elsewhere = f", or write to a table where it is a {CQL_FOR[spark]}" if spark in CQL_FOR else ""
-    return f'Cast it, .withColumn("{column}", col("{column}").cast("{cast}")){elsewhere}.'
+    return f"C{cast_it}{elsewhere}."
 
 
 _Differences: TypeAlias = Iterator[tuple[Misfit, pa.DataType]]
@@ -102,11 +105,7 @@ def _of_value(path: str, source: pa.DataType, tree: Cql) -> _Differences:
         problem = (
             "timestamp_ntz is a clock reading without a zone, the table's timestamp is an instant."
         )
-        remedy = (
-            "Set spark.sql.session.timeZone to the zone of the readings, and cast it, "
-            f'.withColumn("{path}", col("{path}").cast("timestamp")).'
-        )
-        yield Misfit(path, problem, remedy), source
+        yield Misfit(path, problem, ""), source
     elif not accepts(tree.kind, source):
         yield _lossy(path, source, tree), source
 

@@ -92,7 +92,11 @@ TYPES = {
         ("string",), storage.as_uuid, "16 bytes", rules.TIMEUUID, note="version 1, checked"
     ),
     "inet": CqlType(
-        ("string",), storage.as_text, "string", rules.INET, note="IPv4 or IPv6, checked; no zone"
+        ("string",),
+        storage.as_text,
+        "string",
+        rules.INET,
+        note="IPv4 or IPv6, checked; no zone; `::ffff:192.0.2.1` is written as IPv4",
     ),
     "blob": CqlType(("binary",), storage.as_blob, "binary"),
 }
@@ -129,7 +133,7 @@ NESTED = {
         note="by exact field name; nulls allowed; a field that the struct lacks is null",
     ),
     "vector": NestedType(
-        "array<float>, array<double>",
+        "array of float or double",
         "list of float",
         rules.NO_NULLS + rules.FLOAT_RANGE,
         "`vector<float, n>`; exactly n elements, no nulls, checked; doubles are rounded to floats",
