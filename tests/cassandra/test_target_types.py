@@ -21,6 +21,7 @@ from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
 
+V1 = "123e4567-e89b-12d3-a456-426614174000"
 US = 1_700_000_000_000_000
 
 
@@ -224,6 +225,27 @@ def test_nulls_and_empty_ones(place: Place, nulls: str) -> None:
 
 
 # --- keys, and types that change -------------------------------------------------------------
+
+
+def test_values_without_parts_in_the_key(place: Place) -> None:
+    """As partition key and as clustering; what is equal to Cassandra is one row."""
+    columns = {
+        "ascii": pa.array(["", ""]),
+        "tinyint": pa.array([-1, -1], pa.int8()),
+        "smallint": pa.array([-1, -1], pa.int16()),
+        "varint": pa.array([-(2**63), -(2**63)]),
+        "float": pa.array([-0.5, -0.5], pa.float32()),
+        "time": pa.array(["00:00:01", "00:00:01.000"]),
+        "timeuuid": pa.array([V1, V1.upper()]),
+        "inet": pa.array(["::1", "0:0::1"]),
+    }
+    names = [f'"{part} {cql}"' for part in "pc" for cql in columns]
+    declared = ", ".join(f'"{part} {cql}" {cql}' for part in "pc" for cql in columns)
+    key = f"({', '.join(names[:8])}), {', '.join(names[8:])}"
+    table = place.create(f"{declared}, PRIMARY KEY ({key})")
+    batch = {f"{part} {cql}": values for part in "pc" for cql, values in columns.items()}
+    place.write(table, (US, pa.record_batch(batch)))
+    assert len(place.select(table)) == 1
 
 
 def test_nested_types_in_the_key(place: Place) -> None:
