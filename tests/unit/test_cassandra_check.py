@@ -12,9 +12,9 @@ import pytest
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.targets.base import Column, Plan
-from wal_sink.targets.cassandra import storage
 from wal_sink.targets.cassandra.check import MAX_KEY_BYTES, MAX_ROW_BYTES, check, shorten
-from wal_sink.targets.cassandra.types import canonical
+from wal_sink.targets.cassandra.sizes import sizes
+from wal_sink.targets.cassandra.spark_types import canonical
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 INSTANT = pa.timestamp("us", "UTC")
@@ -288,8 +288,8 @@ def test_shorten(value: object, printed: str) -> None:
 
 def test_sizes() -> None:
     """Bytes on the wire; nothing for a null."""
-    assert storage.sizes(pa.array(["é", None, ""])).to_pylist() == [2, 0, 0]
-    assert storage.sizes(pa.array([1, None], pa.int64())).to_pylist() == [8, 0]
-    assert storage.sizes(pa.array([True, None])).to_pylist() == [1, 0]
-    assert storage.sizes(pa.array([b"0" * 16, None], pa.binary(16))).to_pylist() == [16, 0]
-    assert storage.sizes(pa.array([decimal.Decimal("1.5"), None])).to_pylist() == [21, 0]
+    assert sizes(pa.array(["é", None, ""])).to_pylist() == [2, 0, 0]
+    assert sizes(pa.array([1, None], pa.int64())).to_pylist() == [8, 0]
+    assert sizes(pa.array([True, None])).to_pylist() == [1, 0]
+    assert sizes(pa.array([b"0" * 16, None], pa.binary(16))).to_pylist() == [16, 0]
+    assert sizes(pa.array([decimal.Decimal("1.5"), None])).to_pylist() == [21, 0]

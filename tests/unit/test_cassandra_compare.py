@@ -90,7 +90,7 @@ def test_all_problems_in_one_error() -> None:
         "- id: string does not fit the table's bigint",
         "- amout: the table has no such column. Did you mean amount? Rename or drop it.",
         "- Shop: the table has no such column. There is shop, which differs in upper and lower case",
-        "- tags: the table's type list<text> is not supported yet.",
+        "- tags: the table's list<text> is not frozen: written again after a crash,",
         "- zzz: the DataFrame has 2 columns of this name.",
         "- zzz: the table has no such column. Rename or drop it.",
         "- day: it is in the table's primary key (clustering key, date) and not in the DataFrame.",

@@ -6,6 +6,9 @@ import io
 import pickle
 import subprocess
 import sys
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,13 +24,35 @@ target = pickle.loads(bytes.fromhex(sys.argv[1]))
 columns = (
     Column(name="id", source="string", type="uuid", role="partition"),
     Column(name="at", source="timestamp[us, tz=UTC]", type="timestamp", role="clustering"),
+    *(
+        Column(name=f"c{i}", source=sys.argv[3 + 2 * i], type=sys.argv[4 + 2 * i], role="regular")
+        for i in range(len(sys.argv[3:]) // 2)
+    ),
 )
-plan = Plan(key="k", target="cassandra", table='"ks"."t"', columns=columns)
+details = {"types": '{"place": [["street", "text"], ["seen", "set<time>"]]}'}
+plan = Plan(key="k", target="cassandra", table='"ks"."t"', columns=columns, details=details)
 with pa.ipc.open_stream(bytes.fromhex(sys.argv[2])) as stream:
     batch = stream.read_next_batch()
 assert target.check(batch, plan).num_rows == 1
 print(sorted({"cassandra", "pandas", "numpy", "pyspark"} & set(sys.modules) - already))
 """
+
+
+NESTED: list[tuple[pa.DataType, str, Any]] = [
+    (pa.list_(pa.float64()), "vector<float, 2>", [0.1, 0.2]),
+    (pa.struct([("seen", pa.list_(pa.string()))]), "place", {"seen": ["12:00:00"]}),
+    (
+        pa.map_(pa.string(), pa.list_(pa.decimal128(9, 0))),
+        "map<inet, frozen<list<varint>>>",
+        [("::1", [Decimal(1)])],
+    ),
+    (
+        pa.struct([("a", pa.string()), ("b", pa.duration("us"))]),
+        "frozen<tuple<timeuuid, duration>>",
+        {"a": "123e4567-e89b-12d3-a456-426614174000", "b": timedelta(1)},
+    ),
+]
+"""What else is in the batch: every kind of part."""
 
 
 def target(**options: str) -> CassandraTarget:
@@ -39,12 +64,15 @@ def test_a_task_does_not_load_the_driver() -> None:
     """The target is unpickled and checks a batch, in a process of its own."""
     pickled = pickle.dumps(target()).hex()
     at = pa.array([1000], pa.timestamp("us", "UTC"))
-    batch = pa.record_batch({"id": ["123e4567-e89b-12d3-a456-426614174000"], "at": at})
+    arrays = [pa.array([value], arrow) for arrow, _, value in NESTED]
+    columns = {f"c{i}": array for i, array in enumerate(arrays)}
+    batch = pa.record_batch({"id": ["123e4567-e89b-12d3-a456-426614174000"], "at": at, **columns})
+    described = [word for arrow, cql, _ in NESTED for word in (str(arrow), cql)]
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", TASK, pickled, sink.getvalue().hex()],
+        [sys.executable, "-W", "error", "-c", TASK, pickled, sink.getvalue().hex(), *described],
         capture_output=True,
         text=True,
         check=False,

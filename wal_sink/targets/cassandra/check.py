@@ -13,9 +13,12 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.targets.base import Column, Plan
-from wal_sink.targets.cassandra import storage
 from wal_sink.targets.cassandra.constants import TRUE, long
-from wal_sink.targets.cassandra.types import TYPES, canonical
+from wal_sink.targets.cassandra.faults import Fault, first_fault
+from wal_sink.targets.cassandra.sizes import sizes
+from wal_sink.targets.cassandra.spark_types import canonical
+from wal_sink.targets.cassandra.store import store
+from wal_sink.targets.cassandra.tree import planned
 
 MAX_KEY_BYTES = 65_535
 """Of a partition key, and of the clustering columns of a row together; the server's limit."""
@@ -24,18 +27,18 @@ MAX_ROW_BYTES = 8 * 1024 * 1024
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-    """Cast `batch` to the types in `storage`.
+    """Cast `batch` to what `types` says that the log holds.
 
     :raises SchemaMismatch: the columns are not those of the plan.
     :raises InvalidRow: a row that cannot be written, naming the column and the first such row.
     """
     _same_schema(batch.schema, plan)
-    for column, values in zip(plan.columns, batch.columns, strict=True):
+    stored = []
+    for column, tree, values in zip(plan.columns, planned(plan), batch.columns, strict=True):
+        name, key = column.name, column.role in ("partition", "clustering")
         _refuse_values(batch, plan, column, values)
-    stored = [
-        TYPES[column.type].store(values)
-        for column, values in zip(plan.columns, batch.columns, strict=True)
-    ]
+        _refuse_fault(batch, plan, first_fault(name, values, tree, key=key))
+        stored.append(store(values, tree))
     names = [column.name for column in plan.columns]
     result = pa.RecordBatch.from_arrays(stored, names=names)
     _refuse_sizes(batch, plan, result)
@@ -58,49 +61,34 @@ def _listed(columns: list[tuple[str, str]]) -> str:
 
 
 def _refuse_values(batch: pa.RecordBatch, plan: Plan, column: Column, values: pa.Array) -> None:
-    name = column.name
-    if column.role in ("partition", "clustering"):
-        if values.null_count:
-            row = pc.index(values.is_null(), TRUE).as_py()
-            raise InvalidRow(
-                f"Column {name} is part of the primary key of {plan.table} and null in "
-                f"{_row(batch, plan, row)}.",
-                f'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',
-            )
-        if column.type == "timestamp":
-            _refuse(
-                storage.sub_milliseconds(values),
-                batch,
-                plan,
-                name,
-                "has digits below the millisecond, which CQL's timestamp cannot hold: two rows "
-                "could become one",
-                f'Truncate it knowingly: .withColumn("{name}", date_trunc("MILLISECOND", '
-                f'"{name}")).',
-            )
-    if column.type == "uuid":
-        matches = pc.match_substring_regex(storage.as_text(values), storage.UUID_PATTERN)
-        _refuse(
-            pc.invert(matches),
-            batch,
-            plan,
-            name,
-            "is not a uuid",
-            "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or "
-            "make the table's column a text.",
+    if column.role in ("partition", "clustering") and values.null_count:
+        row = pc.index(values.is_null(), TRUE).as_py()
+        raise InvalidRow(
+            f"Column {column.name} is part of the primary key of {plan.table} and null in "
+            f"{_row(batch, plan, row)}.",
+            f'Drop such rows, .na.drop(subset=["{column.name}"]), or fill them in.',
+        )
+
+
+def _refuse_fault(batch: pa.RecordBatch, plan: Plan, fault: Fault | None) -> None:
+    if fault:
+        raise InvalidRow(
+            f"Column {fault.path} of {plan.table} ({shorten(plain(fault.value))}) {fault.problem}, in "
+            f"{_row(batch, plan, fault.row)}.",
+            fault.remedy,
         )
 
 
 def _refuse_sizes(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> None:
-    sizes = {
-        column.name: storage.sizes(values)
+    bytes_of = {
+        column.name: sizes(values)
         for column, values in zip(plan.columns, stored.columns, strict=True)
     }
     partition = [column.name for column in plan.columns if column.role == "partition"]
     clustering = [column.name for column in plan.columns if column.role == "clustering"]
     if len(partition) == 1:
         _refuse(
-            pc.equal(sizes[partition[0]], long(0)),
+            pc.equal(bytes_of[partition[0]], long(0)),
             batch,
             plan,
             partition[0],
@@ -115,7 +103,7 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> 
     ):
         if names:
             _refuse(
-                pc.greater(_total(sizes, names), long(MAX_KEY_BYTES - extra)),
+                pc.greater(_total(bytes_of, names), long(MAX_KEY_BYTES - extra)),
                 batch,
                 plan,
                 ", ".join(names),
@@ -123,25 +111,25 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> 
                 "Use a digest of the value as the key: sha2(col, 256).",
             )
     _refuse(
-        pc.greater(_total(sizes, list(sizes)), long(MAX_ROW_BYTES)),
+        pc.greater(_total(bytes_of, list(bytes_of)), long(MAX_ROW_BYTES)),
         batch,
         plan,
-        _largest(sizes),
+        _largest(bytes_of),
         f"makes a row of more than {MAX_ROW_BYTES:,} bytes, too near to what a server takes as one "
         "write",
         "Split the value, or keep it elsewhere and write a reference.",
     )
 
 
-def _total(sizes: dict[str, pa.Array], names: list[str]) -> pa.Array:
-    total = sizes[names[0]]
+def _total(bytes_of: dict[str, pa.Array], names: list[str]) -> pa.Array:
+    total = bytes_of[names[0]]
     for name in names[1:]:
-        total = pc.add(total, sizes[name])
+        total = pc.add(total, bytes_of[name])
     return total
 
 
-def _largest(sizes: dict[str, pa.Array]) -> str:
-    return max(sizes, key=lambda name: pc.max(sizes[name]).as_py() or 0)
+def _largest(bytes_of: dict[str, pa.Array]) -> str:
+    return max(bytes_of, key=lambda name: pc.max(bytes_of[name]).as_py() or 0)
 
 
 def _refuse(
@@ -150,7 +138,7 @@ def _refuse(
     row = pc.index(bad, TRUE).as_py()
     if row >= 0:
         value = (
-            f" ({shorten(batch.column(column)[row].as_py())})"
+            f" ({shorten(plain(batch.column(column)[row]))})"
             if column in batch.schema.names
             else ""
         )
@@ -162,11 +150,19 @@ def _refuse(
 
 def _row(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
     key = ", ".join(
-        f"{column.name}={shorten(batch.column(i)[row].as_py())}"
+        f"{column.name}={shorten(plain(batch.column(i)[row]))}"
         for i, column in enumerate(plan.columns)
         if column.role in ("partition", "clustering")
     )
     return f"the row with {key}"
+
+
+def plain(value: pa.Scalar) -> Any:
+    """Return a value of a row as Python's own; its count where Python has no such time or date."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return str(value.type) if value.type.num_fields else value.cast(pa.int64()).as_py()
 
 
 def shorten(value: Any, limit: int = 60) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import Column, Plan
 from wal_sink.targets.cassandra import ddl
+from wal_sink.targets.cassandra.fit import misfits
 from wal_sink.targets.cassandra.live import LiveColumn, LiveTable
-from wal_sink.targets.cassandra.names import near, qualified
-from wal_sink.targets.cassandra.types import canonical, misfit
+from wal_sink.targets.cassandra.names import near, qualified, quote
+from wal_sink.targets.cassandra.spark_types import canonical
+from wal_sink.targets.cassandra.tree import Types, parse, planned_types, user_types
 
 
 def agree(schema: pa.Schema, live: LiveTable) -> tuple[Column, ...]:
@@ -40,10 +42,18 @@ def agree(schema: pa.Schema, live: LiveTable) -> tuple[Column, ...]:
     )
 
 
-def refuse_changed(plan: Plan, live: LiveTable) -> None:
-    """See that the table is still what the plan says; new columns are no change.
+def types_of(columns: tuple[Column, ...], live: LiveTable) -> Types:
+    """Return the user-defined types that columns are made of."""
+    trees = [parse(column.type, live.types) for column in columns]
+    names = {name for tree in trees for name in user_types(tree)}
+    return {name: live.types[name] for name in sorted(names)}
 
-    :raises SchemaMismatch: a column is gone, has another type or role, or is new in the key.
+
+def refuse_changed(plan: Plan, live: LiveTable) -> None:
+    """See that the table is still what the plan says; new columns and new fields are no change.
+
+    :raises SchemaMismatch: a column is gone, has another type or role, or is new in the key; a
+        field is gone, or has another name or type.
     """
     now = {column.name: column for column in live.columns}
     changes = [
@@ -57,6 +67,11 @@ def refuse_changed(plan: Plan, live: LiveTable) -> None:
         f"{column.name} is new, {_described(column)}"
         for column in _key(live)
         if column.name not in planned
+    ]
+    changes += [
+        f"type {name} was ({_fields(fields)}), is ({_fields(live.types.get(name, ()))})"
+        for name, fields in planned_types(plan).items()
+        if tuple(live.types.get(name, ()))[: len(fields)] != tuple(fields)
     ]
     if not live.exists:
         changes = ["the table is gone"]
@@ -129,9 +144,8 @@ def _about_types(schema: pa.Schema, live: LiveTable) -> Iterator[str]:
     types = {column.name: column.type for column in live.columns}
     for field in schema:
         if field.name in types:
-            problem = misfit(field.name, field.type, types[field.name])
-            if problem:
-                yield f"{field.name}: {problem}"
+            tree = parse(types[field.name], live.types)
+            yield from map(str, misfits(field.name, field.type, tree))
 
 
 def _key(live: LiveTable) -> list[LiveColumn]:
@@ -140,3 +154,7 @@ def _key(live: LiveTable) -> list[LiveColumn]:
 
 def _described(column: LiveColumn) -> str:
     return f"{column.type} ({column.role})"
+
+
+def _fields(fields: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{quote(name)} {cql}" for name, cql in fields)

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from wal_sink.targets.cassandra.names import qualified, quote
 from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.types import CQL_FOR, spark_type
+from wal_sink.targets.cassandra.suggest import suggest
 
 LEDGER_COLUMNS = {
     "query_id": "text",
@@ -35,9 +35,9 @@ def make_durable(keyspace: str) -> str:
 
 def create_table(name: TableName, schema: pa.Schema) -> str:
     """Return a CREATE TABLE for a DataFrame; the key is a guess, and says so."""
-    lines = []
+    lines, types = [], dict[str, str]()
     for field in schema:
-        cql = CQL_FOR.get(spark_type(field.type))
+        cql = suggest(name.keyspace, field.name, field.type, types)
         lines.append(
             f"  {quote(field.name)} {cql},"
             if cql
@@ -46,6 +46,7 @@ def create_table(name: TableName, schema: pa.Schema) -> str:
     first = quote(schema.names[0]) if len(schema) else "…"
     return "\n".join(
         [
+            *types.values(),
             f"CREATE TABLE {qualified(*name)} (",
             *lines,
             f"  PRIMARY KEY ({first})  -- choose: rows with equal keys overwrite each other",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
 from wal_sink.targets.cassandra.options import TableName
+from wal_sink.targets.cassandra.tree import Types
 
 Role = Literal["partition", "clustering", "static", "regular"]
 
@@ -40,6 +42,8 @@ class LiveTable(NamedTuple):
     """Empty when there is no such table or view."""
     default_ttl: int
     """Seconds that a row lives when the write does not say; 0: for ever."""
+    types: Types = MappingProxyType({})
+    """The keyspace's user-defined types."""
 
     @property
     def exists(self) -> bool:
@@ -78,4 +82,8 @@ def read_table(session: Any, name: TableName) -> LiveTable:
             for row in sorted(columns, key=lambda row: (row.kind, row.position, row.column_name))
         ),
         default_ttl=tables.get(name.table, 0) or 0,
+        types={
+            row.type_name: tuple(zip(row.field_names, row.field_types, strict=True))
+            for row in rows("type_name, field_names, field_types", "types", name.keyspace)
+        },
     )

@@ -8,12 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from wal_sink.targets.base import Plan
-from wal_sink.targets.cassandra.compare import agree
+from wal_sink.targets.cassandra.compare import agree, types_of
 from wal_sink.targets.cassandra.connection import connect, explained
 from wal_sink.targets.cassandra.ledger_table import ensure_ledger_table
 from wal_sink.targets.cassandra.live import LiveTable, read_table
 from wal_sink.targets.cassandra.names import qualified
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.tree import written
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ def make_plan(options: CassandraOptions, schema: pa.Schema, key: str) -> Plan:
 def _agreed(session: Any, options: CassandraOptions, schema: pa.Schema, key: str) -> Plan:
     live = read_table(session, options.data)
     columns = agree(schema, live)
+    types = types_of(columns, live)
     ensure_ledger_table(session, options.ledger)
     _say(options, live)
     return Plan(
@@ -44,7 +46,8 @@ def _agreed(session: Any, options: CassandraOptions, schema: pa.Schema, key: str
             "keyspace": options.keyspace,
             "table": options.table,
             "nulls": options.nulls,
-        },
+        }
+        | ({"types": written(types)} if types else {}),
     )
 
 

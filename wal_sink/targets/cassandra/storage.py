@@ -1,19 +1,4 @@
-"""What the log holds for each CQL type: vectorised casts, done in the tasks; pyarrow only.
-
-CQL type    in the log
-==========  ====================================================
-text        string
-boolean     bool
-int         int32
-bigint      int64
-double      double
-decimal     decimal128 or decimal256 as it came
-timestamp   int64, milliseconds since 1970 in UTC, floored
-date        date32
-uuid        fixed_size_binary[16]
-blob        binary
-==========  ====================================================
-"""
+"""What the log holds for the CQL types without parts: vectorised casts, done in the tasks; pyarrow only."""
 
 from __future__ import annotations
 
@@ -22,11 +7,11 @@ import pyarrow.compute as pc
 
 from wal_sink.targets.cassandra import constants
 
-UUID_PATTERN = r"\A[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\z"
 _UUID = pa.binary(16)
 _NO_UUID = constants.text("00000000-0000-0000-0000-000000000000")
+_DAY_0 = constants.text("1970-01-01T")
+_NO_TEXT = constants.text("")
 _THOUSAND = constants.long(1_000)
-_NOTHING = constants.long(0)
 
 
 def as_is(column: pa.Array) -> pa.Array:
@@ -44,6 +29,11 @@ def as_blob(column: pa.Array) -> pa.Array:
     return column.cast(pa.binary())
 
 
+def as_smallint(column: pa.Array) -> pa.Array:
+    """Widen integers to 16 bits."""
+    return column.cast(pa.int16())
+
+
 def as_int(column: pa.Array) -> pa.Array:
     """Widen integers to 32 bits."""
     return column.cast(pa.int32())
@@ -52,6 +42,11 @@ def as_int(column: pa.Array) -> pa.Array:
 def as_bigint(column: pa.Array) -> pa.Array:
     """Widen integers to 64 bits."""
     return column.cast(pa.int64())
+
+
+def as_float(column: pa.Array) -> pa.Array:
+    """Round to 32 bits; what is beyond becomes infinite."""
+    return column.cast(pa.float32(), safe=False)
 
 
 def as_double(column: pa.Array) -> pa.Array:
@@ -75,8 +70,22 @@ def as_milliseconds(column: pa.Array) -> pa.Array:
     return pc.subtract(truncated, below)
 
 
+def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
+    """Count from midnight; strings are those that match `rules.TIME_PATTERN`."""
+    column = as_is(column)
+    if not pa.types.is_time64(column.type):
+        texts = pc.binary_join_element_wise(_DAY_0, as_text(column), _NO_TEXT)
+        column = texts.cast(pa.timestamp("ns"))  # no kernel makes a time of a string
+    return column.cast(pa.int64())
+
+
+def as_nanoseconds(column: pa.Array) -> pa.Array:
+    """Multiply microseconds, which are few enough."""
+    return pc.multiply_checked(as_is(column).cast(pa.int64()), _THOUSAND)
+
+
 def as_uuid(column: pa.Array) -> pa.Array:
-    """Parse strings that match `UUID_PATTERN`; nulls stay null."""
+    """Parse strings that match `rules.UUID_PATTERN`; nulls stay null."""
     texts = as_text(column)
     digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")  # 32 of each, no gaps
     _, offsets, characters = digits.buffers()
@@ -91,14 +100,3 @@ def sub_milliseconds(column: pa.Array) -> pa.Array:
     """Which instants have digits that milliseconds cannot hold."""
     micros = as_is(column).cast(pa.int64())
     return pc.not_equal(pc.multiply(pc.divide(micros, _THOUSAND), _THOUSAND), micros)
-
-
-def sizes(stored: pa.Array) -> pa.Array:
-    """Bytes that each value takes on the wire, as int64; 0 for null, an upper bound for decimals."""
-    if pa.types.is_string(stored.type) or pa.types.is_binary(stored.type):
-        return pc.binary_length(stored).cast(pa.int64()).fill_null(_NOTHING)
-    if pa.types.is_decimal(stored.type):
-        width = 4 + stored.type.bit_width // 8 + 1  # scale, then the unscaled number
-    else:
-        width = max(stored.type.bit_width // 8, 1)
-    return pc.if_else(stored.is_valid(), constants.long(width), _NOTHING)

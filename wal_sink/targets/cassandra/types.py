@@ -1,4 +1,7 @@
-"""Which column of a DataFrame fits which CQL type: one table, used by plan, check and write."""
+"""Which Spark type fits which CQL type, and what the log holds: one table for plan, check and write.
+
+README.md prints it; see `types_table`.
+"""
 
 from __future__ import annotations
 
@@ -7,133 +10,140 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from wal_sink.targets.cassandra import storage
+from wal_sink.targets.cassandra import rules, storage
+from wal_sink.targets.cassandra.rules import Rule
+from wal_sink.targets.cassandra.spark_types import spark_type
 
 
 class CqlType(NamedTuple):
-    """A CQL type that can be written."""
+    """A CQL type that can be written, without parts."""
 
     accepts: tuple[str, ...]
     """Spark types that fit without loss; the first is what to cast others to."""
     store: Callable[[pa.Array], pa.Array]
     """From the DataFrame's column to what the log holds and `write` takes; see `storage`."""
+    log: str
+    """What the log holds, in words."""
+    rules: tuple[Rule, ...] = ()
+    """Which values the tasks refuse."""
+    key_rules: tuple[Rule, ...] = ()
+    """Which values they refuse in the primary key."""
+    note: str = ""
 
+
+WHOLE_DECIMAL = "decimal(p,0)"
+"""A decimal without digits after the point."""
 
 TYPES = {
-    "text": CqlType(("string",), storage.as_text),
-    "boolean": CqlType(("boolean",), storage.as_is),
-    "int": CqlType(("int", "smallint", "tinyint"), storage.as_int),
-    "bigint": CqlType(("bigint", "int", "smallint", "tinyint"), storage.as_bigint),
-    "double": CqlType(("double", "float"), storage.as_double),
-    "decimal": CqlType(("decimal", "bigint", "int", "smallint", "tinyint"), storage.as_decimal),
-    "timestamp": CqlType(("timestamp",), storage.as_milliseconds),
-    "date": CqlType(("date",), storage.as_is),
-    "uuid": CqlType(("string",), storage.as_uuid),
-    "blob": CqlType(("binary",), storage.as_blob),
+    "ascii": CqlType(
+        ("string",), storage.as_text, "string", rules.ASCII, note="characters below 128, checked"
+    ),
+    "text": CqlType(("string",), storage.as_text, "string", note="`varchar` is the same"),
+    "boolean": CqlType(("boolean",), storage.as_is, "bool"),
+    "tinyint": CqlType(("tinyint",), storage.as_is, "int8"),
+    "smallint": CqlType(("smallint", "tinyint"), storage.as_smallint, "int16"),
+    "int": CqlType(("int", "smallint", "tinyint"), storage.as_int, "int32"),
+    "bigint": CqlType(("bigint", "int", "smallint", "tinyint"), storage.as_bigint, "int64"),
+    "varint": CqlType(
+        (WHOLE_DECIMAL, "bigint", "int", "smallint", "tinyint"),
+        storage.as_decimal,
+        "decimal of scale 0",
+    ),
+    "float": CqlType(("float",), storage.as_float, "float", note="NaN and infinities as they are"),
+    "double": CqlType(
+        ("double", "float"), storage.as_double, "double", note="NaN and infinities as they are"
+    ),
+    "decimal": CqlType(
+        ("decimal", "bigint", "int", "smallint", "tinyint"),
+        storage.as_decimal,
+        "decimal",
+        note="the scale of Spark's type is kept: 1.50 is not 1.5 to a partition key",
+    ),
+    "timestamp": CqlType(
+        ("timestamp",),
+        storage.as_milliseconds,
+        "int64 milliseconds, UTC",
+        key_rules=rules.MILLISECONDS,
+        note="see below",
+    ),
+    "date": CqlType(("date",), storage.as_is, "date32"),
+    "time": CqlType(
+        ("time", "string"),
+        storage.as_nanoseconds_of_day,
+        "int64 nanoseconds of the day",
+        rules.TIME,
+        note="from a string `HH:MM:SS[.nnnnnnnnn]`, checked",
+    ),
+    "duration": CqlType(
+        ("interval day to second",),
+        storage.as_nanoseconds,
+        "int64 nanoseconds",
+        rules.DURATION,
+        note="as nanoseconds, never days or months; ±292 years, checked",
+    ),
+    "uuid": CqlType(
+        ("string",),
+        storage.as_uuid,
+        "16 bytes",
+        rules.UUID,
+        note="8-4-4-4-12 digits, upper or lower case, checked",
+    ),
+    "timeuuid": CqlType(
+        ("string",), storage.as_uuid, "16 bytes", rules.TIMEUUID, note="version 1, checked"
+    ),
+    "inet": CqlType(
+        ("string",),
+        storage.as_text,
+        "string",
+        rules.INET,
+        note="IPv4 or IPv6, checked; no zone; `::ffff:192.0.2.1` is written as IPv4",
+    ),
+    "blob": CqlType(("binary",), storage.as_blob, "binary"),
 }
 
-CQL_FOR = {
-    "string": "text",
-    "boolean": "boolean",
-    "tinyint": "int",
-    "smallint": "int",
-    "int": "int",
-    "bigint": "bigint",
-    "float": "double",
-    "double": "double",
-    "decimal": "decimal",
-    "timestamp": "timestamp",
-    "timestamp_ntz": "timestamp",
-    "date": "date",
-    "binary": "blob",
+
+class NestedType(NamedTuple):
+    """A CQL type with parts, each of which is again of one of the types here."""
+
+    accepts: str
+    log: str
+    rules: tuple[Rule, ...] = ()
+    """Which values of a part the tasks refuse, beside the part's own rules."""
+    note: str = ""
+
+
+VECTOR_OF = ("float", "double")
+"""Spark's element types that a vector of floats takes."""
+
+NESTED = {
+    "list": NestedType(
+        "array",
+        "list",
+        rules.NO_NULLS,
+        "frozen only, `frozen<list<…>>`: see Rows; no null elements",
+    ),
+    "set": NestedType(
+        "array", "list", rules.NO_NULLS, "frozen or not; no null elements; duplicates become one"
+    ),
+    "map": NestedType("map", "map", rules.NO_NULLS, "frozen or not; no null values"),
+    "tuple": NestedType("struct", "struct", note="by position, as many fields; nulls allowed"),
+    "udt": NestedType(
+        "struct",
+        "struct",
+        note="by exact field name; nulls allowed; a field that the struct lacks is null",
+    ),
+    "vector": NestedType(
+        "array of float or double",
+        "list of float",
+        rules.NO_NULLS + rules.FLOAT_RANGE,
+        "`vector<float, n>`; exactly n elements, no nulls, checked; doubles are rounded to floats",
+    ),
 }
-"""The CQL type that a new table would have for a Spark type; timestamp_ntz after a cast."""
-
-_PLAIN = {
-    pa.string(): "string",
-    pa.bool_(): "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.timestamp("us", "UTC"): "timestamp",
-    pa.timestamp("us"): "timestamp_ntz",
-    pa.date32(): "date",
-    pa.binary(): "binary",
-}
 
 
-class Misfit(NamedTuple):
-    """Why a column cannot be written, and what to do; two sentences."""
-
-    problem: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.problem} {self.remedy}"
-
-
-def canonical(source: pa.DataType) -> pa.DataType:
-    """Return the type that means the same, whatever way Arrow lays it out and names its zone."""
-    if pa.types.is_dictionary(source):
-        return canonical(source.value_type)
-    if pa.types.is_large_string(source) or pa.types.is_string_view(source):
-        return pa.string()
-    if pa.types.is_large_binary(source) or pa.types.is_binary_view(source):
-        return pa.binary()
-    if pa.types.is_timestamp(source) and source.tz is not None:
-        return pa.timestamp(source.unit, "UTC")
-    return source
-
-
-def spark_type(source: pa.DataType) -> str:
-    """Return Spark's word for an Arrow type; Arrow's own for what Spark does not send."""
-    source = canonical(source)
-    if pa.types.is_decimal(source):
-        return "decimal"
-    return _PLAIN.get(source, str(source))
-
-
-def misfit(column: str, source: pa.DataType, cql: str) -> Misfit | None:
-    """Say why a column of the Arrow type `source` cannot go to the CQL type `cql`; None: it can."""
-    if cql not in TYPES:
-        return Misfit(f"the table's type {cql} is not supported yet.", _instead_of(cql))
-    accepts = TYPES[cql].accepts
+def accepts(cql: str, source: pa.DataType) -> bool:
+    """Whether an Arrow type goes to the CQL type `cql`, one of `TYPES`, without loss."""
     spark = spark_type(source)
-    if spark in accepts:
-        return None
-    if spark == "timestamp_ntz" and cql == "timestamp":
-        return Misfit(
-            "timestamp_ntz is a clock reading without a zone, the table's timestamp is an instant.",
-            "Set spark.sql.session.timeZone to the zone of the readings, and cast it, "
-            f'.withColumn("{column}", col("{column}").cast("timestamp")).',
-        )
-    problem = f"{_printed(source)} does not fit the table's {cql} without loss."
-    if spark not in CQL_FOR:
-        return Misfit(problem, "Cast it to a supported type, or drop it from the DataFrame.")
-    wanted = "decimal(38,18)" if accepts[0] == "decimal" else accepts[0]
-    return Misfit(
-        problem,
-        f'Cast it, .withColumn("{column}", col("{column}").cast("{wanted}")), or write to a table '
-        f"where it is a {CQL_FOR[spark]}.",
-    )
-
-
-def _printed(source: pa.DataType) -> str:
-    spark = spark_type(source)
-    arrow = str(canonical(source))
-    return spark if spark == arrow else f"{spark} (Arrow {arrow})"
-
-
-def _instead_of(cql: str) -> str:
-    leave = "Leave the column out of the DataFrame, or give the table one of the types " + (
-        ", ".join(TYPES) + "."
-    )
-    if cql.startswith(("list<", "set<", "map<")):
-        return (
-            "A collection that is not frozen cannot be replayed safely either (a list doubles its "
-            f"elements): it will have to be frozen<{cql}>. {leave}"
-        )
-    return leave
+    if spark == "decimal" and source.scale == 0 and WHOLE_DECIMAL in TYPES[cql].accepts:
+        return True
+    return spark in TYPES[cql].accepts

@@ -1,0 +1,330 @@
+"""Nested types on a real node: there and back, written again, written late, and in keys."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
+from wal_sink.errors import SchemaMismatch
+from wal_sink.options import parse
+from wal_sink.targets.base import Owner, Plan, Slice
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = pytest.mark.cassandra
+
+V1 = "123e4567-e89b-12d3-a456-426614174000"
+US = 1_700_000_000_000_000
+
+
+class Place:
+    """A keyspace, and rows written to its tables."""
+
+    def __init__(self, node: EmbeddedCassandra, keyspace: str) -> None:
+        self.node = node
+        self.keyspace = keyspace
+
+    def target(self, table: str, nulls: str = "unset") -> CassandraTarget:
+        raw = {
+            "keyspace": self.keyspace,
+            "table": table,
+            "cassandra.contactPoints": self.node.host,
+            "cassandra.port": str(self.node.port),
+            "cassandra.nulls": nulls,
+        }
+        return CassandraTarget(parse(raw, CassandraOptions))
+
+    def write(self, table: str, *batches: tuple[int, pa.RecordBatch], nulls: str = "unset") -> Plan:
+        """Plan, check and write batches of one schema with their timestamps."""
+        target = self.target(table, nulls)
+        plan = target.plan(batches[0][1].schema, uuid.uuid4().hex)
+        with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
+            for us, batch in batches:
+                session.write(plan, Slice(0, target.check(batch, plan), us))
+        return plan
+
+    def create(self, columns: str) -> str:
+        table = f"t_{secrets.token_hex(4)}"
+        self.node.execute(f"CREATE TABLE {self.keyspace}.{table} ({columns})")
+        return table
+
+    def select(self, table: str, what: str = "*") -> list[Any]:
+        return self.node.execute(f"SELECT {what} FROM {self.keyspace}.{table}")
+
+
+@pytest.fixture(scope="module")
+def place(cassandra: EmbeddedCassandra) -> Iterator[Place]:
+    """One keyspace for all tests here, with a type of two ints."""
+    name = f"test_{secrets.token_hex(8)}"
+    cassandra.create_keyspace(name)
+    cassandra.execute(f"CREATE TYPE {name}.pair (x int, y int)")
+    yield Place(cassandra, name)
+    cassandra.execute(f"DROP KEYSPACE {name}")
+
+
+def ints(*values: int) -> pa.Array:
+    return pa.array(values, pa.int32())
+
+
+# --- there and back --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wide(place: Place) -> tuple[str, list[Case]]:
+    """A table with a column for every type in every shape, all of them user-defined types too."""
+    for cql in {case.cql: case for case in SCALARS}.values():
+        quoted = (f'"{name}"'.replace('a "b', 'a ""b') for name in FIELDS)
+        fields = ", ".join(f"{name} {cql.cql}" for name in quoted)
+        place.node.execute(f'CREATE TYPE {place.keyspace}."{type_name(cql)}" ({fields})')
+    cases = [shape for case in SCALARS for shape in shapes(case)]
+    columns = ", ".join(f"c{i} {case.cql}" for i, case in enumerate(cases))
+    return place.create(f"id int PRIMARY KEY, {columns}"), cases
+
+
+def some(case: Case, count: int) -> list[Any]:
+    """Draw values, nulls among them; a draw for all cases at once is more than Hypothesis gives."""
+    found = []
+
+    @settings(max_examples=count, database=None, phases=[Phase.generate], deadline=None)
+    @given(st.none() | case.values)
+    def draw(value: Any) -> None:
+        found.append(value)
+
+    draw()
+    return [*found, *[None] * count][:count]
+
+
+def test_there_and_back(place: Place, wide: tuple[str, list[Case]]) -> None:
+    """Every type, alone and as a part of every shape; three batches that are slices of one."""
+    table, cases = wide
+    drawn = [some(case, 12) for case in cases]
+    columns = {f"c{i}": case.array(drawn[i]) for i, case in enumerate(cases)}
+    batch = pa.record_batch({"id": ints(*range(12)), **columns})
+    place.write(table, *((US, batch.slice(begin, 4)) for begin in (0, 4, 8)))
+    rows = {row.id: row for row in place.select(table)}
+    for i, (case, values) in enumerate(zip(cases, drawn, strict=True)):
+        back = [getattr(rows[j], f"c{i}") for j in range(12)]
+        got = [None if each is None else plain(each) for each in back]
+        assert got == [expected(case, value) for value in values], case.cql
+
+
+def test_vectors(place: Place) -> None:
+    """Doubles are rounded to the nearest float."""
+    table = place.create("id int PRIMARY KEY, v vector<float, 2>, w vector<float, 2>")
+    batch = pa.record_batch(
+        {
+            "id": ints(1, 2),
+            "v": pa.array([[1.5, -0.0], None], pa.list_(pa.float32())),
+            "w": pa.array([None, [0.1, 1e-45]], pa.list_(pa.float64())),
+        }
+    )
+    place.write(table, (US, batch))
+    nearest = pa.array([0.1, 1e-45], pa.float32()).to_pylist()
+    assert {row.id: (row.v, row.w) for row in place.select(table)} == {
+        1: ([1.5, -0.0], None),
+        2: (None, nearest),
+    }
+
+
+def test_an_element_of_a_set_may_be_long(place: Place) -> None:
+    """More than the 64 KiB that older protocols allowed; keys of maps, too."""
+    table = place.create("id int PRIMARY KEY, s set<text>, m map<text, int>")
+    long = "x" * 70_000
+    batch = pa.record_batch(
+        {
+            "id": ints(1),
+            "s": pa.array([[long, ""]]),
+            "m": pa.array([[(long, 1)]], pa.map_(pa.string(), pa.int32())),
+        }
+    )
+    place.write(table, (US, batch))
+    (row,) = place.select(table)
+    assert (set(row.s), dict(row.m)) == ({long, ""}, {long: 1})
+
+
+# --- again, late, and nulls ------------------------------------------------------------------
+
+
+def collections(*rows: tuple[int, Any, Any, Any]) -> pa.RecordBatch:
+    """Rows of n and the three columns."""
+    n, s, m, u = zip(*rows, strict=True)
+    pair = pa.struct([("x", pa.int32()), ("y", pa.int32())])
+    return pa.record_batch(
+        {
+            "k": ints(*(1 for _ in n)),
+            "n": ints(*n),
+            "s": pa.array(s, pa.list_(pa.int32())),
+            "m": pa.array(m, pa.map_(pa.int32(), pa.int32())),
+            "u": pa.array(u, pair),
+        }
+    )
+
+
+def read(place: Place, table: str) -> dict[int, Any]:
+    """Read the three columns by n."""
+    return {
+        row.n: (
+            None if row.s is None else list(row.s),
+            None if row.m is None else dict(row.m),
+            None if row.u is None else tuple(row.u),
+        )
+        for row in place.select(table)
+    }
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_written_three_times_and_an_older_one_late(place: Place, alone: bool) -> None:
+    """As a statement and in a batch: what stays is the newest write, whole, nothing twice."""
+    table = create_in_place(place)
+    old = collections((1, [1, 2], [(1, 1), (2, 2)], {"x": 1, "y": 1}))
+    new = collections((1, [2, 3], [(2, 9)], {"x": 2, "y": None}))
+    if not alone:
+        other = collections((2, [7], [(7, 7)], {"x": 7, "y": 7}))
+        old, new = (pa.concat_batches([each, other]) for each in (old, new))
+    place.write(table, (US + 10, new), (US + 10, new), (US + 10, new), (US, old), (US + 10, new))
+    later = {} if alone else {2: ([7], {7: 7}, (7, 7))}
+    assert read(place, table) == {1: ([2, 3], {2: 9}, (2, None))} | later
+    place.write(table, (US, old), (US, old))
+    assert read(place, table) == {1: ([2, 3], {2: 9}, (2, None))} | later
+
+
+def create_in_place(place: Place) -> str:
+    """Create a table with everything that is not frozen."""
+    return place.create("k int, n int, s set<int>, m map<int, int>, u pair, PRIMARY KEY (k, n)")
+
+
+def test_the_next_microsecond_replaces_the_whole_value(place: Place) -> None:
+    """Rows of one key in one slice, which is one batch: the last one stays, again and again."""
+    table = create_in_place(place)
+    batch = collections(
+        (1, [1], [(1, 1)], {"x": 1, "y": 1}), (1, [2], [(2, 2)], {"x": None, "y": 2})
+    )
+    for _ in range(3):
+        place.write(table, (US, batch))
+        assert read(place, table) == {1: ([2], {2: 2}, (None, 2))}
+
+
+@pytest.mark.parametrize("nulls", ["unset", "write"])
+def test_nulls_and_empty_ones(place: Place, nulls: str) -> None:
+    """A null leaves or clears; an empty one clears, whatever the option says."""
+    table = create_in_place(place)
+    full = ([1], [(1, 1)], {"x": 1, "y": 1})
+    place.write(table, (US, collections((1, *full), (2, *full))))
+    later = collections((1, None, None, None), (2, [], [], {"x": None, "y": None}))
+    place.write(table, (US + 10, later), (US + 10, later), nulls=nulls)
+    kept = ([1], {1: 1}, (1, 1)) if nulls == "unset" else (None, None, None)
+    assert read(place, table) == {1: kept, 2: (None, None, None)}
+
+
+# --- keys, and types that change -------------------------------------------------------------
+
+
+def test_values_without_parts_in_the_key(place: Place) -> None:
+    """As partition key and as clustering; what is equal to Cassandra is one row."""
+    columns = {
+        "ascii": pa.array(["", ""]),
+        "tinyint": pa.array([-1, -1], pa.int8()),
+        "smallint": pa.array([-1, -1], pa.int16()),
+        "varint": pa.array([-(2**63), -(2**63)]),
+        "float": pa.array([-0.5, -0.5], pa.float32()),
+        "time": pa.array(["00:00:01", "00:00:01.000"]),
+        "timeuuid": pa.array([V1, V1.upper()]),
+        "inet": pa.array(["::1", "0:0::1"]),
+    }
+    names = [f'"{part} {cql}"' for part in "pc" for cql in columns]
+    declared = ", ".join(f'"{part} {cql}" {cql}' for part in "pc" for cql in columns)
+    key = f"({', '.join(names[:8])}), {', '.join(names[8:])}"
+    table = place.create(f"{declared}, PRIMARY KEY ({key})")
+    batch = {f"{part} {cql}": values for part in "pc" for cql, values in columns.items()}
+    place.write(table, (US, pa.record_batch(batch)))
+    assert len(place.select(table)) == 1
+
+
+def test_nested_types_in_the_key(place: Place) -> None:
+    """Frozen ones, with nulls within a tuple; equal sets are one key."""
+    table = place.create(
+        "s frozen<set<int>>, t frozen<tuple<int, text>>, u frozen<pair>, m frozen<map<int, int>>, "
+        "l frozen<list<int>>, n int, PRIMARY KEY ((s, u, m), t, l)"
+    )
+    pair = pa.struct([("y", pa.int32())])
+    batch = pa.record_batch(
+        {
+            "s": pa.array([[2, 1, 1], [1, 2], []], pa.list_(pa.int32())),
+            "t": pa.array(
+                [{"a": None, "b": "x"}] * 3, pa.struct([("a", pa.int8()), ("b", pa.string())])
+            ),
+            "u": pa.array([{"y": 1}, {"y": 1}, {"y": None}], pair),
+            "m": pa.array(
+                [[(2, 2), (1, 1)], [(1, 1), (2, 2)], []], pa.map_(pa.int32(), pa.int32())
+            ),
+            "l": pa.array([[2, 1], [2, 1], []], pa.list_(pa.int32())),
+            "n": ints(1, 2, 3),
+        }
+    )
+    place.write(table, (US, batch), (US, batch))
+    rows = {row.n: row for row in place.select(table)}
+    assert set(rows) == {2, 3}
+    assert (list(rows[2].s), tuple(rows[2].t), tuple(rows[2].u)) == ([1, 2], (None, "x"), (None, 1))
+    assert (dict(rows[2].m), rows[2].l) == ({1: 1, 2: 2}, [2, 1])
+
+
+def test_a_user_defined_type_that_grows(place: Place) -> None:
+    """A new field is null in what an older plan writes; a renamed one stops it."""
+    place.node.execute(f"CREATE TYPE {place.keyspace}.growing (x int)")
+    table = place.create("id int PRIMARY KEY, u frozen<growing>, l frozen<list<frozen<growing>>>")
+    value = pa.struct([("x", pa.int32())])
+    batch = pa.record_batch(
+        {
+            "id": ints(1),
+            "u": pa.array([{"x": 1}], value),
+            "l": pa.array([[{"x": 2}]], pa.list_(value)),
+        }
+    )
+    plan = place.write(table, (US, batch))
+    place.node.execute(f"ALTER TYPE {place.keyspace}.growing ADD y int")
+    target = place.target(table)
+    checked = Slice(0, target.check(batch, plan), US + 1)
+    with target.connect(Owner("q", "log", "checkpoint")) as session:
+        session.write(plan, checked)
+    assert [(tuple(row.u), tuple(row.l[0])) for row in place.select(table)] == [
+        ((1, None), (2, None))
+    ]
+    place.node.execute(f"ALTER TYPE {place.keyspace}.growing RENAME x TO z")
+    with (
+        target.connect(Owner("q", "log", "checkpoint")) as session,
+        pytest.raises(
+            SchemaMismatch, match=r'type growing was \("x" int\), is \("z" int, "y" int\)'
+        ),
+    ):
+        session.write(plan, checked)
+
+
+def test_the_printed_types_can_be_created(place: Place) -> None:
+    """CREATE TYPE for structs, CREATE TABLE with frozen lists; the DataFrame then fits."""
+    inner = pa.struct([("Zip code", pa.int16()), ("m", pa.map_(pa.string(), pa.list_(pa.int8())))])
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("a b", pa.struct([("order", pa.list_(inner)), ("t", pa.time64("ns"))])),
+            ("maps", pa.list_(pa.map_(pa.string(), inner))),
+            ("scores", pa.map_(pa.string(), pa.map_(pa.int32(), pa.float32()))),
+        ]
+    )
+    with pytest.raises(SchemaMismatch) as refused:
+        place.target("new").plan(schema, "k")
+    said = str(refused.value)
+    for statement in said[said.index("CREATE TYPE") :].split(";")[:-1]:
+        place.node.execute(statement)
+    assert [column.type for column in place.target("new").plan(schema, "k").columns][1:] == [
+        "frozen<a_b>",
+        "frozen<list<frozen<map<text, frozen<maps_element_value>>>>>",
+        "map<text, frozen<map<int, float>>>",
+    ]

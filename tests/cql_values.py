@@ -1,0 +1,264 @@
+"""Every CQL type with the values that Spark has for it, and what Cassandra gives back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import ipaddress
+import itertools
+import socket
+import struct
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from cassandra import util
+from cassandra.util import Date, Duration, Time
+from hypothesis import strategies as st
+
+EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 -- the driver's datetimes are naive, in UTC
+DAY = 86_400 * 10**9
+
+
+class Case(NamedTuple):
+    """A CQL type beside a Spark type that fits."""
+
+    cql: str
+    arrow: pa.DataType
+    values: st.SearchStrategy[Any]
+    """As `pyarrow.array` takes them."""
+    back: Callable[[Any], Any] = lambda value: value
+    """What the driver gives back for one that is not null."""
+    cast: pa.DataType | None = None
+    """What to make the array of, where `pyarrow.array` does not take the values as `arrow`."""
+
+    def array(self, values: list[Any]) -> pa.Array:
+        """Make the DataFrame's column."""
+        return pa.array(values, self.cast or self.arrow).cast(self.arrow)
+
+
+def whole(bits: int) -> st.SearchStrategy[int]:
+    """Integers of a width; extremes are likely."""
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    return st.one_of(st.integers(low, high), st.sampled_from([low, -1, 0, high]))
+
+
+def decimals(scale: int, digits: int = 38) -> st.SearchStrategy[decimal.Decimal]:
+    """Decimals of a scale, made without the context's rounding."""
+    return st.integers(-(10**digits - 1), 10**digits - 1).map(
+        lambda n: decimal.Decimal((int(n < 0), tuple(map(int, str(abs(n)))), -scale))
+    )
+
+
+def as_float(value: float) -> float:
+    """Round to 32 bits."""
+    return float(struct.unpack("f", struct.pack("f", value))[0])
+
+
+def _time(nanoseconds: int) -> str:
+    seconds, fraction = divmod(nanoseconds, 10**9)
+    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return text + (f".{fraction:09}" if fraction else "")
+
+
+def inet(text: str) -> str:
+    """Print an address as the driver does."""
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv4Address):
+        return text
+    if address.ipv4_mapped:  # Cassandra makes this of it, in frozen collections; we do everywhere
+        return str(address.ipv4_mapped)
+    return socket.inet_ntop(socket.AF_INET6, address.packed)
+
+
+FLOATS = st.floats(width=32, allow_nan=False)
+DOUBLES = st.floats(allow_nan=False)
+MAPPED = st.ip_addresses(v=4).map("::ffff:{}".format)
+NANOSECONDS = st.one_of(st.integers(0, DAY - 1), st.sampled_from([0, DAY - 1]))
+MICROS = st.integers(-(2**51), 2**51)
+"""From 1898 to 2041: farther off the driver's reader rounds wrongly; see `test_instants`."""
+MOST = (2**63 - 1) // 1_000
+V1 = st.integers(0, 2**128 - 1).map(lambda n: str(uuid.UUID(int=n, version=1)))
+
+SCALARS = [
+    Case("ascii", pa.string(), st.text(st.characters(max_codepoint=127))),
+    Case("text", pa.string(), st.text()),
+    Case("boolean", pa.bool_(), st.booleans()),
+    Case("tinyint", pa.int8(), whole(8)),
+    Case("smallint", pa.int8(), whole(8)),
+    Case("smallint", pa.int16(), whole(16)),
+    Case("int", pa.int16(), whole(16)),
+    Case("int", pa.int32(), whole(32)),
+    Case("bigint", pa.int32(), whole(32)),
+    Case("bigint", pa.int64(), whole(64)),
+    Case("varint", pa.int8(), whole(8)),
+    Case("varint", pa.int64(), whole(64)),
+    Case("varint", pa.decimal128(38, 0), decimals(0), int),
+    Case("float", pa.float32(), FLOATS),
+    Case("double", pa.float32(), FLOATS),
+    Case("double", pa.float64(), DOUBLES),
+    Case("decimal", pa.int64(), whole(64), decimal.Decimal),
+    Case("decimal", pa.decimal128(38, 18), decimals(18)),
+    Case(
+        "timestamp",
+        pa.timestamp("us", "Asia/Tokyo"),
+        MICROS,
+        lambda micros: EPOCH + dt.timedelta(milliseconds=micros // 1_000),
+        pa.int64(),
+    ),
+    Case("date", pa.date32(), st.dates(), Date),
+    Case("time", pa.time64("ns"), NANOSECONDS, Time, pa.int64()),
+    Case("time", pa.string(), NANOSECONDS.map(_time), Time),
+    Case(
+        "duration",
+        pa.duration("us"),
+        st.one_of(st.integers(-MOST, MOST), st.sampled_from([-MOST, MOST])),
+        lambda micros: Duration(0, 0, micros * 1_000),
+        pa.int64(),
+    ),
+    Case("uuid", pa.string(), st.uuids().map(str), uuid.UUID),
+    Case("timeuuid", pa.string(), V1, uuid.UUID),
+    Case("inet", pa.string(), st.one_of(st.ip_addresses().map(str), MAPPED), inet),
+    Case("blob", pa.binary(), st.binary()),
+]
+
+
+NO_KEYS = ("duration",)
+"""Types that Cassandra has in no set and in no key."""
+FIELDS = ('a "b', "Order", "later")
+"""Of the user-defined types; the DataFrame has the second and the first."""
+
+
+def type_name(case: Case) -> str:
+    """Name the user-defined type of two fields of a type."""
+    return f"Two {case.cql}"
+
+
+def shapes(case: Case) -> list[Case]:
+    """Return the case itself, and everything that it can be a part of."""
+    many, some = st.lists(case.values, max_size=4), st.none() | case.values
+    distinct = st.lists(case.values, max_size=4, unique=True)
+    found = [
+        case,
+        _shape(case, f"frozen<list<{case.cql}>>", many, list, _lists),
+        _shape(
+            case, f"frozen<tuple<{case.cql}, {case.cql}>>", st.tuples(some, some), tuple, _structs
+        ),
+        _shape(
+            case,
+            f'frozen<"{type_name(case)}">',
+            st.tuples(some, some),
+            lambda pair: (pair[1], pair[0], None),
+            _structs,
+        ),
+        _shape(
+            case,
+            f"map<text, frozen<list<{case.cql}>>>",
+            st.lists(st.tuples(st.text(max_size=3), many), max_size=2, unique_by=lambda kv: kv[0]),
+            dict,
+            _maps_of_lists,
+        ),
+    ]
+    if case.cql not in NO_KEYS:
+        found += [
+            _shape(case, f"set<{case.cql}>", many, set, _lists),
+            _shape(case, f"frozen<set<{case.cql}>>", many, set, _lists),
+            _shape(case, f"map<{case.cql}, {case.cql}>", distinct, _to_itself, _maps),
+        ]
+    return found
+
+
+def _to_itself(keys: list[Any]) -> dict[Any, Any]:
+    return {key: key for key in keys}
+
+
+class _Shape(Case):
+    """A case whose arrays are put together of the arrays of its part."""
+
+    make: Callable[[list[Any]], pa.Array]
+
+    def array(self, values: list[Any]) -> pa.Array:
+        """Make the DataFrame's column."""
+        return self.make(values)
+
+
+def _shape(
+    part: Case,
+    cql: str,
+    values: st.SearchStrategy[Any],
+    back: Callable[[Any], Any],
+    build: Callable[[Case, list[Any]], pa.Array],
+) -> Case:
+    def converted(value: Any) -> Any:
+        return back(_each(part.back, value))
+
+    shape = _Shape(cql, build(part, []).type, values, converted)
+    shape.make = lambda given: build(part, given)
+    return shape
+
+
+def _each(back: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        if value and isinstance(value[0], tuple):  # a map of lists
+            return [(key, [back(each) for each in values]) for key, values in value]
+        return type(value)(None if each is None else back(each) for each in value)
+    return back(value)
+
+
+def _offsets(values: list[Any]) -> tuple[pa.Array, pa.Array]:
+    ends = list(itertools.accumulate(len(value or ()) for value in values))
+    nulls = pa.array([value is None for value in values], pa.bool_())
+    return pa.array([0, *ends], pa.int32()), nulls
+
+
+def _flat(values: list[Any]) -> list[Any]:
+    return [each for value in values for each in value or ()]
+
+
+def _lists(part: Case, values: list[Any]) -> pa.Array:
+    offsets, nulls = _offsets(values)
+    return pa.ListArray.from_arrays(offsets, part.array(_flat(values)), mask=nulls)
+
+
+def _maps(part: Case, values: list[Any]) -> pa.Array:
+    offsets, nulls = _offsets(values)
+    keys = part.array(_flat(values))
+    return pa.MapArray.from_arrays(offsets, keys, keys, mask=nulls)
+
+
+def _maps_of_lists(part: Case, values: list[Any]) -> pa.Array:
+    offsets, nulls = _offsets(values)
+    pairs = _flat(values)
+    keys = pa.array([key for key, _ in pairs], pa.string())
+    items = _lists(part, [value for _, value in pairs])
+    return pa.MapArray.from_arrays(offsets, keys, items, mask=nulls)
+
+
+def _structs(part: Case, values: list[Any]) -> pa.Array:
+    first, second = (
+        zip(*(value or (None, None) for value in values), strict=True) if values else ((), ())
+    )
+    nulls = pa.array([value is None for value in values], pa.bool_())
+    columns = [part.array(list(first)), part.array(list(second))]
+    return pa.StructArray.from_arrays(columns, names=[FIELDS[1], FIELDS[0]], mask=nulls)
+
+
+def plain(value: Any) -> Any:
+    """Make what the driver gives and what is expected comparable: order, duplicates, 0.0 and -0.0."""
+    if isinstance(value, float):
+        return repr(value + 0.0)
+    if isinstance(value, Mapping):
+        return {repr(plain(key)): plain(each) for key, each in value.items()}
+    if isinstance(value, util.SortedSet | set):
+        return {repr(plain(each)) for each in value}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+def expected(case: Case, value: Any) -> Any:
+    """Return what is read for a value: to Cassandra an empty collection in place is null."""
+    if value is None or (case.cql.startswith(("set<", "map<")) and not value):
+        return None
+    return plain(case.back(value))

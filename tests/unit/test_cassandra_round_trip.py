@@ -1,0 +1,83 @@
+"""Through check and bind into the driver's own serializers and back, for every type and shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cassandra import cqltypes
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
+from wal_sink.targets.base import Column, Plan
+from wal_sink.targets.cassandra.bind import bind
+from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.spark_types import canonical
+from wal_sink.targets.cassandra.tree import Cql, parse, written
+
+NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer", "Float", "Double"]
+NAMES += ["Decimal", "Timestamp", "SimpleDate", "Time", "Duration", "UUID", "TimeUUID"]
+NAMES += ["InetAddress", "Bytes"]
+SIMPLE = {kind.typename: kind for kind in (getattr(cqltypes, f"{name}Type") for name in NAMES)}
+PROTOCOL = 5
+
+
+def driver_type(tree: Cql) -> Any:
+    """Return the driver's serializer."""
+    parts = tuple(driver_type(part) for part in tree.parts)
+    match tree.kind:
+        case "udt":
+            return cqltypes.UserType.make_udt_class("ks", "udt", tree.fields, parts)
+        case "list" | "set" | "map" | "tuple":
+            kind = getattr(cqltypes, f"{tree.kind.title()}Type")
+            return kind.apply_parameters(parts)
+        case _:
+            return SIMPLE[tree.kind]
+
+
+def plan(arrow: pa.DataType, cql: str, types: dict[str, Any] | None = None) -> Plan:
+    """Plan a table of id and c."""
+    return Plan(
+        key="k",
+        target="cassandra",
+        table='"ks"."t"',
+        columns=(
+            Column(name="id", source="int32", type="int", role="partition"),
+            Column(name="c", source=str(canonical(arrow)), type=cql, role="regular"),
+        ),
+        details={"nulls": "write", "types": written(types or {})},
+    )
+
+
+def there_and_back(case: Case, values: list[Any]) -> list[Any]:
+    """Check, bind, serialize and deserialize a column."""
+    types = {type_name(each): tuple((name, each.cql) for name in FIELDS) for each in SCALARS}
+    column = case.array(values)
+    ids = pa.array(range(len(values)), pa.int32())
+    batch = pa.record_batch({"id": ids, "c": column})
+    planned = plan(column.type, case.cql, types)
+    # What is before a slice must not matter.
+    stored = check(pa.concat_batches([batch[:1], batch])[min(1, len(values)) :], planned)
+    bound = bind(pa.concat_batches([stored[:1], stored])[min(1, len(values)) :], planned, 0)
+    kind = driver_type(parse(case.cql, types))
+    return [
+        None
+        if row[1] is None
+        else plain(kind.deserialize(kind.serialize(row[1], PROTOCOL), PROTOCOL))
+        for row in bound.values
+    ]
+
+
+@pytest.mark.parametrize("case", SCALARS, ids=lambda case: f"{case.cql} {case.arrow}")
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_there_and_back(case: Case, data: st.DataObject) -> None:
+    """Alone, in collections, tuples and user-defined types; with nulls where they are allowed."""
+    for shape in shapes(case):
+        values = data.draw(st.lists(st.none() | shape.values, max_size=5))
+        back = there_and_back(shape, values)
+        assert [
+            each or None if shape.cql.startswith(("set", "map")) else each for each in back
+        ] == [expected(shape, value) for value in values]

@@ -1,0 +1,115 @@
+"""Spark's words for Arrow's types, and the CQL type that a new table would have for each."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+
+CQL_FOR = {
+    "string": "text",
+    "boolean": "boolean",
+    "tinyint": "tinyint",
+    "smallint": "smallint",
+    "int": "int",
+    "bigint": "bigint",
+    "float": "float",
+    "double": "double",
+    "decimal": "decimal",
+    "timestamp": "timestamp",
+    "timestamp_ntz": "timestamp",
+    "date": "date",
+    "time": "time",
+    "interval day to second": "duration",
+    "binary": "blob",
+}
+"""Timestamp_ntz after a cast. Nested types are in `ddl`."""
+
+_PLAIN = {
+    pa.string(): "string",
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
+    pa.date32(): "date",
+    pa.time64("ns"): "time",
+    pa.duration("us"): "interval day to second",
+    pa.binary(): "binary",
+}
+
+
+def canonical(source: pa.DataType) -> pa.DataType:  # noqa: PLR0911 -- a case each
+    """Return the type that means the same, whatever way Arrow lays it out and names its parts."""
+    if pa.types.is_dictionary(source):
+        return canonical(source.value_type)
+    if pa.types.is_large_string(source) or pa.types.is_string_view(source):
+        return pa.string()
+    if pa.types.is_large_binary(source) or pa.types.is_binary_view(source):
+        return pa.binary()
+    if pa.types.is_timestamp(source) and source.tz is not None:
+        return pa.timestamp(source.unit, "UTC")
+    if is_array(source):
+        return pa.list_(canonical(source.value_type))
+    if pa.types.is_map(source):
+        return pa.map_(canonical(source.key_type), canonical(source.item_type))
+    if pa.types.is_struct(source):
+        return pa.struct([pa.field(field.name, canonical(field.type)) for field in fields(source)])
+    return source
+
+
+def is_array(source: pa.DataType) -> bool:
+    """Whether Spark calls the type an array."""
+    return bool(pa.types.is_list(source) or pa.types.is_large_list(source))
+
+
+def fields(source: pa.DataType) -> list[pa.Field]:
+    """Return the fields of a struct."""
+    return [source.field(i) for i in range(source.num_fields)]
+
+
+def spark_type(source: pa.DataType) -> str:
+    """Return Spark's word for an Arrow type, without parameters; Arrow's own where Spark has none."""
+    source = canonical(source)
+    if pa.types.is_decimal(source):
+        return "decimal"
+    if is_array(source) or pa.types.is_map(source) or pa.types.is_struct(source):
+        return spark_ddl(source)
+    return _PLAIN.get(source, str(source))
+
+
+def spark_ddl(source: pa.DataType) -> str:
+    """Return the type as Spark's `cast` takes it."""
+    source = canonical(source)
+    if pa.types.is_decimal(source):
+        return f"decimal({source.precision},{source.scale})"
+    if is_array(source):
+        return array_ddl(spark_ddl(source.value_type))
+    if pa.types.is_map(source):
+        return map_ddl(spark_ddl(source.key_type), spark_ddl(source.item_type))
+    if pa.types.is_struct(source):
+        return struct_ddl([(each.name, spark_ddl(each.type)) for each in fields(source)])
+    return spark_type(source)
+
+
+def array_ddl(element: str) -> str:
+    """Return Spark's array of an element's type."""
+    return f"array<{element}>"
+
+
+def map_ddl(key: str, value: str) -> str:
+    """Return Spark's map of a key's and a value's type."""
+    return f"map<{key},{value}>"
+
+
+def struct_ddl(named: list[tuple[str, str]]) -> str:
+    """Return Spark's struct of names and types."""
+    return f"struct<{','.join(f'{_quoted(name)}:{ddl}' for name, ddl in named)}>"
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else f"`{name.replace('`', '``')}`"
