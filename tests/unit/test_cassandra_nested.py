@@ -118,18 +118,13 @@ SEEN = pa.struct([("street", pa.string()), ("seen", INSTANTS)])
         ),
         (
             "vector<float, 2>",
-            pa.array([[1.0, 2.0], [1.0]]),
+            pa.array([[1.0, 2.0], [1.0]], pa.list_(pa.float32())),
             "Column c of t ([1.0]) has 1 elements, and the table's vector takes exactly 2",
         ),
         (
             "vector<float, 1>",
             pa.array([None, [None]], pa.list_(pa.float32())),
             "c.element of t (None) is",
-        ),
-        (
-            "vector<float, 1>",
-            pa.array([[float("inf")], [1e39]]),
-            "Column c.element of t (1e+39) is beyond the range of a float",
         ),
     ],
 )

@@ -39,7 +39,7 @@ print(sorted({"cassandra", "pandas", "numpy", "pyspark"} & set(sys.modules) - al
 
 
 NESTED: list[tuple[pa.DataType, str, Any]] = [
-    (pa.list_(pa.float64()), "vector<float, 2>", [0.1, 0.2]),
+    (pa.list_(pa.float32()), "vector<float, 2>", [0.5, 0.25]),
     (pa.struct([("seen", pa.list_(pa.string()))]), "place", {"seen": ["12:00:00"]}),
     (
         pa.map_(pa.string(), pa.list_(pa.decimal128(9, 0))),

@@ -196,7 +196,6 @@ def struct(**fields: pa.DataType) -> pa.DataType:
         (struct(zip=pa.int8(), street=pa.string()), "frozen<address>"),
         (struct(zip=pa.int16(), Tags=pa.list_(pa.string())), "address"),
         (pa.list_(pa.float32()), "vector<float, 3>"),
-        (pa.list_(pa.float64()), "vector<float, 3>"),
         (pa.map_(pa.string(), pa.list_(struct(zip=pa.int8()))), "map<text, frozen<list<address>>>"),
     ],
 )
@@ -267,6 +266,15 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
             (
                 "c.element: int (Arrow int32) does not fit the table's float without loss. Cast it, "
                 '.withColumn("c", col("c").cast("array<float>")), or write to a table where it is a int.'
+            ),
+        ),
+        (
+            pa.list_(pa.float64()),
+            "vector<float, 3>",
+            (
+                "c.element: double does not fit the table's float without loss. Cast it, "
+                '.withColumn("c", col("c").cast("array<float>")), or write to a table where it is a '
+                "double."
             ),
         ),
         (

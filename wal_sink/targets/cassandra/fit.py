@@ -18,7 +18,7 @@ from wal_sink.targets.cassandra.spark_types import (
     spark_type,
 )
 from wal_sink.targets.cassandra.tree import Cql
-from wal_sink.targets.cassandra.types import NESTED, TYPES, VECTOR_OF, WHOLE_DECIMAL, accepts
+from wal_sink.targets.cassandra.types import NESTED, TYPES, WHOLE_DECIMAL, accepts
 
 
 class Misfit(NamedTuple):
@@ -81,7 +81,7 @@ def _differences(path: str, source: pa.DataType, tree: Cql) -> _Differences:
     elif tree.kind == "map":
         yield from _differences(f"{path}.key", source.key_type, tree.parts[0])
         yield from _differences(f"{path}.value", source.item_type, tree.parts[1])
-    elif tree.kind != "vector" or spark_type(source.value_type) not in VECTOR_OF:
+    else:
         yield from _differences(f"{path}.element", source.value_type, tree.parts[0])
 
 

@@ -74,13 +74,6 @@ def is_address(text: str) -> bool:
     return True
 
 
-def _beyond_float(column: pa.Array) -> pa.Array:
-    column = storage.as_is(column)
-    if not pa.types.is_float64(column.type):
-        return pc.is_null(column)  # nulls have their own rule, which comes first
-    return pc.and_(pc.is_finite(column), pc.invert(pc.is_finite(storage.as_float(column))))
-
-
 ASCII = (
     Rule(
         _beyond_ascii,
@@ -139,12 +132,5 @@ NO_NULLS = (
         "is null, which a collection cannot hold",
         "Drop such elements, filter(c, x -> x IS NOT NULL), map_filter(c, (k, v) -> v IS NOT NULL), "
         "or fill them in.",
-    ),
-)
-FLOAT_RANGE = (
-    Rule(
-        _beyond_float,
-        "is beyond the range of a float",
-        "Scale the values, or write them to a frozen<list<double>>.",
     ),
 )

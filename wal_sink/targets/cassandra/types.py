@@ -112,9 +112,6 @@ class NestedType(NamedTuple):
     note: str = ""
 
 
-VECTOR_OF = ("float", "double")
-"""Spark's element types that a vector of floats takes."""
-
 NESTED = {
     "list": NestedType(
         "array",
@@ -133,10 +130,10 @@ NESTED = {
         note="by exact field name; nulls allowed; a field that the struct lacks is null",
     ),
     "vector": NestedType(
-        "array of float or double",
-        "list of float",
-        rules.NO_NULLS + rules.FLOAT_RANGE,
-        "`vector<float, n>`; exactly n elements, no nulls, checked; doubles are rounded to floats",
+        "array",
+        "list",
+        rules.NO_NULLS,
+        "`vector<float, n>`; exactly n elements, no nulls, checked",
     ),
 }
 
