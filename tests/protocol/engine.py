@@ -85,10 +85,13 @@ class World:
         """Flush until there is nothing to do; return the steps."""
         flusher = self.flusher(faults)
         steps: list[Step] = []
-        for _ in range(100):
-            steps.append(flusher.run_once())
-            if isinstance(steps[-1], Rest):
-                return steps
+        try:
+            for _ in range(100):
+                steps.append(flusher.run_once())
+                if isinstance(steps[-1], Rest):
+                    return steps
+        finally:
+            flusher.close()
         raise AssertionError(f"the flusher never rests: {steps[-5:]}")
 
     def table(self) -> dict[str, int]:
