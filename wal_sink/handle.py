@@ -223,6 +223,8 @@ class Sink:
         for query in queries.values():
             query.loop.stop()
         running = {str(query.id) for query in spark_internals.running_queries(self._spark)}
+        if not spark_internals.is_stopped(self._spark):
+            self._spark.streams.removeListener(self._listener)
         for query_id, query in queries.items():
             query.loop.join(_JOIN_S)
             if say and query.loop.is_alive():
@@ -231,8 +233,6 @@ class Sink:
                 )
             if say and query_id in running:
                 logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
-        if not spark_internals.is_stopped(self._spark):
-            self._spark.streams.removeListener(self._listener)
 
 
 def _add_format(spark: SparkSession) -> None:
