@@ -56,14 +56,13 @@ class Reporter:
 
     def failed(self, error: BaseException) -> None:
         """Note an error."""
-        known = isinstance(error, WalSinkError)
         self._error = ErrorReport(
             kind=type(error).__name__,
             what=error.what if isinstance(error, WalSinkError) else repr(error),
             remedy=error.remedy if isinstance(error, WalSinkError) else "Report this as a bug.",
             epoch=self._epoch,
             at_us=self._clock_us(),
-            transient=known and bool(getattr(error, "transient", False)),
+            transient=isinstance(error, WalSinkError) and error.transient,
         )
         self._write()
 
@@ -157,14 +156,13 @@ class FlushLoop(threading.Thread):
         error = state.outcome.exception() if state.outcome else None
         assert error is not None
         self._reporter.failed(error)
-        known = isinstance(error, WalSinkError)
         self._disconnect()  # the next try connects, and compares the plan with the table, anew
         logger.warning(
             "the flush of %s failed (try %d): %s",
             self.name,
             state.attempt_number,
             error,
-            exc_info=None if known else error,
+            exc_info=None if isinstance(error, WalSinkError) else error,
         )
 
     def _disconnect(self) -> None:

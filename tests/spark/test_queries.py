@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.functions import expr
 from pyspark.sql.types import StructType
 
@@ -217,9 +217,6 @@ class ForgetfulWriter(WalSinkStreamWriter):
         log = self._configuration.location.open_log(message.appended.query_id)
         log.delete(segment.path for segment in message.appended.segments)
         return message
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        super().abort(messages, batchId)
 
 
 @pytest.mark.timeout(600)
