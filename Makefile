@@ -12,8 +12,8 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(READY) ## Stream 336,776 real flights into an embedded Cassandra and compare
-	$(BIN)/python -m tests.demo
+demo: $(READY) ## Real flights into Cassandra under SIGKILL, beside foreachBatch (ARGS=… go to it)
+	$(BIN)/wal-sink demo $(ARGS)
 
 test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest)
 	$(BIN)/python -m pytest $(ARGS)

@@ -25,6 +25,10 @@ SPARK = {
     "wal_sink.ask",
     "wal_sink.handle",
     "wal_sink.sessions",
+    "wal_sink.testing.local_spark",
+    "wal_sink.testing.pausing",
+    "wal_sink.demo.app",
+    "wal_sink.demo.control",
 }
 PURE = {
     f"wal_sink.{name}" for name in ("protocol", "steps", "manifest", "record", "records", "layout")
@@ -34,6 +38,8 @@ IMPURE = {
     *("socket", "state_backends", "subprocess", "tempfile", "threading", "time", "uuid"),
 }
 """Where a clock, randomness or a file would come from."""
+
+TESTING, DEMO = "wal_sink.testing.", "wal_sink.demo."
 
 ROWS = (
     {"spark", "wakeup", "handle", "cli"},
@@ -116,8 +122,8 @@ def test_only_the_target_imports_cassandra() -> None:
     """Another target needs no Cassandra driver."""
     allowed = "wal_sink.targets.cassandra"
     others = {name for name in importers("cassandra") if not name.startswith(f"{allowed}.")}
-    assert others <= {"wal_sink.testing.embedded_cassandra"}
-    outside = {name for name in importers(allowed) if not name.startswith(allowed)}
+    assert others <= {"wal_sink.testing.embedded_cassandra", "wal_sink.demo.control"}
+    outside = {name for name in importers(allowed) if not name.startswith((allowed, TESTING))}
     assert outside == set(), "the registry finds it by its name"
 
 
@@ -134,10 +140,12 @@ def test_state_backends_know_no_epoch() -> None:
 
 
 def test_the_product_does_not_import_what_is_for_tests() -> None:
-    """`wal_sink.testing` needs an extra that production does not install."""
-    outside = {m for m in importers("wal_sink.testing") if not m.startswith("wal_sink.testing")}
+    """`wal_sink.testing` and `wal_sink.demo` need an extra that production does not install."""
+    outside = {m for m in importers("wal_sink.testing") if not m.startswith((TESTING, DEMO))}
     assert outside == set()
-    assert {m for m in importers("pytest") if not m.startswith("wal_sink.testing.")} == set()
+    outside = {m for m in importers("wal_sink.demo") if not m.startswith(DEMO)}
+    assert outside == {"wal_sink.cli.demo"}, "which imports it when it is called"
+    assert {m for m in importers("pytest") if not m.startswith(TESTING)} == set()
 
 
 def test_nothing_imports_pandas() -> None:

@@ -12,8 +12,8 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.app import session
 from wal_sink.spark import WalSinkDataSource
+from wal_sink.testing.local_spark import local_session
 
 ROWS_PER_FILE = 400
 
@@ -21,7 +21,7 @@ ROWS_PER_FILE = 400
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Return a classic session with two cores."""
-    spark = session()
+    spark = local_session()
     _siblings.append(spark.newSession())
     # Now or never: a session refuses formats that another one got before it was given any.
     _siblings[-1].dataSource.register(WalSinkDataSource)

@@ -1,64 +1,34 @@
-"""Drivers that are started, watched and killed by a test."""
+"""`tests.spark.app` as a process, to be watched and killed by a test."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-_PATIENCE_S = 240.0
+from wal_sink.testing import driver
+from wal_sink.testing.pausing import PAUSES, Pause, pauses
 
 
-class Driver:
-    """One application with its JVM and its Python workers, as `tests.spark.app` runs it.
+class Driver(driver.Driver):
+    """One run of the application.
 
     :param folder: for its configuration, marker and output.
+    :param pause: the point at which it stands still, in `epoch`.
     """
 
-    def __init__(self, folder: Path, **config: Any) -> None:
+    def __init__(self, folder: Path, *, pause: Any = None, epoch: int = -1, **config: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.marker = folder / "marker"
-        self.output = folder / "output"
-        self.config = {**config, "marker": str(self.marker)}
-        (folder / "config.json").write_text(json.dumps(self.config))
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.app", str(folder / "config.json")],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a process group of its own, to be killed whole
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-                cwd=Path(__file__).parents[2],
-            )
+        (folder / "config.json").write_text(json.dumps(config))
+        where = Pause(point=pause, table=config["table"], epoch=epoch, marker=str(self.marker))
+        super().__init__(
+            ["-m", "tests.spark.app", str(folder / "config.json")],
+            folder / "output",
+            {PAUSES: pauses(where) if pause else "[]"},
+            folder=Path(__file__).parents[2],
+        )
 
     def kill_at_marker(self) -> None:
         """Wait until it reaches its point, then SIGKILL all of it."""
-        self._wait(self.marker.exists, "reach its point")
-        self.kill()
-
-    def kill(self) -> None:
-        """SIGKILL driver, JVM and workers."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def finish(self) -> None:
-        """Wait for its end; it has to be a good one."""
-        self._wait(lambda: self.process.poll() is not None, "end", dead_is_bad=False)
-        assert self.process.returncode == 0, self.log()
-
-    def log(self) -> str:
-        """What it printed."""
-        return self.output.read_text(errors="replace")
-
-    def _wait(self, done: Any, what: str, *, dead_is_bad: bool = True) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not done():
-            assert time.monotonic() < deadline, f"it did not {what}:\n{self.log()}"
-            if dead_is_bad:
-                assert self.process.poll() is None, f"it died before it could {what}:\n{self.log()}"
-            time.sleep(0.05)
+        self.kill_when(self.marker.exists)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import zipfile
 from pathlib import Path
 
@@ -45,6 +46,9 @@ _ARROW = pa.schema(
     ]
 )
 
+COLUMNS = tuple(_ARROW.names)
+"""Of the table and of the source."""
+
 
 def read() -> pa.Table:
     """Read all flights.
@@ -86,15 +90,32 @@ def read() -> pa.Table:
     return pa.table({name: columns[name].cast(_ARROW.field(name).type) for name in columns})
 
 
-def write_files(folder: str | Path) -> str:
-    """Write the flights as Parquet files into `folder`, unless they are there; return the folder."""
+def tenth(flights: pa.Table) -> pa.Table:
+    """Return every tenth flight."""
+    return flights.take(list(range(0, flights.num_rows, 10)))
+
+
+def write_files(folder: str | Path, flights: pa.Table | None = None) -> str:
+    """Write flights as `FILES` Parquet files into `folder`, unless they are there.
+
+    Spark reads them in their order, by the time of their last change.
+
+    :param flights: all flights if None.
+    :return: the folder.
+    """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     if len(list(target.glob("*.parquet"))) < FILES:
-        flights = read()
-        rows = -(-flights.num_rows // FILES)
+        flights = read() if flights is None else flights
+        rows = rows_per_file(flights.num_rows)
         for number in range(FILES):
             unfinished = target / f".flights-{number:02}"  # hidden from Spark until it is whole
             pyarrow.parquet.write_table(flights.slice(number * rows, rows), unfinished)
+            os.utime(unfinished, (number, number))
             unfinished.rename(target / f"flights-{number:02}.parquet")
     return str(target)
+
+
+def rows_per_file(rows: int) -> int:
+    """Return how many of `rows` flights each file has; the last one may have fewer."""
+    return -(-rows // FILES)

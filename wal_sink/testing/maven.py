@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from rich.console import Console
+
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
@@ -220,12 +222,7 @@ def _output(command: list[str]) -> subprocess.Popen[str]:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Show a line that can be amended on a terminal; log lines where rich is not installed."""
+    """Show a line that can be amended on a terminal."""
     logger.info("%s", what)
-    try:
-        from rich.console import Console  # noqa: PLC0415 - an optional dependency
-    except ModuleNotFoundError:
-        yield lambda text: logger.info("%s: %s", what, text)
-    else:
-        with Console(stderr=True).status(what) as status:
-            yield lambda text: status.update(f"{what}: {text}")
+    with Console(stderr=True).status(what) as status:
+        yield lambda text: status.update(f"{what}: {text}")

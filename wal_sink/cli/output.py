@@ -1,0 +1,52 @@
+"""What every command does with its outcome: people read standard error, programs standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from wal_sink.errors import WalSinkError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+"""Type of every command's parameter `as_json`."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of a command that failed."""
+
+    error: str
+    what: str
+    remedy: str
+
+
+@contextlib.contextmanager
+def output(*, as_json: bool) -> Iterator[Console]:
+    """Give the console for what people read; end the command when an error of ours passes.
+
+    The exit code is the error's, see `wal_sink.errors`.
+    """
+    console = Console(stderr=as_json, highlight=False)
+    handler = RichHandler(console=console, show_path=False, show_time=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    try:
+        yield console
+    except WalSinkError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"[red]{type(error).__name__}[/red]:", str(error), markup=True
+        )
+        if as_json:
+            document(Failure(error=type(error).__name__, what=error.what, remedy=error.remedy))
+        raise typer.Exit(error.exit_code) from error
+
+
+def document(value: msgspec.Struct) -> None:
+    """Print a value as the command's JSON document."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")

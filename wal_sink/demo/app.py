@@ -1,0 +1,59 @@
+"""The application that is killed: `python -m wal_sink.demo.app FOLDER PORT`.
+
+Three queries in one session, so that each SIGKILL hits all of them. Where they stand still to be killed
+is the business of `wal_sink.testing.pausing`; without that in the environment they run to their end.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import wal_sink
+from wal_sink.demo.control import write_batch
+from wal_sink.demo.queries import KEYSPACE, QUERIES, Query
+from wal_sink.testing import flights
+from wal_sink.testing.local_spark import local_session
+from wal_sink.testing.pausing import PAUSING_TARGET, PausingDataSource
+
+
+def main(folder: Path, port: int) -> None:
+    """Run the queries until their sources are read and everything is flushed."""
+    slots = len(QUERIES) + 1  # a task that stands still keeps its slot
+    spark = local_session(
+        **{"spark.master": f"local[{slots}]", "spark.sql.session.timeZone": "UTC"}
+    )
+    with wal_sink.register(spark, drain_timeout=300):
+        spark.dataSource.register(PausingDataSource)
+        for query in [start(spark, query, folder, port) for query in QUERIES]:
+            query.awaitTermination()
+
+
+def start(spark: SparkSession, query: Query, folder: Path, port: int) -> StreamingQuery:
+    """Start one of them."""
+    source = spark.readStream.schema(flights.SCHEMA).option("maxFilesPerTrigger", 1)
+    rows = source.parquet(str(folder / query.source)).selectExpr(*query.select)
+    if query.sink == "wal_sink":
+        writer = (
+            rows.writeStream.format("wal_sink")
+            .option("cassandra.contactPoints", "127.0.0.1")
+            .option("cassandra.port", port)
+            .option("keyspace", KEYSPACE)
+            .option("table", query.table)
+            .option("target", PAUSING_TARGET)
+        )
+    else:
+        writer = rows.writeStream.foreachBatch(partial(write_batch, table=query.table, port=port))
+    return (
+        writer.option("checkpointLocation", str(folder / query.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

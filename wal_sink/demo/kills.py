@@ -1,0 +1,98 @@
+"""Where the driver is killed, and what its death leaves behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+from wal_sink import layout
+from wal_sink.demo.queries import CONTROL, FLIGHTS, KEYSPACE, TENTH, Query
+from wal_sink.location import locate
+from wal_sink.log import Log
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.pausing import Pause, Point
+
+Window = Literal[
+    "while a task writes",
+    "between manifest and commits/N",
+    "while an epoch is being flushed",
+    "none of them",
+]
+_MAGIC = 8  # bytes before the stream inside an Arrow IPC file
+
+
+class Kill(NamedTuple):
+    """One SIGKILL: the three queries stand still where it hurts each of them."""
+
+    window: Window
+    epoch: int
+    point: Point
+    control: Point
+    """`foreachBatch` has two windows only: while it writes, and before `commits/N`."""
+
+    def pauses(self, folder: Path) -> list[Pause]:
+        """Return where each query stands still."""
+        points = {FLIGHTS.table: self.point, TENTH.table: self.point, CONTROL.table: self.control}
+        return [
+            Pause(
+                point=point,
+                table=table,
+                epoch=self.epoch,
+                marker=str(folder / f"reached-{self.epoch}-{table}"),
+            )
+            for table, point in points.items()
+        ]
+
+
+KILLS = (
+    Kill("while a task writes", 4, "write", "write"),
+    Kill("between manifest and commits/N", 10, "commit returned", "commit returned"),
+    Kill("while an epoch is being flushed", 16, "flushing", "write"),
+)
+
+
+def window_hit(folder: Path, query: Query, epoch: int, node: EmbeddedCassandra) -> Window:
+    """Read from files and ledger how far `epoch` was when the driver died."""
+    location = locate(str(folder / query.checkpoint))
+    checkpoint = location.open_checkpoint()
+    query_id = checkpoint.query_id()
+    log = location.open_log(query_id)
+    if checkpoint.last_commit() >= epoch:
+        ledger = node.execute(
+            f"SELECT flushed, begun FROM {KEYSPACE}.wal_sink_ledger WHERE query_id = %s",  # noqa: S608
+            [query_id],
+        )
+        begun = ledger and ledger[0].flushed < epoch and f'"epoch":{epoch},' in ledger[0].begun
+        return "while an epoch is being flushed" if begun else "none of them"
+    if any(attempt.epoch == epoch for attempt in log.attempts()):
+        return "between manifest and commits/N"
+    return "while a task writes" if _segment_files(log, epoch) else "none of them"
+
+
+def discarded_rows(folder: Path, query: Query) -> int:
+    """Count the rows that are logged and not checkpointed: Spark computes them again."""
+    location = locate(str(folder / query.checkpoint))
+    checkpoint = location.open_checkpoint()
+    log = location.open_log(checkpoint.query_id())
+    return sum(map(_readable_rows, _segment_files(log, checkpoint.last_commit() + 1)))
+
+
+def _segment_files(log: Log, epoch: int) -> list[Path]:
+    """List the segments, and the files that a dead task did not finish."""
+    folder = Path(log.url.removeprefix("file://")) / layout.segment_folder(epoch)
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _readable_rows(file: Path) -> int:
+    """Count rows up to where a dead task stopped writing; its footer is missing, so as a stream."""
+    rows = 0
+    with file.open("rb") as content:
+        content.seek(_MAGIC)
+        try:
+            for batch in pa.ipc.open_stream(content):
+                rows += batch.num_rows
+        except (pa.ArrowInvalid, OSError, EOFError):
+            return rows
+    return rows

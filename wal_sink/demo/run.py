@@ -1,0 +1,99 @@
+"""The course of the demo: start, kill where it hurts, start again, compare."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
+from wal_sink.demo.picture import draw
+from wal_sink.demo.queries import (
+    FLIGHTS,
+    KEYSPACE,
+    QUERIES,
+    TENTH,
+    Query,
+    in_source,
+    in_table,
+    write_sources,
+)
+from wal_sink.demo.report import Comparison, Death, Report, comparison, report
+from wal_sink.demo.watch import Sample, Watch
+from wal_sink.testing.driver import Driver
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.oracle import judge
+from wal_sink.testing.pausing import PAUSES, pauses
+
+
+def run(
+    folder: Path,
+    picture: Path,
+    *,
+    flights: int | None,
+    say: Callable[[str], None],
+    sampled: Callable[[Sample], None],
+) -> Report:
+    """Run the demo in an empty folder.
+
+    :param flights: how many to stream; all if None.
+    :param picture: the file to draw, its suffix says the format.
+    :param say: is told what happens, a line each.
+    :param sampled: is told how far the queries are, twice a second, on another thread.
+    :raises WalSinkError: the demo could not be run to its end; its outcome is in the report.
+    """
+    began = time.monotonic()
+    say("Starting Cassandra; the first time its jars are downloaded …")
+    with EmbeddedCassandra(folder / "cassandra", heap="1g") as node:
+        node.create_keyspace(KEYSPACE)
+        for query in QUERIES:
+            node.execute(query.cql)
+        sources = write_sources(folder, flights)
+        sizes = {name: source.num_rows for name, source in sources.items()}
+        say(f"Streaming {sizes[FLIGHTS.source]:,} flights, and every tenth of them twice more …")
+        with Watch(folder, node, sizes, sampled) as watch:
+            deaths = [_die(folder, node, watch, kill, say) for kill in KILLS]
+            with _driver(folder, node, "last") as driver:
+                driver.finish()
+        say("Comparing the tables with the source …")
+        comparisons = [_compare(node, query, sources) for query in QUERIES]
+        draw(picture, watch.samples, deaths)
+    return report(comparisons, deaths, time.monotonic() - began, str(picture))
+
+
+def _die(
+    folder: Path, node: EmbeddedCassandra, watch: Watch, kill: Kill, say: Callable[[str], None]
+) -> Death:
+    """Start the application, kill it when all queries have reached their points, and look."""
+    points = kill.pauses(folder)
+    with _driver(folder, node, str(kill.epoch), {PAUSES: pauses(*points)}) as driver:
+        driver.kill_when(lambda: all(Path(point.marker).exists() for point in points))
+    death = Death(
+        window=window_hit(folder, FLIGHTS, kill.epoch, node),
+        epoch=kill.epoch,
+        rows_discarded=sum(discarded_rows(folder, query) for query in (FLIGHTS, TENTH)),
+        seconds=round(watch.seconds, 1),
+    )
+    say(
+        f"SIGKILL in epoch {death.epoch}, {death.window}:"
+        f" {death.rows_discarded:,} logged rows are thrown away"
+    )
+    return death
+
+
+def _driver(
+    folder: Path, node: EmbeddedCassandra, name: str, environment: dict[str, str] | None = None
+) -> Driver:
+    return Driver(
+        ["-m", "wal_sink.demo.app", str(folder), str(node.port)],
+        folder / f"driver-{name}.log",
+        {"TZ": "UTC", **(environment or {})},
+        folder,
+    )
+
+
+def _compare(node: EmbeddedCassandra, query: Query, sources: dict[str, pa.Table]) -> Comparison:
+    verdict = judge(in_source(sources[query.source], query), in_table(node, query))
+    return comparison(query.name, query.sink, query.table, verdict)

@@ -1,0 +1,115 @@
+"""Watches from outside: what is checkpointed, and what a reader of the tables sees."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from wal_sink.demo.queries import KEYSPACE, QUERIES, Query
+from wal_sink.errors import WalSinkError
+from wal_sink.location import locate
+from wal_sink.testing import flights
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+_EVERY_S = 0.5
+_COUNTABLE = 100_000
+"""Counting the rows of a larger table would cost the demo more than the streaming."""
+
+
+class Progress(NamedTuple):
+    """How far a query is, in rows."""
+
+    total: int
+    visible: int
+    """Rows that a reader of the table sees; of a large one, those that the log says are flushed."""
+    checkpointed: int
+    """Rows of the epochs that have a `commits/N`."""
+
+
+class Sample(NamedTuple):
+    """All queries at one moment."""
+
+    seconds: float
+    """Since the watch began."""
+    progress: Mapping[str, Progress]
+    """By table."""
+
+
+class Watch(threading.Thread):
+    """Takes samples until the `with` block is left.
+
+    :param rows: of each source.
+    :param say: is told each sample, on this thread.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        node: EmbeddedCassandra,
+        rows: Mapping[str, int],
+        say: Callable[[Sample], None],
+    ) -> None:
+        super().__init__(name="wal_sink-demo-watch", daemon=True)
+        self.samples: list[Sample] = []
+        self._folder, self._node, self._rows, self._say = folder, node, rows, say
+        self._began = time.monotonic()
+        self._left = threading.Event()
+        self._error: BaseException | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Since the watch began."""
+        return time.monotonic() - self._began
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+    def run(self) -> None:
+        """Take samples; the last one after the end."""
+        # The server warns of each count(*), of whose cost the demo is aware.
+        logging.getLogger("cassandra.protocol").setLevel(logging.ERROR)
+        try:
+            while not self._left.wait(_EVERY_S):
+                self._take()
+            self._take()
+        except Exception as error:  # noqa: BLE001 - raised where the block is left
+            self._error = error
+
+    def _take(self) -> None:
+        progress = {query.table: self._progress(query) for query in QUERIES}
+        self.samples.append(Sample(self.seconds, progress))
+        self._say(self.samples[-1])
+
+    def _progress(self, query: Query) -> Progress:
+        total = self._rows[query.source]
+        size = flights.rows_per_file(total)  # of an epoch: one file each
+        # In this order: whatever is visible now was checkpointed before.
+        if total > _COUNTABLE:
+            visible = min(total, (self._flushed(query) + 1) * size)
+        else:
+            count = f"SELECT count(*) FROM {KEYSPACE}.{query.table}"  # noqa: S608
+            visible = self._node.session().execute(count, timeout=60).one()[0]
+        return Progress(total, visible, min(total, (self._checkpointed(query) + 1) * size))
+
+    def _checkpointed(self, query: Query) -> int:
+        return locate(str(self._folder / query.checkpoint)).open_checkpoint().last_commit()
+
+    def _flushed(self, query: Query) -> int:
+        location = locate(str(self._folder / query.checkpoint))
+        try:
+            log = location.open_log(location.open_checkpoint().query_id())
+        except WalSinkError:
+            return -1  # the query has not begun
+        newest = log.newest_flushed()
+        return newest.epoch if newest else -1
