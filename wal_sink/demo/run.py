@@ -41,7 +41,7 @@ def run(
     :param flights: how many to stream; all if None.
     :param picture: the file to draw, its suffix says the format.
     :param say: is told what happens, a line each.
-    :param sampled: is told how far the queries are, twice a second, on another thread.
+    :param sampled: is told how far the queries are, every second, on another thread.
     :raises WalSinkError: the demo could not be run to its end; its outcome is in the report.
     """
     began = time.monotonic()
@@ -91,6 +91,7 @@ def _driver(
         folder / f"driver-{name}.log",
         {"TZ": "UTC", **(environment or {})},
         folder,
+        patience_s=900,  # on a busy machine, too
     )
 
 

@@ -15,7 +15,7 @@ from wal_sink.location import locate
 from wal_sink.testing import flights
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
-_EVERY_S = 0.5
+_EVERY_S = 1.0
 _COUNTABLE = 100_000
 """Counting the rows of a larger table would cost the demo more than the streaming."""
 

@@ -94,15 +94,16 @@ class PausingWriter(WalSinkStreamWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Log half of the rows of each batch, then the other half."""
 
-        def halves() -> Iterator[pa.RecordBatch]:
+        def in_parts() -> Iterator[pa.RecordBatch]:
             epoch = spark_internals.current_task().epoch
             for batch in iterator:
-                half = batch.num_rows // 2
-                yield batch.slice(0, half)
+                quarter = batch.num_rows // 4
+                yield batch.slice(0, quarter)
+                yield batch.slice(quarter, quarter)  # behind it, the first one is on the disk
                 pause_at("write", self._table, epoch)
-                yield batch.slice(half)
+                yield batch.slice(2 * quarter)
 
-        return super().write(halves())
+        return super().write(in_parts())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish."""
