@@ -25,6 +25,7 @@ from wal_sink.targets.base import Plan, Target, plan_key
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.ticket import take_ticket
+from wal_sink.witness import Witness
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 Rows = Sequence[tuple[str, int]]
@@ -66,12 +67,21 @@ class World:
         """The log, without faults."""
         return Log(self.log_backend)
 
-    def run(self, faults: Faults | None = None, *, listening: bool = True) -> Run:
+    def run(
+        self,
+        faults: Faults | None = None,
+        *,
+        listening: bool = True,
+        witness: Witness | None = None,
+    ) -> Run:
         """Start a run of the query; `listening` means that the sink is registered."""
-        return Run(self, faults or Faults(), listening=listening)
+        return Run(self, faults or Faults(), listening=listening, witness=witness or Witness())
 
-    def flusher(self, faults: Faults | None = None) -> Flusher:
-        """Start a flusher, in a process of its own as far as its memory goes."""
+    def flusher(self, faults: Faults | None = None, witness: Witness | None = None) -> Flusher:
+        """Start a flusher, in a process of its own as far as its memory goes.
+
+        :param witness: what its process saw of runs; None when it is a process without any.
+        """
         faults = faults or Faults()
         return Flusher(
             Log(FaultyBackend(self.log_backend, faults)),
@@ -79,11 +89,12 @@ class World:
             FaultyTarget(self.target, faults),
             query_id=self.query_id,
             clock_us=self.clock,
+            witness=witness or Witness(),
         )
 
-    def flush(self, faults: Faults | None = None) -> list[Step]:
+    def flush(self, faults: Faults | None = None, witness: Witness | None = None) -> list[Step]:
         """Flush until there is nothing to do; return the steps."""
-        flusher = self.flusher(faults)
+        flusher = self.flusher(faults, witness)
         steps: list[Step] = []
         try:
             for _ in range(100):
@@ -109,14 +120,17 @@ class World:
 class Run:
     """One run of the query, from `start()` on."""
 
-    def __init__(self, world: World, faults: Faults, *, listening: bool) -> None:
+    def __init__(self, world: World, faults: Faults, *, listening: bool, witness: Witness) -> None:
         self.world = world
+        self.witness = witness
         self.run_id = str(uuid.uuid4())
         self.log = Log(FaultyBackend(world.log_backend, faults))
         if "metadata" not in world.checkpoint.list():
             world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
         if listening:
             take_ticket(self.log, self.run_id)
+            witness.watch(world.query_id)
+            witness.started(world.query_id, self.run_id)
         self.next = Checkpoint(world.checkpoint).last_commit() + 1
         key = plan_key(SCHEMA, world.target.name, world.target.shape)
         if self.log.plan(key) is None:
@@ -140,7 +154,9 @@ class Run:
     def write_offsets(self, offset: str | None = None) -> None:
         """Write offsets/N, unless a run before has planned the batch already."""
         epoch = self.next
-        body = f'v1\n{{"batchTimestampMs":{self.world.clock.us}}}\n{{"offset":{offset or epoch}}}'
+        conf = {"spark.sql.shuffle.partitions": "2"}
+        metadata = json.dumps({"batchTimestampMs": self.world.clock(), "conf": conf})
+        body = f'v1\n{metadata}\n{{"offset":{offset or epoch}}}'
         if f"offsets/{epoch}" not in self.world.checkpoint.list("offsets/"):
             self.world.checkpoint.create(f"offsets/{epoch}", body.encode())
 
@@ -174,8 +190,17 @@ class Run:
         )
         return publisher.publish(self.next, appended)
 
-    def write_commit(self, partitions: Sequence[Rows]) -> None:
-        """Write commits/N; an epoch that exists stays, as for Spark's rename without overwriting."""
+    def write_commit(self, partitions: Sequence[Rows], *, heard: bool = True) -> None:
+        """Write commits/N; an epoch that exists stays, as for Spark's rename without overwriting.
+
+        :param heard: whether the event about it arrives.
+        """
         self.world.checkpoint.create(f"commits/{self.next}", b'v1\n{"nextBatchWatermarkMs":0}')
         self.world.committed[self.next] = dict(row for rows in partitions for row in rows)
+        if heard:
+            self.witness.progressed(self.world.query_id, self.run_id, self.next)
         self.next += 1
+
+    def end(self) -> None:
+        """End as a query does whose driver lives on."""
+        self.witness.terminated(self.world.query_id, self.run_id)
