@@ -7,6 +7,7 @@ commits/N.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Sequence
@@ -61,6 +62,15 @@ class World:
         self.query_id = str(uuid.uuid4())
         self.committed: dict[int, dict[str, int]] = {}
         """Rows of the attempts whose run wrote `commits/N`, by epoch."""
+        self.keepers: dict[int, str] = {}
+        """The runs that wrote `commits/N`, by epoch."""
+        self.computed: dict[tuple[int, str], dict[str, int]] = {}
+        """Rows of every attempt, by epoch and run."""
+
+    def forget(self) -> None:
+        """Delete checkpoint and log: stores in memory are as slow as they are full."""
+        for backend in (self.checkpoint, self.log_backend):
+            backend.delete(backend.list())
 
     @property
     def log(self) -> Log:
@@ -85,7 +95,7 @@ class World:
         faults = faults or Faults()
         return Flusher(
             Log(FaultyBackend(self.log_backend, faults)),
-            Checkpoint(self.checkpoint),
+            Checkpoint(FaultyBackend(self.checkpoint, faults)),
             FaultyTarget(self.target, faults),
             query_id=self.query_id,
             clock_us=self.clock,
@@ -125,16 +135,18 @@ class Run:
         self.witness = witness
         self.run_id = str(uuid.uuid4())
         self.log = Log(FaultyBackend(world.log_backend, faults))
-        if "metadata" not in world.checkpoint.list():
-            world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
+        self.checkpoint = FaultyBackend(world.checkpoint, faults)
+        if "metadata" not in self.checkpoint.list():
+            self.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
         if listening:
-            take_ticket(self.log, self.run_id)
+            with contextlib.suppress(OSError):  # an error in the callback does not stop Spark
+                take_ticket(self.log, self.run_id)
             witness.watch(world.query_id)
             witness.started(world.query_id, self.run_id)
-        self.next = Checkpoint(world.checkpoint).last_commit() + 1
+        self.next = Checkpoint(self.checkpoint).last_commit() + 1
         key = plan_key(SCHEMA, world.target.name, world.target.shape)
         if self.log.plan(key) is None:
-            self.log.create_plan(world.target.plan(SCHEMA, key))
+            self.log.create_plan(FaultyTarget(world.target, faults).plan(SCHEMA, key))
         plan = self.log.plan(key)
         assert plan is not None
         self.plan: Plan = plan
@@ -157,11 +169,13 @@ class Run:
         conf = {"spark.sql.shuffle.partitions": "2"}
         metadata = json.dumps({"batchTimestampMs": self.world.clock(), "conf": conf})
         body = f'v1\n{metadata}\n{{"offset":{offset or epoch}}}'
-        if f"offsets/{epoch}" not in self.world.checkpoint.list("offsets/"):
-            self.world.checkpoint.create(f"offsets/{epoch}", body.encode())
+        if f"offsets/{epoch}" not in self.checkpoint.list("offsets/"):
+            self.checkpoint.create(f"offsets/{epoch}", body.encode())
 
     def tasks(self, *partitions: Rows) -> list[Appended]:
         """Run the tasks; Spark runs at least one."""
+        rows = dict(row for part in partitions for row in part)
+        self.world.computed[self.next, self.run_id] = rows
         return [
             append(
                 [pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA)],
@@ -183,7 +197,7 @@ class Run:
         """Call the sink's `commit()`."""
         publisher = Publisher(
             self.log,
-            Checkpoint(self.world.checkpoint),
+            Checkpoint(self.checkpoint),
             plan=self.plan.key,
             options={},
             clock_us=self.world.clock,
@@ -195,8 +209,15 @@ class Run:
 
         :param heard: whether the event about it arrives.
         """
-        self.world.checkpoint.create(f"commits/{self.next}", b'v1\n{"nextBatchWatermarkMs":0}')
-        self.world.committed[self.next] = dict(row for rows in partitions for row in rows)
+        path = f"commits/{self.next}"
+        body = json.dumps({"nextBatchWatermarkMs": 0, "by": self.run_id})
+        try:
+            self.checkpoint.create(path, f"v1\n{body}".encode())
+        finally:  # it may have taken effect although this process dies
+            there = path in self.world.checkpoint.list("commits/")
+            if there and body.encode() in self.world.checkpoint.read(path):
+                self.world.keepers[self.next] = self.run_id
+                self.world.committed[self.next] = dict(row for rows in partitions for row in rows)
         if heard:
             self.witness.progressed(self.world.query_id, self.run_id, self.next)
         self.next += 1

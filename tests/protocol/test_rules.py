@@ -417,11 +417,8 @@ def test_rule_9_commits_are_read_before_manifests(world: World) -> None:
     flusher.run_once()
     faults.operations.clear()
     flusher.run_once()
-    assert faults.operations.index("flushed") < faults.operations.index("list manifests/")
-    world.checkpoint = FaultyBackend(world.checkpoint, faults)  # both in one sequence
-    faults.operations.clear()
-    world.flusher(faults).run_once()
     seen = faults.operations
+    assert seen.index("flushed") < seen.index("list manifests/")
     assert seen.index("list commits/") < seen.index("read metadata") < seen.index("list manifests/")
 
 
