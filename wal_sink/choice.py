@@ -19,6 +19,8 @@ A run of Spark plans N + 1 only after its own `commits/N`. So these prove who wr
   so far, with the highest generation claimed by then. An attempt at N above that generation means again
   that `commits/N` was deleted after the note.
 - *Its progress event for N*, seen in this process.
+- *That all others lost.* Spark ends B with an error of its own when it finds `commits/N` written by another
+  run. (It ends a run in the same way over `offsets/N + 1`; but then the event for N had come before.)
 
 Without any, the next epoch is waited for as long as a run that has published N lives in this process. When
 none does, the highest generation is taken, and it is logged that this is not proven: rows of one attempt
@@ -63,10 +65,12 @@ def choose(evidence: Evidence) -> Begin | PassOver | LookAgain | Rest:
             "The checkpoint was set back, and the epoch computed without this sink. Restore the"
             " newer checkpoint, or start with a new one.",
         )
-    highest = max(candidate.attempt for candidate in candidates)
-    proven = proven_attempts(evidence, candidates) if len(candidates) > 1 else [highest]
-    if proven:
+    if len(candidates) > 1 and (proven := proven_attempts(evidence, candidates)):
         return Begin((max(proven),))
+    candidates = [c for c in candidates if c.run_id not in evidence.lost] or candidates
+    highest = max(candidate.attempt for candidate in candidates)
+    if len(candidates) == 1:
+        return Begin((highest,))
     if any(candidate.run_id == evidence.running for candidate in candidates):
         return Rest(
             f"epoch {evidence.epoch} was published by {len(candidates)} runs; waiting until it is"

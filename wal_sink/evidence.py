@@ -41,5 +41,6 @@ def gather(
         after=after,
         kept=tuple(log.kept(epoch)) if several else (),
         committed=seen.committed(query_id, epoch, rivals) if several else None,
+        lost=seen.lost(query_id, epoch, rivals) if several else frozenset(),
         running=seen.running(query_id) if several else None,
     )

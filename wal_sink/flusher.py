@@ -176,10 +176,8 @@ class Flusher:
 
     def _do(self, step: Step, view: View) -> None:
         match step:
-            case Rest(why, odd):
-                self._say(why, None)
-                if odd:
-                    logger.warning("%s: %s", self._checkpoint.url, why)
+            case Rest():
+                self._rest(step, view)
             case CreateLedger(flushed):
                 self._create_ledger(flushed)
             case RecordFlushed(window):
@@ -196,6 +194,13 @@ class Flusher:
                 missing_manifest(epoch, self._read_ledger())
             case Unjoined(window):
                 unjoined(window, self._log.newest_flushed())
+
+    def _rest(self, rest: Rest, view: View) -> None:
+        if rest.odd and self._checkpoint.last_commit() > view.checkpointed:
+            return  # another flusher was quick since the look: nothing is odd
+        self._say(rest.why, None)
+        if rest.odd:
+            logger.warning("%s: %s", self._checkpoint.url, rest.why)
 
     def _create_ledger(self, flushed: int) -> None:
         with target_errors(self._target):

@@ -104,11 +104,14 @@ class Log:
             )
         return manifest, digest(data)
 
-    def create_manifest(self, manifest: Manifest) -> Manifest:
-        """Create a manifest unless it is there; return the one that is there."""
-        path = layout.manifest(manifest.attempt)
-        self._create(path, manifest.to_json())
-        return Manifest.from_json(self.backend.read(path), self._where(path))
+    def create_manifest(self, manifest: Manifest) -> Manifest | None:
+        """Create a manifest unless it is there; return the one that is there.
+
+        None when it is gone again: the epoch was flushed from another attempt, and trimmed.
+        """
+        self._create(layout.manifest(manifest.attempt), manifest.to_json())
+        found = self.manifest(manifest.attempt)
+        return None if found is None else found[0]
 
     # --- what Spark kept (rule 11) ---
 

@@ -78,6 +78,7 @@ class Publisher:
         offsets = self._checkpoint.offsets(epoch)
         self._own_log(epoch)
         if self._flushed_before(epoch, offsets):
+            self._still_newest(generation, epoch)
             return None
         segments = tuple(segment for task in appended for segment in task.segments)
         self._see_segments(segments)
@@ -94,14 +95,20 @@ class Publisher:
             published_us=self._clock_us(),
         )
         present = self._log.create_manifest(manifest)  # rule 6
-        if present.nonce != manifest.nonce:
+        if present is not None and present.nonce != manifest.nonce:
             raise AlreadyPublished(
                 f"{self._log.url}/{layout.manifest(manifest.attempt)} exists with other contents",
                 "Two publishers act as one run. Stop the query and start it again.",
             )
-        if self._log.highest_generation() > generation:  # rule 7
-            raise Fenced(f"Generation {generation} was overtaken at epoch {epoch}", _STALE_RUN)
+        self._still_newest(generation, epoch)
+        if present is None:  # an older run has committed it after all, and it is trimmed
+            raise Fenced(f"Epoch {epoch} was flushed from another attempt meanwhile", _STALE_RUN)
         return manifest
+
+    def _still_newest(self, generation: int, epoch: int) -> None:
+        """Rule 7: look again before Spark may write `commits/<epoch>`."""
+        if self._log.highest_generation() > generation:
+            raise Fenced(f"Generation {generation} was overtaken at epoch {epoch}", _STALE_RUN)
 
     def _see_checkpoint(self, query_id: str) -> None:
         """Rule 0: the checkpoint read here is the one that Spark runs from."""

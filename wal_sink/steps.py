@@ -53,6 +53,8 @@ class Evidence:
     """What fenced runs have left about the epoch."""
     committed: str | None
     """The run whose progress event for the epoch this process saw."""
+    lost: frozenset[str]
+    """Runs that ended in this process because another one had written the file that they were to write."""
     running: str | None
     """The run of the query that lives in this process."""
 

@@ -25,6 +25,10 @@ from wal_sink.witness import THIS_PROCESS, Witness
 logger = logging.getLogger(__name__)
 
 
+_GAVE_WAY = "CONCURRENT_STREAM_LOG_UPDATE"
+"""Spark's error class for a run that finds `offsets/N` or `commits/N` written by another one (4.3.0)."""
+
+
 class Woken(Protocol):
     """Who wants to know."""
 
@@ -69,5 +73,6 @@ class Listener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Let the flusher finish."""
-        self._witness.terminated(str(event.id), str(event.runId))
+        gave_way = event.errorClassOnException == _GAVE_WAY
+        self._witness.terminated(str(event.id), str(event.runId), gave_way=gave_way)
         self._woken.terminated(str(event.id), str(event.runId))

@@ -23,12 +23,14 @@ class Witness:
         self._events: dict[str, OrderedDict[int, tuple[str, int]]] = {}
         self._started: dict[str, list[str]] = {}
         self._running: dict[str, str] = {}
+        self._gave_way: dict[str, dict[str, int]] = {}
 
     def watch(self, query_id: str) -> None:
         """Remember events of this query from now on."""
         with self._lock:
             self._events.setdefault(query_id, OrderedDict())
             self._started.setdefault(query_id, [])
+            self._gave_way.setdefault(query_id, {})
 
     def started(self, query_id: str, run_id: str) -> None:
         """Note that a run starts. Spark has one run of a query at a time in a process."""
@@ -47,11 +49,23 @@ class Witness:
                 while len(events) > _EPOCHS_KEPT:
                     events.popitem(last=False)
 
-    def terminated(self, query_id: str, run_id: str) -> None:
-        """Note that a run has ended; of an earlier run that is known."""
+    def terminated(self, query_id: str, run_id: str, *, gave_way: bool = False) -> None:
+        """Note that a run has ended; of an earlier run that is known.
+
+        :param gave_way: it ended because a file that it was to write was there: another run's.
+        """
         with self._lock:
             if self._running.get(query_id) == run_id:
                 del self._running[query_id]
+            if gave_way and run_id in self._started.get(query_id, ()):
+                seen = [e for e, (run, _) in self._events[query_id].items() if run == run_id]
+                self._gave_way[query_id][run_id] = max(seen, default=-1)
+
+    def lost(self, query_id: str, epoch: int, rivals: Collection[str]) -> frozenset[str]:
+        """Return those of `rivals` that gave way before they were seen to have committed the epoch."""
+        with self._lock:
+            last = self._gave_way.get(query_id, {})
+            return frozenset(run for run in rivals if run in last and last[run] < epoch)
 
     def running(self, query_id: str) -> str | None:
         """Return the run that was seen to start here, and not to end."""

@@ -132,6 +132,7 @@ class Run:
 
     def __init__(self, world: World, faults: Faults, *, listening: bool, witness: Witness) -> None:
         self.world = world
+        self.faults = faults
         self.witness = witness
         self.run_id = str(uuid.uuid4())
         self.log = Log(FaultyBackend(world.log_backend, faults))
@@ -219,9 +220,11 @@ class Run:
                 self.world.keepers[self.next] = self.run_id
                 self.world.committed[self.next] = dict(row for rows in partitions for row in rows)
         if heard:
+            with self.faults.around(f"event {self.next}"):
+                pass  # it comes late, and in a crash never
             self.witness.progressed(self.world.query_id, self.run_id, self.next)
         self.next += 1
 
-    def end(self) -> None:
+    def end(self, *, gave_way: bool = False) -> None:
         """End as a query does whose driver lives on."""
-        self.witness.terminated(self.world.query_id, self.run_id)
+        self.witness.terminated(self.world.query_id, self.run_id, gave_way=gave_way)

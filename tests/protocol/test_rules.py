@@ -552,6 +552,26 @@ def test_rule_11_a_progress_event_proves_which_attempt_was_kept(world: World) ->
     assert world.table() == world.expected()
 
 
+def test_rule_11_a_run_that_gave_way_did_not_write_the_commit(world: World) -> None:
+    """Spark says so when it ends; the run that was faster need not have been seen."""
+    witness = Witness()
+    _, new = overtaken(world, witness)
+    new.end(gave_way=True)
+    assert Begin((Attempt(0, 1),)) in world.flush(witness=witness)
+    assert world.table() == world.expected() == {"zombie": 1, "both": 1}
+
+
+def test_rule_11_a_run_that_gave_way_later_had_written_its_earlier_commits(world: World) -> None:
+    """It found `offsets/1` written by another run; its event for epoch 0 had come before."""
+    world.run().publish([("dead", 1)])
+    witness = Witness()
+    run = world.run(witness=witness)
+    run.batch([("kept", 2)])
+    run.end(gave_way=True)
+    assert witness.lost(world.query_id, 0, {run.run_id}) == frozenset()
+    assert Begin((Attempt(0, 2),)) in world.flush(witness=witness)
+
+
 def test_rule_11_an_event_from_before_the_checkpoint_was_set_back_proves_nothing(
     world: World,
 ) -> None:

@@ -154,6 +154,7 @@ def evidence(epoch: int, *attempts: Attempt, **changes: Any) -> Evidence:
         after=None,
         kept=(),
         committed=None,
+        lost=frozenset(),
         running=None,
     )
     return dataclasses.replace(plain, **changes)
@@ -320,6 +321,12 @@ def kept(generation: int, highest: int, run_id: str | None = None) -> Kept:
         # a progress event
         ([ONE, TWO], {"committed": "run 1"}, ONE),
         ([ONE, TWO], {"committed": "run 2", "running": "run 2"}, TWO),
+        # all others ended because somebody else had written `commits/5`
+        ([ONE, TWO], {"lost": frozenset({"run 2"})}, ONE),
+        ([ONE, TWO, THREE], {"lost": frozenset({"run 1", "run 3"})}, TWO),
+        ([ONE], {"lost": frozenset({"run 1"})}, ONE),
+        # which is weaker than that one has gone on
+        ([ONE, TWO, Attempt(6, 2)], {"lost": frozenset({"run 2"})}, TWO),
         # the checkpoint was set back in between: of two proofs the later one counts
         ([ONE, TWO, Attempt(6, 2)], {"kept": (kept(1, highest=2),)}, TWO),
     ],
@@ -329,6 +336,14 @@ def test_the_attempt_that_is_proven(
 ) -> None:
     """Rule 11: the one whose run wrote `commits/N`."""
     assert choose(evidence(5, *attempts, **known)) == Begin((taken,))
+
+
+def test_of_those_that_have_not_lost_the_highest_is_taken() -> None:
+    """Two are left, and nothing tells them apart."""
+    known = evidence(5, ONE, TWO, THREE, lost=frozenset({"run 3"}))
+    assert choose(known) == Begin((TWO,), proven=False)
+    assert isinstance(choose(dataclasses.replace(known, running="run 1")), Rest)
+    assert choose(dataclasses.replace(known, running="run 3")) == Begin((TWO,), proven=False)
 
 
 @pytest.mark.parametrize(
@@ -344,6 +359,8 @@ def test_the_attempt_that_is_proven(
         # another run under the same number, an event of a run that has not published
         ([ONE, TWO], {"kept": (kept(1, highest=2, run_id="other"),)}),
         ([ONE, TWO], {"committed": "other"}),
+        # all have lost, which cannot be
+        ([ONE, TWO], {"lost": frozenset({"run 1", "run 2"})}),
     ],
 )
 def test_without_a_proof_somebody_is_waited_for(
