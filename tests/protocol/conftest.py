@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from state_backends import open_backend
+from state_backends import memory, open_backend
 from tests.protocol.cases import CASES
 from tests.protocol.engine import World
+
+
+@pytest.fixture(autouse=True)
+def _empty_memory() -> Iterator[None]:
+    """Stores in memory are as slow as they are full, and these tests fill many."""
+    memory._objects.clear()
+    yield
+    memory._objects.clear()
 
 
 @pytest.fixture(params=["memory", "local"])
