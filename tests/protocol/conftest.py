@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from state_backends import open_backend
+from state_backends import memory, open_backend
+from tests.protocol.cases import CASES
 from tests.protocol.engine import World
+
+
+@pytest.fixture(autouse=True)
+def _empty_memory() -> Iterator[None]:
+    """Stores in memory are as slow as they are full, and these tests fill many."""
+    memory._objects.clear()
+    yield
+    memory._objects.clear()
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -16,3 +26,11 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A new query, on each kind of store."""
     root = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path)
     return World(open_backend(f"{root}/checkpoint"), open_backend(f"{root}/log"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was explored: the figures of tests/README.md."""
+    if CASES:
+        terminalreporter.section("explored")
+        for what, how_much in CASES.items():
+            terminalreporter.write_line(f"{what}: {how_much}")

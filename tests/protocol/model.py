@@ -1,0 +1,563 @@
+"""A state-space model of the protocol: every order of every actor's steps, breadth first.
+
+The flushers decide with the real functions of `wal_sink.protocol` and `wal_sink.choice`, on views built
+from the state. Spark, the publishers and the stores are modelled: one step is one access to a store. A
+process that takes no further step is a crash, so crashes are everywhere; an older run may go on after a
+newer one has started. What is switched off in `Rules` is a rule broken on purpose.
+
+Not modelled: lost answers, power loss, edits by operators; see the other tests of this folder.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import msgspec
+
+from wal_sink.choice import choose
+from wal_sink.errors import MissingManifest
+from wal_sink.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.protocol import (
+    after_finish,
+    flushed_epoch,
+    is_mine,
+    missing_manifest,
+    next_step,
+    plan_window,
+)
+from wal_sink.records import FlushedEpoch, Kept, LogIdentity
+from wal_sink.steps import (
+    Begin,
+    Choose,
+    Contender,
+    CreateLedger,
+    Evidence,
+    LookAgain,
+    RecordFlushed,
+    Rest,
+    Resume,
+    Step,
+    Trim,
+    View,
+)
+from wal_sink.targets.base import Mark, Outcome, Owner, Window
+
+OWNER = Owner("query", "log", "checkpoint")
+IDENTITY = LogIdentity(log_id="log", checkpoint="checkpoint", first_epoch=0)
+NOW = 100
+ROWS = 2
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is explored; the defaults are the protocol as it is, with an older run that may go on."""
+
+    epochs: int = 2
+    runs: int = 2
+    flushers: int = 1
+    zombie: bool = True
+    """An older run may still write `commits/N` when a newer one has started."""
+    empties: bool = False
+    """An attempt may have no rows."""
+    clocks: tuple[int, ...] = (9, 3, 5)
+    """Of the runs."""
+    # --- rules that can be switched off ---
+    proof: bool = True
+    """11: wait for a proof. Off: the highest generation."""
+    lowest: bool = False
+    ticket: str = "start"
+    """2: taken before the checkpoint is read. Off: `planned`, after it; `lazy`, at the first commit."""
+    publish_empty: bool = True
+    """6 and 12. Off: no manifest without rows, and a missing one is taken for an empty epoch."""
+    commits_first: bool = True
+    """9. Off: manifests are listed before `commits/` is read."""
+    begin: bool = True
+    """14. Off: rows are written without a decision in the ledger."""
+    chained: bool = True
+    """14. Off: timestamps are those of the publisher's clock."""
+    trim_after_finish: bool = True
+    """17. Off: segments go before `finish`."""
+    sweep: bool = False
+    """18. On: a new run deletes segments above the mark that no manifest names."""
+    postcheck: bool = True
+    """7. Off: a run does not look again after its manifest."""
+
+
+class Run(NamedTuple):
+    """One run: where it is, its epoch, ticket, generation, and whether `offsets/N` was there."""
+
+    at: str = "new"
+    n: int = 0
+    ticket: int = 0
+    gen: int = 0
+    replay: bool = False
+    named: frozenset[tuple[int, int]] = frozenset()
+
+
+class Fl(NamedTuple):
+    """One flusher: where it is, and what it has read."""
+
+    at: str = "idle"
+    com: int = -1
+    recorded: FlushedEpoch | None = None
+    mark: Mark | None = None
+    listed: frozenset[tuple[int, int, int]] = frozenset()
+    window: Window | None = None
+    row: int = 0
+
+
+class State(NamedTuple):
+    """Everything durable, and where every process is."""
+
+    off: frozenset[int]
+    com: tuple[int | None, ...]
+    """Which run wrote `commits/N`."""
+    gens: tuple[int, ...]
+    """Runs in the order of their claims."""
+    man: frozenset[tuple[int, int, int]]
+    """Epoch, generation, time of the publisher."""
+    seg: frozenset[tuple[int, int]]
+    emp: frozenset[tuple[int, int]]
+    kept: frozenset[tuple[int, int, int]]
+    recorded: FlushedEpoch | None
+    mark: Mark | None
+    seen: tuple[frozenset[tuple[int, int]], ...]
+    """Rows in the table by epoch, as run and number."""
+    cells: tuple[tuple[int, int], ...]
+    """Timestamp and epoch of each key, which all epochs write."""
+    runs: tuple[Run, ...]
+    fls: tuple[Fl, ...]
+
+
+class BrokenError(Exception):
+    """An invariant does not hold."""
+
+
+Next = Iterator[tuple[str, State]]
+
+
+def start(rules: Rules) -> State:
+    """Nothing has happened."""
+    return State(
+        off=frozenset(),
+        com=(None,) * rules.epochs,
+        gens=(),
+        man=frozenset(),
+        seg=frozenset(),
+        emp=frozenset(),
+        kept=frozenset(),
+        recorded=None,
+        mark=None,
+        seen=(frozenset(),) * rules.epochs,
+        cells=((0, -1),) * ROWS,
+        runs=(Run(),) * rules.runs,
+        fls=(Fl(),) * rules.flushers,
+    )
+
+
+def committed(s: State) -> int:
+    """Return the highest checkpointed epoch."""
+    return max((n for n, run in enumerate(s.com) if run is not None), default=-1)
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def moved(s: State, r: int, at: str, **changes: object) -> State:
+    """Move run r."""
+    run = s.runs[r]._replace(at=at, **changes)  # type: ignore[arg-type]
+    return s._replace(runs=(*s.runs[:r], run, *s.runs[r + 1 :]))
+
+
+def run_steps(rules: Rules, s: State, r: int) -> Next:
+    """What run r may do next: Spark's part of a run, and the sink's."""
+    yield from _spark_steps(rules, s, r)
+    yield from _publish_steps(rules, s, r)
+
+
+def _spark_steps(rules: Rules, s: State, r: int) -> Next:
+    me, n = s.runs[r], s.runs[r].n
+    match me.at:
+        case "new":
+            if r == 0 or s.runs[r - 1].at != "new":
+                yield (
+                    f"run{r} starts, ticket {len(s.gens)}",
+                    moved(s, r, "read", ticket=len(s.gens)),
+                )
+        case "read":
+            n = committed(s) + 1
+            at = "plan" if n < rules.epochs else "dead"
+            ticket = len(s.gens) if rules.ticket == "planned" else me.ticket
+            reads = moved(s, r, at, n=n, ticket=ticket, replay=n in s.off)
+            yield f"run{r} reads the checkpoint: epoch {n}", reads
+        case "plan" if n in s.off and not me.replay:
+            yield f"run{r} dies, offsets/{n} is there", moved(s, r, "dead")
+        case "plan":
+            planned = moved(s, r, "commit")._replace(off=s.off | {n})
+            yield f"run{r} runs the tasks of {n}", planned._replace(seg=s.seg | {(n, r)})
+            if rules.empties:
+                empty = planned._replace(emp=s.emp | {(n, r)})
+                yield f"run{r} runs the tasks of {n}: no rows", empty
+        case "return":
+            newer = any(other.at != "new" for other in s.runs[r + 1 :])
+            if newer and not rules.zombie:
+                return
+            if s.com[n] is not None:
+                yield f"run{r} dies, commits/{n} is there", moved(s, r, "dead")
+                return
+            at = "plan" if n + 1 < rules.epochs else "dead"
+            done = moved(s, r, at, n=n + 1, replay=False)
+            yield f"run{r} writes commits/{n}", done._replace(com=(*s.com[:n], r, *s.com[n + 1 :]))
+
+
+def _publish_steps(rules: Rules, s: State, r: int) -> Next:  # noqa: C901 - a list of steps
+    me, n = s.runs[r], s.runs[r].n
+    match me.at:
+        case "commit" if (n, r) in s.emp and not rules.publish_empty:
+            yield f"run{r} publishes nothing for {n}", moved(s, r, "return")
+        case "commit" if me.gen and len(s.gens) > me.gen:
+            yield f"run{r} is fenced at {n}", moved(fenced(s, r), r, "dead")
+        case "commit" if me.gen:
+            yield f"run{r} is the newest", moved(s, r, "committed?")
+        case "commit" if rules.ticket == "lazy" or len(s.gens) == me.ticket:
+            gen = len(s.gens) + 1
+            at = "sweep" if rules.sweep else "committed?"
+            yield f"run{r} claims {gen}", moved(s, r, at, gen=gen)._replace(gens=(*s.gens, r))
+        case "commit":
+            yield f"run{r} is fenced at its claim", moved(s, r, "dead")
+        case "sweep":
+            named = frozenset((m[0], s.gens[m[1] - 1]) for m in s.man)
+            yield f"run{r} lists manifests to sweep", moved(s, r, "swept", named=named)
+        case "swept":
+            rest = frozenset(x for x in s.seg if x in me.named or x[1] >= r)
+            swept = moved(s, r, "committed?", named=frozenset())
+            yield f"run{r} sweeps", swept._replace(seg=rest)
+        case "committed?" if committed(s) >= n:
+            yield f"run{r} is fenced, {n} is checkpointed", moved(fenced(s, r), r, "dead")
+        case "committed?":
+            yield f"run{r} finds {n} not checkpointed", moved(s, r, "publish")
+        case "publish":
+            man = s.man | {(n, me.gen, rules.clocks[r])}
+            yield f"run{r} publishes {n}-{me.gen}", moved(s, r, "look again")._replace(man=man)
+        case "look again":
+            late = rules.postcheck and len(s.gens) > me.gen
+            yield f"run{r} looks again", moved(s, r, "dead" if late else "return")
+
+
+def fenced(s: State, r: int) -> State:
+    """Rule 11: leave a note about the epoch before, if this run had published it."""
+    n, gen = s.runs[r].n - 1, s.runs[r].gen
+    if not any(m[:2] == (n, gen) for m in s.man):
+        return s
+    return s._replace(kept=s.kept | {(n, gen, len(s.gens))})
+
+
+# --- flushers -------------------------------------------------------------------------------------
+
+
+def fl_steps(rules: Rules, s: State, f: int) -> Next:
+    """What flusher f may do next."""
+    me = s.fls[f]
+
+    def to(fl: Fl, state: State = s) -> State:
+        return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
+
+    if me.at != "idle":
+        yield f"flusher{f} crashes", to(Fl())
+    match me.at:
+        case "idle":
+            if (
+                s.mark is not None
+                and s.mark.flushed == rules.epochs - 1 == _recorded(s)
+                and not s.man
+            ):
+                return
+            listed = frozenset() if rules.commits_first else s.man
+            yield f"flusher{f} begins a pass", to(Fl("commits", listed=listed))
+        case "commits":
+            yield f"flusher{f} reads commits/", to(me._replace(at="ledger", com=committed(s)))
+        case "ledger":
+            seen = me._replace(at="decide", recorded=s.recorded, mark=s.mark)
+            yield f"flusher{f} reads the ledger", to(seen)
+        case "decide":
+            listed = s.man if rules.commits_first else me.listed
+            yield from _decide(rules, s, f, me, listed)
+        case "begin":
+            assert me.window is not None
+            yield from _begin(rules, s, f, me.window)
+        case "write":
+            assert me.window is not None
+            yield from _write(rules, s, f, me.window)
+
+
+def _recorded(s: State) -> int:
+    return s.recorded.epoch if s.recorded else -1
+
+
+def _decide(
+    rules: Rules, s: State, f: int, me: Fl, listed: frozenset[tuple[int, int, int]]
+) -> Next:
+    def to(fl: Fl, state: State) -> State:
+        return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
+
+    who = f"flusher{f}"
+    step = decide(rules, me.com, me.recorded, me.mark, listed, s.gens, s.kept)
+    match step:
+        case Rest(why):
+            yield f"{who} rests: {why}", to(Fl(), s)
+        case CreateLedger(flushed):
+            yield (
+                f"{who} creates the ledger",
+                to(Fl(), s._replace(mark=s.mark or new_mark(flushed))),
+            )
+        case RecordFlushed(window):
+            record = flushed_epoch(window.epochs[0], window, NOW)
+            newest = max(s.recorded, record, key=lambda r: r.epoch) if s.recorded else record
+            yield f"{who} records {window.last}", to(Fl(), s._replace(recorded=newest))
+        case Trim(n):
+            rest = s._replace(
+                seg=frozenset(x for x in s.seg if x[0] != n),
+                man=frozenset(x for x in s.man if x[0] != n),
+                kept=frozenset(x for x in s.kept if x[0] > n),
+            )
+            yield f"{who} trims {n}", to(Fl(), rest)
+        case Resume(window):
+            yield f"{who} resumes {window.first}", to(Fl("write", window=window), s)
+        case LookAgain(n):
+            yield from _without_manifest(rules, s, f, n)
+        case Begin(attempts):
+            assert me.mark is not None
+            window = plan(rules, attempts[0], me.mark, s.gens, listed, s.emp, f)
+            at = "begin" if rules.begin else "write"
+            yield f"{who} takes {attempts[0]}", to(Fl(at, window=window), s)
+        case _:
+            raise AssertionError(step)
+
+
+def _without_manifest(rules: Rules, s: State, f: int, n: int) -> Next:
+    try:
+        missing_manifest(n, s.mark)
+    except MissingManifest as error:
+        if rules.publish_empty:
+            raise BrokenError("no manifest") from error
+        mark = s.mark
+        assert mark is not None
+        if s.com[n] is not None and (n, s.com[n]) not in s.emp:
+            raise BrokenError("lost") from error
+        if mark.flushed == n - 1 and mark.begun is None:
+            last = plan(rules, Attempt(n, 0), mark, s.gens, frozenset(), s.emp, f)
+            mark = msgspec.structs.replace(mark, flushed=n, last=last)
+        s = s._replace(mark=mark)
+    yield f"flusher{f} takes {n} for empty", s._replace(fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :]))
+
+
+def _begin(rules: Rules, s: State, f: int, window: Window) -> Next:
+    mark, outcome = s.mark, Outcome.REFUSED
+    assert mark is not None
+    if mark.flushed == window.first - 1 and mark.begun is None:
+        mark, outcome = msgspec.structs.replace(mark, begun=window), Outcome.APPLIED
+    won = is_mine(outcome, window, mark)
+    fl = Fl("write", window=window) if won else Fl()
+    state = s._replace(mark=mark, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
+    yield f"flusher{f} begins {window.first}: {outcome.value}", state
+
+
+def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
+    me = s.fls[f]
+    (begun,) = window.epochs
+    n, run, mark = begun.epoch, s.gens[begun.generation - 1], s.mark
+    assert mark is not None
+
+    def to(fl: Fl, state: State = s) -> State:
+        return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
+
+    if me.row == begun.rows:
+        if not rules.trim_after_finish and any(x[0] == n for x in s.seg) and mark.flushed < n:
+            rest = frozenset(x for x in s.seg if x[0] != n)
+            yield f"flusher{f} trims {n} before finish", to(me, s._replace(seg=rest))
+            return
+        yield from _finish(rules, s, f, window)
+        return
+    if (n, run) not in s.seg:
+        if mark.flushed < n:
+            raise BrokenError("missing segment")
+        yield f"flusher{f} finds {n} flushed", to(Fl())
+        return
+    if s.com[n] is None:
+        raise BrokenError("uncommitted epoch")
+    seen = s.seen[n] | {(run, me.row)}
+    if len({who for who, _ in seen}) > 1:
+        raise BrokenError("two attempts mixed")
+    if s.com[n] != run:
+        raise BrokenError("attempt that Spark did not keep")
+    cell = max(s.cells[me.row], (begun.base_us + me.row, n))
+    cells = (*s.cells[: me.row], cell, *s.cells[me.row + 1 :])
+    written = s._replace(seen=(*s.seen[:n], seen, *s.seen[n + 1 :]), cells=cells)
+    yield (
+        f"flusher{f} writes row {me.row} of run{run} at {n}",
+        to(me._replace(row=me.row + 1), written),
+    )
+
+
+def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
+    mark, outcome = s.mark, Outcome.REFUSED
+    assert mark is not None
+    n = window.last
+    if mark.flushed == window.first - 1 and (mark.begun == window or not rules.begin):
+        outcome = Outcome.APPLIED
+        last_us = max(window.last_us, mark.last_us)
+        mark = msgspec.structs.replace(mark, flushed=n, last_us=last_us, begun=None, last=window)
+        keeper = s.com[n]
+        if keeper is not None and (n, keeper) in s.emp and window.epochs[0].rows:
+            raise BrokenError("attempt that Spark did not keep")
+        if keeper is not None and (n, keeper) not in s.emp and not window.epochs[0].rows:
+            raise BrokenError("lost")
+        if window.epochs[0].rows and any(epoch < n for _, epoch in s.cells):
+            raise BrokenError("an old value wins")
+    if rules.begin:
+        assert after_finish(outcome, window, mark) == "finished"
+    yield (
+        f"flusher{f} finishes {n}: {outcome.value}",
+        s._replace(mark=mark, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :])),
+    )
+
+
+# --- the real functions, on views of the state ----------------------------------------------------
+
+
+@cache
+def decide(
+    rules: Rules,
+    com: int,
+    recorded: FlushedEpoch | None,
+    mark: Mark | None,
+    listed: frozenset[tuple[int, int, int]],
+    gens: tuple[int, ...],
+    kept: frozenset[tuple[int, int, int]],
+) -> Step:
+    """Ask `next_step`, and `choose`, about what a flusher has read."""
+    attempts = tuple(sorted(Attempt(n, g) for n, g, _ in listed))
+    view = View(com, recorded, IDENTITY, True, mark, attempts)
+    step = next_step(view, OWNER)
+    if not isinstance(step, Choose):
+        return step
+    contenders = tuple(
+        Contender(attempt, f"run{gens[attempt.generation - 1]}", "offsets")
+        for attempt in attempts
+        if attempt.epoch == step.epoch
+    )
+    if rules.lowest and contenders:
+        return Begin((min(contender.attempt for contender in contenders),))
+    notes = tuple(
+        Kept(epoch=n, generation=g, run_id=f"run{gens[g - 1]}", highest=highest)
+        for n, g, highest in sorted(kept)
+        if n == step.epoch
+    )
+    return choose(
+        Evidence(
+            epoch=step.epoch,
+            attempts=attempts,
+            contenders=contenders,
+            before=(None, None),
+            planned=None,
+            after=None,
+            kept=notes if rules.proof else (),
+            committed=None,
+            lost=frozenset(),
+            running=contenders[0].run_id if rules.proof and contenders else None,
+        )
+    )
+
+
+@cache
+def plan(
+    rules: Rules,
+    attempt: Attempt,
+    mark: Mark,
+    gens: tuple[int, ...],
+    listed: frozenset[tuple[int, int, int]],
+    emp: frozenset[tuple[int, int]],
+    f: int,
+) -> Window:
+    """Ask `plan_window`."""
+    n, g = attempt
+    us = max((us for m, h, us in listed if (m, h) == (n, g)), default=0)
+    empty = g == 0 or (n, gens[g - 1]) in emp
+    segments = () if empty else (SegmentRef(path="s", rows=ROWS, bytes=1, digest="d"),)
+    manifest = Manifest(
+        epoch=n,
+        generation=g,
+        query_id="query",
+        run_id=f"run{g}",
+        nonce="",
+        plan="",
+        segments=segments,
+        offsets="",
+        offsets_digest="offsets",
+        published_us=us,
+    )
+    before = mark if rules.chained else msgspec.structs.replace(mark, last_us=0)
+    return plan_window([(manifest, f"{n}-{g}", "digest")], before, NOW, f"flusher{f}")
+
+
+@cache
+def new_mark(flushed: int) -> Mark:
+    """Return the ledger row as it is created."""
+    return Mark(
+        log_id="log", checkpoint="checkpoint", flushed=flushed, last_us=0, begun=None, last=None
+    )
+
+
+# --- the search -----------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """What a search found."""
+
+    states: int
+    complete: bool
+    broken: dict[str, list[str]]
+    """The first, so the shortest, way to break each invariant."""
+    flushed: int
+    """States in which everything is flushed."""
+
+
+def explore(rules: Rules, most: int = 400_000, until: str | None = None) -> Found:
+    """Visit every state.
+
+    :param until: stop when this invariant is broken.
+    """
+    first = start(rules)
+    came_from: dict[State, tuple[State, str] | None] = {first: None}
+    todo = deque([first])
+    broken: dict[str, list[str]] = {}
+    flushed = 0
+    while todo and len(came_from) < most and until not in broken:
+        state = todo.popleft()
+        flushed += state.mark is not None and state.mark.flushed == rules.epochs - 1
+        for actor in (
+            *(run_steps(rules, state, r) for r in range(rules.runs)),
+            *(fl_steps(rules, state, f) for f in range(rules.flushers)),
+        ):
+            try:
+                for label, reached in actor:
+                    if reached not in came_from:
+                        came_from[reached] = (state, label)
+                        todo.append(reached)
+            except BrokenError as error:
+                broken.setdefault(str(error), [*path(came_from, state), f"=> {error}"])
+    return Found(len(came_from), not todo, broken, flushed)
+
+
+def path(came_from: dict[State, tuple[State, str] | None], state: State) -> list[str]:
+    """Return the steps that led to a state."""
+    steps: list[str] = []
+    before = came_from[state]
+    while before is not None:
+        steps.append(before[1])
+        before = came_from[before[0]]
+    return steps[::-1]

@@ -1,0 +1,72 @@
+"""The model of the protocol, explored to the end; and with each rule switched off, until it breaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.cases import covered
+from tests.protocol.model import Rules, explore
+
+KEPT, MIXED = "attempt that Spark did not keep", "two attempts mixed"
+
+
+@pytest.mark.parametrize(
+    ("what", "rules"),
+    [
+        ("2 runs, 3 epochs", Rules(epochs=3)),
+        ("2 runs, 2 epochs with and without rows", Rules(empties=True)),
+        ("2 runs, 1 epoch, 2 flushers", Rules(epochs=1, flushers=2)),
+        ("3 runs, 1 epoch", Rules(epochs=1, runs=3)),
+        ("2 runs, clocks that go back", Rules(clocks=(9, 0))),
+        (
+            "one driver at a time, without rule 11's proof",
+            Rules(epochs=3, proof=False, zombie=False),
+        ),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
+    """No order of steps breaks an invariant, and the end is reached in many."""
+    found = explore(rules)
+    covered(f"model, {what}", f"{found.states:,} states")
+    assert found.broken == {}
+    assert found.complete
+    assert found.flushed > 10
+
+
+@pytest.mark.parametrize(
+    ("rules", "breaks"),
+    [
+        pytest.param(Rules(proof=False), KEPT, id="11-no-proof"),
+        pytest.param(Rules(lowest=True, zombie=False), KEPT, id="11-lowest-generation"),
+        pytest.param(Rules(ticket="lazy", proof=False, zombie=False), KEPT, id="2-no-ticket"),
+        pytest.param(
+            Rules(ticket="planned", proof=False, zombie=False), KEPT, id="2-ticket-of-the-planner"
+        ),
+        pytest.param(
+            Rules(publish_empty=False, empties=True, zombie=False), KEPT, id="6-nothing-published"
+        ),
+        pytest.param(Rules(commits_first=False, zombie=False), KEPT, id="9-manifests-first"),
+        pytest.param(
+            Rules(commits_first=False, zombie=False), "no manifest", id="9-manifests-first-missing"
+        ),
+        pytest.param(Rules(begin=False, proof=False), MIXED, id="14-no-begin"),
+        pytest.param(
+            Rules(chained=False), "an old value wins", id="14-timestamps-of-the-publisher"
+        ),
+        pytest.param(
+            Rules(trim_after_finish=False, zombie=False), "missing segment", id="17-trim-first"
+        ),
+        pytest.param(
+            Rules(sweep=True, postcheck=False), "missing segment", id="18-sweep-of-unflushed-epochs"
+        ),
+    ],
+)
+def test_a_rule_that_is_switched_off_is_missed(
+    rules: Rules, breaks: str, request: pytest.FixtureRequest
+) -> None:
+    """The search finds the counter-example that is known for it: the model sees what it should."""
+    found = explore(rules, until=breaks)
+    assert breaks in found.broken, found
+    steps = found.broken[breaks]
+    covered(f"model, rule {request.node.callspec.id} off", f"{breaks} after {len(steps) - 1} steps")
