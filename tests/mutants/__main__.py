@@ -1,0 +1,81 @@
+"""`make mutants`: put each bug into a copy of the tree, and say which test catches it; survivors fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.mutants.bugs import BUGS, PROTOCOL, Bug
+
+ROOT = Path(__file__).parents[2]
+_COPIED = ("wal_sink", "state_backends", "tests", "pyproject.toml", "README.md")
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+def main() -> int:
+    """Return the exit code."""
+    console = Console()
+    table = Table("deliberate bug", "caught by")
+    survivors = []
+    with tempfile.TemporaryDirectory(prefix="wal_sink-mutants-") as folder:
+        tree = Path(folder)
+        for name in _COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, tree / name)
+        with console.status("without a bug"):
+            every = sorted({test for bug in BUGS for test in bug.tests} | set(PROTOCOL))
+            if (broken := first_failure(tree, tuple(every))) is not None:
+                sys.exit(f"{broken} fails without any bug: nothing can be told")
+        for bug in BUGS:
+            with console.status(bug.name):
+                caught = caught_by(tree, bug)
+            console.print(f"{bug.name}: {caught or '[red]SURVIVED[/red]'}", highlight=False)
+            table.add_row(bug.name, caught or "[red]nothing[/red]")
+            if caught is None:
+                survivors.append(bug.name)
+    console.print(table)
+    console.print(f"{len(BUGS) - len(survivors)} of {len(BUGS)} bugs were caught")
+    return 1 if survivors else 0
+
+
+def caught_by(tree: Path, bug: Bug) -> str | None:
+    """Put the bug in, run its tests, take it out; return the first test that failed."""
+    file = tree / bug.file
+    text = file.read_text(encoding="utf-8")
+    if text.count(bug.right) != 1:
+        sys.exit(f"{bug.name}: its place stands {text.count(bug.right)} times in {bug.file}")
+    file.write_text(text.replace(bug.right, bug.wrong), encoding="utf-8")
+    try:
+        return first_failure(tree, bug.tests)
+    finally:
+        file.write_text(text, encoding="utf-8")
+
+
+def first_failure(tree: Path, tests: tuple[str, ...]) -> str | None:
+    """Run the tests until one fails; return its name."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},  # before the installed one
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return None
+    failed = _FAILED.search(done.stdout)
+    if failed is None:
+        sys.exit(f"pytest did not run:\n{done.stdout}\n{done.stderr}")
+    return failed[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""The bugs: what a hurried change could do to the protocol, as a replacement of a few words."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PROTOCOL = (
+    "tests/unit/test_protocol_decisions.py",
+    "tests/protocol/test_rules.py",
+    "tests/protocol/test_stream_writer.py",
+    "tests/protocol/test_crash_everywhere.py",
+)
+"""Where a bug is looked for, the quick ones first."""
+
+
+class Bug(NamedTuple):
+    """One deliberate bug."""
+
+    name: str
+    file: str
+    right: str
+    """Stands in the file exactly once."""
+    wrong: str
+    tests: tuple[str, ...] = PROTOCOL
+
+
+BUGS = (
+    Bug(
+        "finish before write",
+        "wal_sink/flusher.py",
+        "        if not all(self._write(epoch, window) for epoch in window.epochs):\n            return\n"
+        "        self._finish(window)\n",
+        "        self._finish(window)\n"
+        "        if not all(self._write(epoch, window) for epoch in window.epochs):\n            return\n",
+    ),
+    Bug(
+        "trim before finish",
+        "wal_sink/flusher.py",
+        "        self._finish(window)\n        self._record(window)\n",
+        "        for epoch in window.epochs:\n            trim(self._log, epoch.epoch)\n"
+        "        self._finish(window)\n        self._record(window)\n",
+    ),
+    Bug(
+        "trim before the record",
+        "wal_sink/flusher.py",
+        "        self._record(window)\n        for epoch in window.epochs:\n"
+        "            trim(self._log, epoch.epoch)\n",
+        "        for epoch in window.epochs:\n            trim(self._log, epoch.epoch)\n"
+        "        self._record(window)\n",
+    ),
+    Bug(
+        "flush without looking at the checkpoint",
+        "wal_sink/flusher.py",
+        "        checkpointed = self._checkpoint.last_commit()\n",
+        "        checkpointed = max([-1, *(a.epoch for a in self._log.attempts())])\n",
+    ),
+    Bug(
+        "manifests listed before the checkpoint is read",
+        "wal_sink/flusher.py",
+        "        checkpointed = self._checkpoint.last_commit()\n",
+        "        early = self._log.attempts()\n"
+        "        checkpointed = self._checkpoint.last_commit()\n"
+        "        self._log.attempts = lambda: early  # type: ignore[method-assign]\n",
+    ),
+    Bug(
+        "first manifest wins",
+        "wal_sink/choice.py",
+        "    highest = max(candidate.attempt for candidate in candidates)\n    if len(candidates) == 1:\n",
+        "    highest = min(candidate.attempt for candidate in candidates)\n    if len(candidates) == 1:\n",
+    ),
+    Bug(
+        "empty epochs publish nothing",
+        "wal_sink/publish.py",
+        "        self._see_segments(segments)\n        manifest = Manifest(",
+        "        self._see_segments(segments)\n        if not segments:\n            return None\n"
+        "        manifest = Manifest(",
+    ),
+    Bug(
+        "no generation check before publishing",
+        "wal_sink/publish.py",
+        "        if self._log.highest_generation() > mine:\n",
+        "        if self._log.highest_generation() > mine + 1_000:\n",
+    ),
+    Bug(
+        "no generation check after publishing",
+        "wal_sink/publish.py",
+        "        if self._log.highest_generation() > generation:\n",
+        "        if self._log.highest_generation() > generation + 1_000:\n",
+    ),
+    Bug(
+        "generation taken without a ticket",
+        "wal_sink/publish.py",
+        "        mine = ticket.generation + 1\n",
+        "        mine = self._log.highest_generation() + 1\n",
+    ),
+    Bug(
+        "timestamps taken at flush",
+        "wal_sink/slices.py",
+        "    first_us = begun.base_us\n",
+        "    import time\n\n    first_us = begun.base_us + time.perf_counter_ns() % 1_000_000\n",
+    ),
+    Bug(
+        "timestamps fixed at publish",
+        "wal_sink/protocol.py",
+        "                base_us=max(min(manifest.published_us, now_us), last_us + 1),\n",
+        "                base_us=manifest.published_us,\n",
+    ),
+    Bug(
+        "max instead of contiguous",
+        "wal_sink/protocol.py",
+        "    following = view.mark.flushed + 1\n",
+        "    following = view.checkpointed\n",
+    ),
+    Bug(
+        "abort deletes",
+        "wal_sink/spark.py",
+        '        """Delete nothing: a `commit` that raised may have published these very segments'
+        ' (rule 7)."""\n',
+        "        checkpoint = self._configuration.location.open_checkpoint()\n"
+        "        log = self._configuration.location.open_log(checkpoint.query_id())\n"
+        "        for message in messages:\n"
+        "            if isinstance(message, Message):\n"
+        "                log.delete(segment.path for segment in message.appended.segments)\n",
+    ),
+    Bug(
+        "plain update of the ledger",
+        "wal_sink/targets/cassandra/ledger.py",
+        '            "WHERE query_id = ? IF flushed = ? AND begun = ?"\n        )\n'
+        "        values = (window.to_text(), self._owner.query_id, window.first - 1, NOTHING)\n"
+        "        return self._conditional(update, values)\n",
+        '            "WHERE query_id = ?"\n        )\n'
+        "        values = (window.to_text(), self._owner.query_id)\n"
+        "        return self._conditional(update, values)\n",
+        ("tests/cassandra/test_target_ledger.py",),
+    ),
+    Bug(
+        "begin lost, written all the same",
+        "wal_sink/flusher.py",
+        "        if is_mine(outcome, window, read_back):\n",
+        "        if is_mine(outcome, window, read_back) or read_back != view.mark:\n",
+    ),
+    Bug(
+        "skip on failure",
+        "wal_sink/flusher.py",
+        "                with target_errors(self._target):\n"
+        "                    self._connected().write(plan, rows)\n",
+        "                try:\n"
+        "                    self._connected().write(plan, rows)\n"
+        "                except Exception:\n"
+        '                    logger.exception("skipped")\n',
+    ),
+    Bug(
+        "missing segment treated as flushed",
+        "wal_sink/flusher.py",
+        "            if mark is not None and mark.flushed >= window.last:  # rule 20\n"
+        "                return False\n",
+        "            if mark is not None:\n                return True\n",
+    ),
+    Bug(
+        "missing manifest taken for an empty epoch",
+        "wal_sink/choice.py",
+        "        return LookAgain(evidence.epoch)  # rule 12\n",
+        '        return PassOver(evidence.epoch, 0, "")\n',
+    ),
+    Bug(
+        "ledger made anew though the log knows of flushes",
+        "wal_sink/protocol.py",
+        "        if recorded is None:  # rule 13\n"
+        "            return CreateLedger(view.identity.first_epoch - 1)\n",
+        "        if recorded is None or recorded:  # rule 13\n"
+        "            return CreateLedger(view.identity.first_epoch - 1)\n",
+    ),
+    Bug(
+        "orphans of unflushed epochs swept",
+        "wal_sink/trim.py",
+        "        if (epoch := layout.parse_segment_epoch(path)) is not None and epoch <= mark.epoch\n",
+        "        if (epoch := layout.parse_segment_epoch(path)) is not None\n",
+    ),
+)
