@@ -15,12 +15,13 @@ _PATIENCE_S = 240.0
 
 
 class Driver:
-    """One application with its JVM and its Python workers, as `tests.spark.app` runs it.
+    """One application with its JVM and its Python workers.
 
     :param folder: for its configuration, marker and output.
+    :param module: what is run.
     """
 
-    def __init__(self, folder: Path, **config: Any) -> None:
+    def __init__(self, folder: Path, *, module: str = "tests.spark.app", **config: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.marker = folder / "marker"
         self.output = folder / "output"
@@ -28,7 +29,7 @@ class Driver:
         (folder / "config.json").write_text(json.dumps(self.config))
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.app", str(folder / "config.json")],
+                [sys.executable, "-m", module, str(folder / "config.json")],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a process group of its own, to be killed whole
@@ -38,18 +39,22 @@ class Driver:
 
     def kill_at_marker(self) -> None:
         """Wait until it reaches its point, then SIGKILL all of it."""
-        self._wait(self.marker.exists, "reach its point")
+        self.reach_marker()
         self.kill()
+
+    def reach_marker(self) -> None:
+        """Wait until it reaches its point."""
+        self._wait(self.marker.exists, "reach its point")
 
     def kill(self) -> None:
         """SIGKILL driver, JVM and workers."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def finish(self) -> None:
-        """Wait for its end; it has to be a good one."""
+    def finish(self, code: int = 0) -> None:
+        """Wait for its end, with this exit code: 0 is a good one."""
         self._wait(lambda: self.process.poll() is not None, "end", dead_is_bad=False)
-        assert self.process.returncode == 0, self.log()
+        assert self.process.returncode == code, self.log()
 
     def log(self) -> str:
         """What it printed."""
