@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Application:
         self.table = Table(cassandra, keyspace)
         self.folder = folder
         self.door = folder / "door"
+        self.drivers: list[Driver] = []
         self.config: dict[str, Any] = {
             "sink": "wal_sink",
             "source": write_source(folder / "source", EPOCHS),
@@ -59,6 +61,7 @@ class Application:
             **self.config,
             **config,
         )
+        self.drivers.append(driver)
         driver.reach_marker()
         return driver
 
@@ -72,8 +75,15 @@ class Application:
 
 
 @pytest.fixture
-def application(cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path) -> Application:
-    return Application(cassandra, keyspace, tmp_path)
+def application(
+    cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+) -> Iterator[Application]:
+    """Return one; what a failing test leaves of it is killed."""
+    application = Application(cassandra, keyspace, tmp_path)
+    yield application
+    for driver in application.drivers:
+        if driver.process.poll() is None:
+            driver.kill()
 
 
 def test_stop_in_the_block_flushes_what_is_checkpointed(
