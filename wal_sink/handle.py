@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -15,10 +16,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from wal_sink import progress, spark_internals
+from wal_sink import backlog, progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import NotDrained, OptionError, UnsupportedSpark, WalSinkError
+from wal_sink.errors import NotDrained, OptionError, UnsupportedSpark
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
 from wal_sink.log import Log
@@ -33,6 +34,11 @@ logger = logging.getLogger(__name__)
 _JOIN_S = 5.0
 """How long `close` waits for a thread that has nothing left to do, or is in the middle of a write."""
 
+_JOIN_INTERRUPTED_S = 0.5
+"""The same when somebody has pressed Ctrl-C twice."""
+
+_INTERRUPTS = (KeyboardInterrupt, SystemExit)
+
 
 class _Query(NamedTuple):
     checkpoint: Checkpoint
@@ -42,12 +48,19 @@ class _Query(NamedTuple):
 
 
 class Sink:
-    """The sink in one session; made by `wal_sink.register`."""
+    """The sink in one session; made by `wal_sink.register`.
 
-    def __init__(self, spark: SparkSession, drain_timeout: float) -> None:
+    :param take_over: ends what handles of stopped sessions still do for a query; whether one did.
+    """
+
+    def __init__(
+        self, spark: SparkSession, drain_timeout: float, take_over: Callable[[str], bool]
+    ) -> None:
         self.drain_timeout = drain_timeout
         self._spark = spark
+        self._take_over = take_over
         self._queries: dict[str, _Query] = {}
+        self._given_up: set[str] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._listener = Listener(self)
@@ -69,7 +82,8 @@ class Sink:
     def close(self) -> None:
         """Wait until everything checkpointed is flushed, then end flushing in this session.
 
-        Works after `spark.stop()`. A query that still runs goes on and its epochs wait in the log.
+        Works after `spark.stop()`. A query that still runs goes on and its epochs wait in the log. An
+        interrupt while it waits ends the waiting; what waits is said then.
 
         :raises NotDrained: naming each query that could not be flushed within `drain_timeout`.
         """
@@ -79,10 +93,14 @@ class Sink:
             self._closed = True
             queries = dict(self._queries)
         atexit.unregister(self.leave)
+        spark_internals.drop_interrupted_call(self._spark)
         try:
             failures = self._drain(queries)
-        finally:
-            self._end(queries)
+            self._end(queries, _JOIN_S)
+        except BaseException:
+            self._end(queries, _JOIN_INTERRUPTED_S)
+            self._say_waiting(queries)
+            raise
         if failures:
             raise NotDrained(
                 "Not everything checkpointed is flushed:\n" + "\n".join(failures),
@@ -97,21 +115,9 @@ class Sink:
                 return
             self._closed = True
             queries = dict(self._queries)
-        self._end(queries, say=False)
-        for query_id, query in queries.items():
-            try:
-                waiting = progress.status(query.checkpoint, query.log).pending_epochs
-            except (WalSinkError, OSError) as error:
-                logger.warning("query %s: cannot see what waits in the log: %s", query_id, error)
-                continue
-            if waiting:
-                logger.warning(
-                    "%d epochs of query %s wait in %s. To flush them, start the query again under"
-                    " `with wal_sink.register(spark):`, which waits for the flush, or call close().",
-                    waiting,
-                    query_id,
-                    query.log.url,
-                )
+        spark_internals.drop_interrupted_call(self._spark)
+        self._end(queries, _JOIN_S, say=False)
+        self._say_waiting(queries)
 
     def forgotten(self) -> bool:
         """Whether nothing more can come from this handle, so that the session may get a new one."""
@@ -126,12 +132,41 @@ class Sink:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        interrupted = isinstance(exc, _INTERRUPTS)
+        if interrupted and not self._closed:
+            with self._lock:
+                queries = dict(self._queries)
+            backlog.say_flushing(
+                {query_id: (query.checkpoint, query.log) for query_id, query in queries.items()},
+                self.drain_timeout,
+            )
         try:
             self.close()
-        except NotDrained:
+        except NotDrained as error:
             if exc is None:
                 raise
-            logger.exception("after the block had failed")
+            logger.error("after the block had failed: %s", " ".join(str(error).split()))  # noqa: TRY400
+        except _INTERRUPTS:
+            if not interrupted:
+                raise  # else the first one goes on from here
+
+    def retire(self) -> bool:
+        """Flush what is there, then end, the session being stopped; False when it is closed anyway."""
+        with self._lock:
+            queries = list(self._queries.values())
+        for query in queries:
+            query.loop.end()
+        return not self._closed
+
+    def give_up(self, query_id: str) -> bool:
+        """Leave a query to the handle under which it starts again; whether it was this one's."""
+        with self._lock:
+            query = self._queries.get(query_id)
+            if query is None or query_id in self._given_up:
+                return False
+            self._given_up.add(query_id)
+        query.loop.stop()
+        return True
 
     # --- what the listener calls ------------------------------------------------------------------
 
@@ -162,6 +197,8 @@ class Sink:
         atexit.unregister(self.leave)
         atexit.register(self.leave)
         loop = _flush_loop(found.query_id, log, configuration)
+        if not self._take_over(found.query_id) and not self.knows(found.query_id):
+            backlog.say_left(found.query_id, checkpoint, log)
         with self._lock:
             if self._closed:
                 return None
@@ -219,14 +256,18 @@ class Sink:
                 failures.append(f"- query {query_id}: {type(error).__name__}: {error}")
         return failures
 
-    def _end(self, queries: dict[str, _Query], *, say: bool = True) -> None:
+    def _say_waiting(self, queries: dict[str, _Query]) -> None:
+        for query_id, query in queries.items():
+            if query_id not in self._given_up:
+                backlog.say_waiting(query_id, query.checkpoint, query.log)
+
+    def _end(self, queries: dict[str, _Query], join_s: float, *, say: bool = True) -> None:
         for query in queries.values():
             query.loop.stop()
         running = {str(query.id) for query in spark_internals.running_queries(self._spark)}
-        if not spark_internals.is_stopped(self._spark):
-            self._spark.streams.removeListener(self._listener)
+        spark_internals.remove_listener(self._spark, self._listener)
         for query_id, query in queries.items():
-            query.loop.join(_JOIN_S)
+            query.loop.join(join_s)
             if say and query.loop.is_alive():
                 logger.warning(
                     "the flush of query %s is still in a request; it ends after it", query_id

@@ -133,6 +133,13 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
     )
 
 
+def pending_epochs(checkpoint: Checkpoint, log: Log) -> int:
+    """Count the epochs that are checkpointed and not flushed, without opening their manifests."""
+    checkpointed = checkpoint.last_commit()
+    newest = log.newest_flushed()
+    return _waiting(log, checkpointed, newest.epoch if newest else -1)
+
+
 def _waiting(log: Log, checkpointed: int, flushed: int) -> int:
     """How many checkpointed epochs are not flushed; those before the first publish are not ours."""
     if checkpointed <= flushed or (identity := log.identity()) is None:

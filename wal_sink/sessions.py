@@ -11,6 +11,8 @@ from wal_sink.errors import OptionError
 from wal_sink.handle import Sink
 
 _sinks: dict[str, Sink] = {}
+_stopped: list[Sink] = []
+"""Handles of stopped sessions that nobody has closed: a notebook's. They flush what waits."""
 _sinks_lock = threading.RLock()
 
 
@@ -30,11 +32,13 @@ def register(spark: SparkSession, *, drain_timeout: float = 60) -> Sink:
     spark_internals.check_session(spark)
     with _sinks_lock:
         for key in [key for key, sink in _sinks.items() if sink.forgotten()]:
-            del _sinks[key]
+            gone = _sinks.pop(key)
+            if gone.retire():
+                _stopped.append(gone)
         key = spark_internals.session_id(spark)
         sink = _sinks.get(key)
         if sink is None:
-            sink = _sinks[key] = Sink(spark, drain_timeout)
+            sink = _sinks[key] = Sink(spark, drain_timeout, _take_over)
             for query in spark_internals.running_queries(spark):
                 sink.adopt(query)
         elif sink.drain_timeout != drain_timeout:
@@ -49,3 +53,10 @@ def sink_of(query_id: str) -> Sink | None:
     """Return the handle of this process that has seen a query."""
     with _sinks_lock:
         return next((sink for sink in _sinks.values() if sink.knows(query_id)), None)
+
+
+def _take_over(query_id: str) -> bool:
+    """Let a query that starts again be flushed by one handle; whether another one did so."""
+    with _sinks_lock:
+        given_up = [sink.give_up(query_id) for sink in _stopped]
+    return any(given_up)

@@ -6,6 +6,7 @@ changed is refused at `register` and not found out at 3 a.m. Tested with the ver
 
 from __future__ import annotations
 
+import contextlib
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from pyspark import SparkContext, TaskContext
 from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -29,6 +31,7 @@ _STREAM_EXECUTION = (  # moved between minor versions
     "org.apache.spark.sql.execution.streaming.StreamExecution",
 )
 _STREAM_EXECUTION_METHODS = {"resolvedCheckpointRoot", "sink", "logicalPlan"}
+_JAVA_CLIENT = {"deque", "get_thread_connection"}
 _PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
 
 
@@ -62,7 +65,11 @@ def check_session(spark: SparkSession) -> None:
 
 def _missing(spark: SparkSession) -> list[str]:
     missing = []
-    if not isinstance(spark.sparkContext._gateway, ClientServer):
+    gateway = spark.sparkContext._gateway
+    if isinstance(gateway, ClientServer):
+        lacks = _JAVA_CLIENT - set(dir(gateway._gateway_client))
+        missing += [f"py4j's JavaClient.{name}" for name in sorted(lacks)]
+    else:
         missing.append("pinned threads (do not set PYSPARK_PIN_THREAD=false)")
     methods: set[str] = set()
     for name in _STREAM_EXECUTION:
@@ -102,6 +109,21 @@ def is_stopped(spark: SparkSession) -> bool:
         return True  # nobody answers there
 
 
+def drop_interrupted_call(spark: SparkSession) -> None:
+    """Give this thread a new connection to the JVM if it is in the middle of a call on the present one.
+
+    It is when a signal handler has raised SystemExit inside `awaitTermination`: any further call, of ours
+    or of the application, would wait for that answer first. For KeyboardInterrupt py4j does the same.
+    """
+    gateway = spark.sparkContext._gateway
+    assert isinstance(gateway, ClientServer)
+    client = gateway._gateway_client
+    connection = client.get_thread_connection()
+    given_back = connection is None or connection in client.deque
+    if not given_back and connection.initiated_from_client:  # otherwise it is Java that calls
+        connection.close()
+
+
 def worker_python(spark: SparkSession) -> str:
     """Return the interpreter that Spark starts for its Python workers."""
     return str(spark.sparkContext.pythonExec)
@@ -136,6 +158,13 @@ def running_queries(spark: SparkSession) -> list[StreamingQuery]:
         return list(spark.streams.active)
     except (Py4JError, OSError):
         return []
+
+
+def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
+    """Remove a listener, unless the session is stopped or its JVM is gone, or goes at this moment."""
+    if not is_stopped(spark):
+        with contextlib.suppress(Py4JError, OSError):
+            spark.streams.removeListener(listener)
 
 
 def current_task() -> Task:

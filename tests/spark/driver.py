@@ -1,4 +1,4 @@
-"""`tests.spark.app` as a process, to be watched and killed by a test."""
+"""The tests' applications as processes, to be watched and killed by a test."""
 
 from __future__ import annotations
 
@@ -11,24 +11,39 @@ from wal_sink.testing.pausing import PAUSES, Pause, pauses
 
 
 class Driver(driver.Driver):
-    """One run of the application.
+    """One run of an application.
 
     :param folder: for its configuration, marker and output.
+    :param module: what is run, with the path of its configuration.
     :param pause: the point at which it stands still, in `epoch`.
     """
 
-    def __init__(self, folder: Path, *, pause: Any = None, epoch: int = -1, **config: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        module: str = "tests.spark.app",
+        pause: Any = None,
+        epoch: int = -1,
+        **config: Any,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.marker = folder / "marker"
+        config = {**config, "epoch": epoch, "marker": str(self.marker)}
         (folder / "config.json").write_text(json.dumps(config))
         where = Pause(point=pause, table=config["table"], epoch=epoch, marker=str(self.marker))
         super().__init__(
-            ["-m", "tests.spark.app", str(folder / "config.json")],
+            ["-m", module, str(folder / "config.json")],
             folder / "output",
             {PAUSES: pauses(where) if pause else "[]"},
             folder=Path(__file__).parents[2],
         )
 
+    def reach_marker(self) -> None:
+        """Wait until it reaches its point."""
+        self.reach(self.marker.exists)
+
     def kill_at_marker(self) -> None:
         """Wait until it reaches its point, then SIGKILL all of it."""
-        self.kill_when(self.marker.exists)
+        self.reach_marker()
+        self.kill()

@@ -56,9 +56,9 @@ def test_a_connect_session_is_refused() -> None:
 
 
 def test_what_could_not_be_flushed_is_raised_by_the_block(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Naming the query; an exception of the block itself goes through instead."""
+    """Naming the query; an exception of the block itself goes through instead, and one line says it."""
     with EmbeddedCassandra() as node:
         node.create_keyspace("shop")
         table = Table(node, "shop")
@@ -78,6 +78,10 @@ def test_what_could_not_be_flushed_is_raised_by_the_block(
             wal_sink.await_flushed(checkpoint, timeout=0)
         with pytest.raises(KeyError, match="mine"):
             fail_in_the_block(spark, source, table, checkpoint)
+        (said,) = [r for r in caplog.records if "after the block had failed" in r.getMessage()]
+        assert "1 epochs up to 1" in said.getMessage()
+        assert "\n" not in said.getMessage()
+        assert said.exc_info is None
         status = wal_sink.status(checkpoint)
         assert (status.pending_epochs, status.safe_to_delete) == (1, False)
         assert status.oldest_pending_seconds > 0

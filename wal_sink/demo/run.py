@@ -69,7 +69,8 @@ def _die(
     """Start the application, kill it when all queries have reached their points, and look."""
     points = kill.pauses(folder)
     with _driver(folder, node, str(kill.epoch), {PAUSES: pauses(*points)}) as driver:
-        driver.kill_when(lambda: all(Path(point.marker).exists() for point in points))
+        driver.reach(lambda: all(Path(point.marker).exists() for point in points))
+        driver.kill()
     death = Death(
         window=window_hit(folder, FLIGHTS, kill.epoch, node),
         epoch=kill.epoch,

@@ -65,30 +65,29 @@ class Driver:
         if self.process.poll() is None:
             self.kill()
 
-    def kill_when(self, reached: Callable[[], bool]) -> None:
-        """Wait until it has reached a point, then SIGKILL all of it.
+    def reach(self, reached: Callable[[], bool]) -> None:
+        """Wait until it has reached a point.
 
         :raises DriverDidNot: it did not, or ended before.
         """
         self._wait(lambda: reached() or self.process.poll() is not None, "reach its point")
         if self.process.poll() is not None:
             raise DriverDidNot(
-                f"The application ended ({self.process.returncode}) before it could be killed:\n{self.log()}"
+                f"The application ended ({self.process.returncode}) before its point:\n{self.log()}"
             )
-        self.kill()
 
     def kill(self) -> None:
         """SIGKILL driver, JVM and workers."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def finish(self) -> None:
-        """Wait for its end; it has to be a good one.
+    def finish(self, code: int = 0) -> None:
+        """Wait for its end, with this exit code: 0 is a good one.
 
-        :raises DriverDidNot: it did not end, or ended with an error.
+        :raises DriverDidNot: it did not end, or ended with another one.
         """
         self._wait(lambda: self.process.poll() is not None, "end")
-        if self.process.returncode != 0:
+        if self.process.returncode != code:
             raise DriverDidNot(
                 f"The application ended with {self.process.returncode}:\n{self.log()}"
             )

@@ -1,0 +1,104 @@
+"""What nobody will ever read goes, once its epoch is flushed; what somebody may still need stays.
+
+Rule 18's other half, a zombie's segments for an epoch that is flushed already, is in `test_rules.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+from wal_sink import errors, layout
+from wal_sink.manifest import Attempt
+from wal_sink.testing.faults import Faults
+from wal_sink.trim import sweep
+
+_DAY_S = 86_400
+
+
+def segment_epochs(world: World) -> list[int | None]:
+    """Return the epoch of each segment in the log."""
+    return [layout.parse_segment_epoch(path) for path in world.log_backend.list(layout.SEGMENTS)]
+
+
+def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:
+    """The task wrote its segment and failed then; Spark ran it again, and knows of the second one only."""
+    run = world.run()
+    run.tasks([("failed", 1)], [("failed too", 1)])
+    run.batch([("a", 1)])
+    assert segment_epochs(world) == [0, 0, 0]
+    world.flush()
+    assert segment_epochs(world) == []
+    assert world.table() == {"a": 1}
+
+
+def test_a_superseded_attempt_goes_with_its_epoch(world: World) -> None:
+    """Published by a run that died before `commits/0`; the replay's generation is the one flushed."""
+    world.run().publish([("superseded", 1)])
+    world.run().batch([("a", 1)])
+    assert world.log.attempts() == (Attempt(0, 1), Attempt(0, 2))
+    world.flush()
+    assert world.log.attempts() == ()
+    assert segment_epochs(world) == []
+    assert world.table() == {"a": 1}
+
+
+def test_what_a_killed_task_left_half_written_is_swept(tmp_path: Path) -> None:
+    """A day after it was written to last: until then its task may be alive. Finished files stay."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    run = world.run()
+    run.batch([("a", 1)])
+    folder = tmp_path / "log" / layout.segment_folder(0)
+    old, young = (folder / f".{uuid.uuid4().hex}.tmp" for _ in range(2))
+    long_ago = time.time() - _DAY_S - 60
+    for path in (old, young, *folder.glob("*.arrow")):
+        path.touch()
+        os.utime(path, None if path == young else (long_ago, long_ago))
+    sweep(world.log)
+    assert (old.exists(), young.exists()) == (False, True)
+    assert segment_epochs(world) == [0]
+
+
+def test_a_flusher_that_starts_sweeps_half_written_files(tmp_path: Path) -> None:
+    """Also of an epoch above the mark, in which nothing that is finished may be touched."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    run.tasks([("not yet published", 1)])
+    half = tmp_path / "log" / layout.segment_folder(1) / f".{uuid.uuid4().hex}.tmp"
+    half.touch()
+    os.utime(half, (0, 0))
+    world.flush()
+    assert not half.exists()
+    assert segment_epochs(world) == [1]
+
+
+@pytest.mark.parametrize("flushed", [0, 1])
+def test_segments_of_an_epoch_that_is_not_flushed_stay(world: World, flushed: int) -> None:
+    """Named by a manifest or not, checkpointed or not, however often a flusher starts; mark or none."""
+    run = world.run()
+    for epoch in range(flushed):
+        run.batch([(f"flushed {epoch}", epoch)])
+    world.flush()
+    run.tasks([("unnamed", 1)])  # its task may be alive
+    run.batch([("checkpointed", 1)])
+    run.publish([("published", 2)])
+    run.next += 1
+    run.tasks([("of a task that runs", 3)])
+    before = world.log_backend.list(layout.SEGMENTS)
+    assert len(before) == 4
+    for _ in range(3):
+        down = Faults(at=0, error=ConnectionError, matching="begin")
+        with pytest.raises(errors.TargetUnavailable):
+            world.flush(down)
+        assert world.log_backend.list(layout.SEGMENTS) == before
+    world.flush()
+    assert segment_epochs(world) == [flushed + 1, flushed + 2]
+    assert world.table() == world.expected()

@@ -1,0 +1,132 @@
+"""An application that ends in the way that a test asks for: `python -m tests.spark.ending CONFIG.json`.
+
+It streams the source until the epochs of the marker are checkpointed, writes the marker, and ends. The
+target can be closed: as long as the file `door` is there, nobody connects to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import wal_sink
+from tests.spark.app import rows
+from tests.spark.remains import remains
+from tests.spark.tables import wait_for
+from wal_sink.errors import TargetUnavailable
+from wal_sink.targets.base import Owner, Session
+from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.testing.local_spark import local_session
+
+DOOR = "WAL_SINK_TEST_DOOR"
+"""Environment variable: path of the door."""
+
+
+def main(config: dict[str, Any]) -> None:
+    """Run the application that the configuration names."""
+    try:
+        APPLICATIONS[config["ending"]](config)
+    finally:
+        left = sorted(remains(config["port"]))
+        Path(config["report"]).write_text(json.dumps(left))
+
+
+def block(config: dict[str, Any]) -> None:
+    """Wait for the end of the query in the block; with `exit_on_term` SIGTERM raises SystemExit."""
+    if config.get("exit_on_term"):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    spark = local_session()
+    try:
+        with wal_sink.register(spark) as sink:
+            reach(config, sink, start(spark, config)).awaitTermination()
+    finally:
+        if config.get("exit_on_term"):
+            spark.stop()
+
+
+def recipe(config: dict[str, Any]) -> None:
+    """What wal_sink/README.md recommends for a container."""
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
+    spark = local_session()
+    with wal_sink.register(spark, drain_timeout=20) as sink:
+        query = reach(config, sink, start(spark, config))
+        while not stopping and not query.awaitTermination(1):
+            pass
+        query.stop()
+
+
+def script(config: dict[str, Any]) -> None:
+    """Exit without `with` while the query runs."""
+    spark = local_session()
+    reach(config, wal_sink.register(spark), start(spark, config))
+    sys.exit(7)
+
+
+def notebook(config: dict[str, Any]) -> None:
+    """Run a cell, stop Spark without closing, run it again in a new session; open the door, close."""
+    spark = local_session()
+    reach(config, wal_sink.register(spark), start(spark, config))
+    spark.stop()
+    spark = local_session()
+    sink = wal_sink.register(spark)
+    reach(config, sink, start(spark, config))
+    wait_for(lambda: len(flushers()) == 1)
+    Path(config["door"]).unlink()
+    sink.close()
+    spark.stop()
+
+
+def flushers() -> list[str]:
+    """Return the names of the threads that flush."""
+    return [t.name for t in threading.enumerate() if t.name.startswith("wal_sink-flush")]
+
+
+APPLICATIONS = {"block": block, "recipe": recipe, "script": script, "notebook": notebook}
+
+
+def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
+    """Start the query; it goes on until it is stopped."""
+    return (
+        rows(spark, config)
+        .writeStream.format("wal_sink")
+        .option("checkpointLocation", config["checkpoint"])
+        .option("cassandra.contactPoints", "127.0.0.1")
+        .option("cassandra.port", config["port"])
+        .option("keyspace", config["keyspace"])
+        .option("table", config["table"])
+        .option("target", "tests.spark.ending:DoorTarget")
+        .start()
+    )
+
+
+def reach(config: dict[str, Any], sink: wal_sink.Sink, query: StreamingQuery) -> StreamingQuery:
+    """Wait until the epoch is checkpointed; write the marker."""
+    while sink.status(query).checkpointed < config["epoch"]:
+        time.sleep(0.05)
+    Path(config["marker"]).write_text("here")
+    return query
+
+
+class DoorTarget(CassandraTarget):
+    """The target, out of reach while the door is closed."""
+
+    def connect(self, owner: Owner) -> Session:
+        if Path(os.environ[DOOR]).exists():
+            raise TargetUnavailable("The door is closed", "Open it.")
+        return super().connect(owner)
+
+
+if __name__ == "__main__":
+    own = json.loads(Path(sys.argv[1]).read_text())
+    os.environ[DOOR] = own["door"]
+    main(own)

@@ -1,0 +1,226 @@
+"""However an application ends: what is checkpointed is flushed, or waits and is said in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import wal_sink
+from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.driver import Driver
+from tests.spark.remains import none_left, remains
+from tests.spark.tables import Table, stream, wait_for
+from wal_sink import status
+from wal_sink.location import locate
+from wal_sink.log import Log
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
+
+EPOCHS = 3
+LEFT = f"{EPOCHS} epochs of query"
+ALL = list(range(EPOCHS * ROWS_PER_FILE))
+
+
+class Application:
+    """A query of `EPOCHS` epochs behind a door; each start of it may end in another way."""
+
+    def __init__(self, cassandra: EmbeddedCassandra, keyspace: str, folder: Path) -> None:
+        self.table = Table(cassandra, keyspace)
+        self.folder = folder
+        self.door = folder / "door"
+        self.drivers: list[Driver] = []
+        self.config: dict[str, Any] = {
+            "sink": "wal_sink",
+            "source": write_source(folder / "source", EPOCHS),
+            "checkpoint": str(folder / "checkpoint"),
+            "door": str(self.door),
+            "epoch": EPOCHS - 1,
+            **self.table.config,
+        }
+
+    def start(self, ending: str, *, closed: bool, **config: Any) -> Driver:
+        """Start it; return when its epochs are checkpointed, and it waits for its end."""
+        if closed:
+            self.door.touch()
+        folder = self.folder / ending
+        report = str(folder / "report")
+        driver = Driver(
+            folder,
+            module="tests.spark.ending",
+            ending=ending,
+            report=report,
+            **self.config,
+            **config,
+        )
+        self.drivers.append(driver)
+        driver.reach_marker()
+        return driver
+
+    def pending(self) -> int:
+        """How many epochs wait."""
+        return status(self.config["checkpoint"]).pending_epochs
+
+    def remains(self, ending: str) -> list[str]:
+        """What was there of the sink and the driver as it ended; all of it must be gone."""
+        return list(json.loads((self.folder / ending / "report").read_text()))
+
+
+@pytest.fixture
+def application(
+    cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+) -> Iterator[Application]:
+    """Return one; what a failing test leaves of it is killed."""
+    application = Application(cassandra, keyspace, tmp_path)
+    yield application
+    for driver in application.drivers:
+        if driver.process.poll() is None:
+            driver.kill()
+
+
+def test_stop_in_the_block_flushes_what_is_checkpointed(
+    spark: SparkSession, cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+) -> None:
+    """In mid-stream; no thread and no connection stays, and the cell can be run again, and again."""
+    table = Table(cassandra, keyspace)
+    source = write_source(tmp_path / "source", 30, rows=10)
+    checkpoint = str(tmp_path / "checkpoint")
+    before = remains(cassandra.port)
+    for last in (2, 5):
+        with wal_sink.register(spark):
+            endless(spark, source, table, checkpoint)
+            wait_for(lambda last=last: last_commit(checkpoint) >= last)  # type: ignore[misc]
+            endless(spark, source, table, checkpoint).stop()  # starting it, Spark stops the first
+        found = status(checkpoint)
+        assert found.flushed == found.checkpointed >= last
+        ids = table.ids()
+        assert ids == list(range(len(ids)))
+        assert len(ids) == sum(record.rows for record in log_of(checkpoint).flushed_since(-1))
+        assert remains(cassandra.port) <= before
+
+
+def last_commit(checkpoint: str) -> int:
+    """Return the highest checkpointed epoch."""
+    return locate(checkpoint).open_checkpoint().last_commit()
+
+
+def log_of(checkpoint: str) -> Log:
+    """Open the query's log."""
+    location = locate(checkpoint)
+    return location.open_log(location.open_checkpoint().query_id())
+
+
+def endless(spark: SparkSession, source: str, table: Table, checkpoint: str) -> Any:
+    """Start a query that goes on until it is stopped."""
+    return (
+        stream(spark, source)
+        .writeStream.format("wal_sink")
+        .option("checkpointLocation", checkpoint)
+        .option("cassandra.contactPoints", "127.0.0.1")
+        .option("cassandra.port", table.cassandra.port)
+        .option("keyspace", table.keyspace)
+        .option("table", table.name)
+        .start()
+    )
+
+
+def test_killed_by_sigterm_then_run_in_a_notebook(application: Application) -> None:
+    """Killed, it cannot say anything: the next start says what was left, once.
+
+    That next one stops Spark without `close()` and runs its cell again in a new session: one flusher
+    goes on, the old handle says nothing more, and closing the new one flushes everything.
+    """
+    killed = application.start("block", closed=True)
+    os.kill(killed.process.pid, signal.SIGTERM)
+    killed.finish(-signal.SIGTERM)
+    assert none_left(killed.process.pid)
+    assert application.pending() == EPOCHS
+    again = application.start("notebook", closed=True)
+    again.finish()
+    assert again.log().count(LEFT) == 1
+    assert "were left in" in again.log()
+    assert "Traceback" not in again.log()
+    assert application.table.ids() == ALL
+    assert application.remains("notebook") == []
+    assert none_left(again.process.pid)
+
+
+def test_exit_without_with_says_what_waits(application: Application) -> None:
+    """The query still runs, the target is away; the exit code is the script's."""
+    script = application.start("script", closed=True)
+    script.finish(7)
+    assert script.log().count(LEFT) == 1
+    assert "start the query again" in script.log()
+    assert "Traceback" not in script.log()
+    assert application.pending() == EPOCHS
+    assert none_left(script.process.pid)
+
+
+def test_ctrl_c_flushes_and_a_second_one_leaves(application: Application) -> None:
+    """SIGINT reaches Python, its workers and the JVM; each time one line says what becomes of the epochs."""
+    driver = application.start("block", closed=True)
+    time.sleep(1)  # from the marker into awaitTermination()
+    os.killpg(driver.process.pid, signal.SIGINT)
+    wait_for(lambda: f"flushing {EPOCHS} epochs" in driver.log())
+    assert driver.process.poll() is None
+    os.killpg(driver.process.pid, signal.SIGINT)
+    second = time.monotonic()
+    driver.finish(-signal.SIGINT)
+    assert time.monotonic() - second < 10
+    assert driver.log().count(LEFT) == driver.log().count("flushing") == 1
+    assert "in close" not in driver.log(), "no traceback shows the sink"
+    assert application.pending() == EPOCHS
+    assert application.remains("block") == []
+    assert none_left(driver.process.pid)
+
+
+def test_ctrl_c_once_goes_through_when_everything_is_flushed(application: Application) -> None:
+    """The flush goes on as soon as the target answers."""
+    driver = application.start("block", closed=True)
+    time.sleep(1)
+    os.killpg(driver.process.pid, signal.SIGINT)
+    wait_for(lambda: f"flushing {EPOCHS} epochs" in driver.log())
+    application.door.unlink()
+    driver.finish(-signal.SIGINT)
+    assert LEFT not in driver.log(), driver.log()
+    assert "after the block" not in driver.log(), driver.log()
+    assert application.table.ids() == ALL
+    assert application.remains("block") == []
+    assert none_left(driver.process.pid)
+
+
+def test_sigterm_that_raises_system_exit_neither_hangs_nor_loses(application: Application) -> None:
+    """It arrives inside `awaitTermination`: what the sink and the application ask Spark then is answered."""
+    driver = application.start("block", closed=True, exit_on_term=True)
+    time.sleep(1)
+    os.kill(driver.process.pid, signal.SIGTERM)
+    wait_for(lambda: f"flushing {EPOCHS} epochs" in driver.log())
+    application.door.unlink()
+    driver.finish(143)
+    assert "Traceback" not in driver.log()
+    assert application.table.ids() == ALL
+    assert application.remains("block") == []
+    assert none_left(driver.process.pid)
+
+
+def test_sigterm_by_the_recipe_ends_in_order(application: Application) -> None:
+    """The lines of wal_sink/README.md for a container: exit code 0 and nothing to say."""
+    driver = application.start("recipe", closed=True)
+    os.kill(driver.process.pid, signal.SIGTERM)
+    time.sleep(3)  # the query stops, and close() waits
+    assert driver.process.poll() is None
+    application.door.unlink()
+    driver.finish()
+    assert "Traceback" not in driver.log()
+    assert "epochs" not in driver.log()
+    assert application.table.ids() == ALL
+    assert application.remains("recipe") == []
+    assert none_left(driver.process.pid)
