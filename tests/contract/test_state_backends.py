@@ -186,8 +186,7 @@ def test_open_backend_makes_a_relative_path_absolute(
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("s3a://key:secret@bucket/log", "'s3a'.*later version"),
-        ("hdfs:///log", "'hdfs'.*later version"),
+        ("hdfs://key:secret@host/log", "'hdfs'.*or in S3"),
         ("file://elsewhere/log", "host 'elsewhere'"),
         ("file:log", "no absolute path"),
         ("file://localhost", "no absolute path"),
