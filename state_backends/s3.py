@@ -69,8 +69,15 @@ class S3Backend(ObjectStoreBackend):
         return super()._key(path)
 
     def _find(self, below: str) -> builtins.list[str]:
-        # By prefix: below a folder without objects find() looks twice more, for the folder itself.
-        return builtins.list(self._fs.find(self._bucket, prefix=below.partition("/")[2]))
+        # Not s3fs's find(): below a folder without objects it looks twice more, for the folder itself,
+        # and older releases take a folder that a console or Hadoop has made for an object.
+        pages = _pages(
+            lambda **more: self._call("list_objects_v2", Prefix=below.partition("/")[2], **more),
+            {"ContinuationToken": "NextContinuationToken"},
+        )
+        return [
+            f"{self._bucket}/{each['Key']}" for page in pages for each in page.get("Contents", [])
+        ]
 
     def _remove(self, keys: builtins.list[str]) -> None:
         # Not s3fs's rm(): it takes `*` for a pattern, and passes over what could not be deleted.

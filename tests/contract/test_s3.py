@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -18,6 +21,7 @@ from state_backends.upload import PART
 from tests.s3 import S3
 from wal_sink.testing.state_backend_contract import StateBackendContract
 
+ROOT = Path(__file__).parents[2]
 LARGE = b"0123456789abcdef" * (PART // 16) + b"and a second part" * 1_000
 
 
@@ -216,9 +220,10 @@ def test_the_prefix_is_a_folder(s3: S3) -> None:
     one, other, whole = (S3Backend(f"{bucket}{at}", s3.options) for at in ("/log", "/log-2", ""))
     one.create("a", b"1")
     other.create("a", b"2")
-    one._fs.pipe_file(f"{one._root}/folder/", b"")
-    one._fs.pipe_file(f"{one._root}/.hidden", b"x")
+    for left in ("log/folder/", "log/.hidden", "log/a//b"):
+        one._call("put_object", Key=left)
     assert one.list() == ["a"]
+    assert one.list("folder") == []
     assert whole.list() == ["log-2/a", "log/a"]
 
 
@@ -319,8 +324,8 @@ def test_a_writer_that_goes_on_after_an_error_makes_no_hole(s3: S3) -> None:
     assert backend.list() == []
 
 
-def test_threads_share_a_client_and_forks_do_not(s3: S3) -> None:
-    """A client costs a fraction of a second, and does not survive a fork."""
+def test_threads_share_a_client(s3: S3) -> None:
+    """A client costs a fraction of a second; other keys need another one."""
     backend = s3.backend()
     backend.create("a", b"x")
     assert S3Backend(backend.url, s3.options)._fs is backend._fs
@@ -332,6 +337,24 @@ def test_threads_share_a_client_and_forks_do_not(s3: S3) -> None:
     for thread in threads:
         thread.join()
     assert found == [b"x"] * 4
+
+
+def test_a_forked_process_has_its_own_client(s3: S3) -> None:
+    """Spark's Python workers are forked; a client of the parent would hang or refuse."""
+    backend = s3.backend()
+    backend.create("a", b"x")
+    program = f"""
+import os
+from state_backends import S3Backend
+backend = S3Backend({backend.url!r}, {s3.options!r})
+assert backend.read("a") == b"x"
+child = os.fork()
+if child == 0:
+    os._exit(0 if backend.read("a") == b"x" else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert backend.read("a") == b"x"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=ROOT)
 
 
 # --- URLs and options -----------------------------------------------------------------------------
