@@ -42,6 +42,9 @@ class StateBackend(ABC):
     process_local: bool
     """True when other processes do not see the objects: no place for the log of a Spark query."""
 
+    billed: bool = False
+    """True when every look costs a request over a network: who polls should look less often."""
+
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
         """Create the object, durably, unless `path` exists.
@@ -120,7 +123,8 @@ class StateBackend(ABC):
         except OSError as error:
             raise StateBackendError(
                 f"{self.url} cannot be used: probing it failed with {error!r}. Check that this "
-                "user may create, read, link, sync and delete files there, or choose another place"
+                "user may create, read, list and delete there (in a folder also link and sync), or "
+                "choose another place"
             ) from error
 
     def _try_promises(self, path: str) -> None:

@@ -8,6 +8,11 @@ from state_backends.errors import StateBackendError
 from state_backends.local import LocalBackend
 from state_backends.memory import MemoryBackend
 from state_backends.paths import check_path
+from state_backends.s3 import S3Backend
+
+_S3 = {"s3", "s3a", "s3n"}
+_UNVERIFIED = {"gs": "gs", "gcs": "gs", "az": "abfs", "abfs": "abfs", "abfss": "abfs"}
+"""Object stores by the name that fsspec has for them."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
@@ -16,30 +21,52 @@ def open_backend(url: str, storage_options: Mapping[str, object] | None = None) 
     """Return the store at `url`, without any I/O.
 
     Folders: `/x`, `file:/x`, `file:///x`, `file://localhost/x`, and `x`, which is below the
-    current folder. Memory, for tests: `memory://name`. As in Hadoop, `%`, `?` and `#` are
-    characters like any other, and a colon before the first slash ends a scheme.
+    current folder. Memory, for tests: `memory://name`. S3: `s3://bucket/prefix`, which Hadoop calls
+    `s3a`. As in Hadoop, `%`, `?` and `#` are characters like any other, and a colon before the
+    first slash ends a scheme.
 
-    Raises `StateBackendError` for any other URL, and for storage options, which neither kind has.
+    Raises `StateBackendError` for any other URL, when a package is missing, and for storage options
+    of folders and memory, which have none.
     """
     if not url or "\0" in url:
         raise StateBackendError("the URL of a store must not be empty or contain a NUL")
+    scheme = url_scheme(url)
+    rest = url if scheme == "" else url.partition(":")[2]
+    if scheme == "s3":
+        return S3Backend(url, storage_options)
+    if scheme in _UNVERIFIED.values():
+        raise _not_verified(scheme)
     if storage_options:
         raise StateBackendError(
             f"storage options {sorted(storage_options)} have no effect on a folder or on memory: "
             "remove them"
         )
-    found = _SCHEME.match(url)
-    if not found:
+    if scheme == "":
         return _open_folder(url)
-    scheme, rest = found[1].lower(), url[found.end() :]
     if scheme == "file":
         return LocalBackend(_file_path(rest))
     if scheme == "memory":
         return _open_memory(rest)
     # The URL is not repeated: people put secrets into it.
     raise StateBackendError(
-        f"there is no store for URLs that start with {found[1]!r}: this version keeps a log in a "
-        "folder, which can be a shared mount; object stores come in a later version"
+        f"there is no store for URLs that start with {scheme!r}: a log can be in a folder, which "
+        "can be a shared mount, or in S3"
+    )
+
+
+def url_scheme(url: str) -> str:
+    """Return the kind of store that `url` names: `s3` for `s3a` as well, "" for a plain path."""
+    found = _SCHEME.match(url)
+    scheme = found[1].lower() if found else ""
+    return "s3" if scheme in _S3 else _UNVERIFIED.get(scheme, scheme)
+
+
+def _not_verified(scheme: str) -> StateBackendError:
+    return StateBackendError(
+        f"a store for {scheme}:// is not verified yet: nobody has run the contract against it or its "
+        "emulator. To do that, subclass wal_sink.testing.state_backend_contract.StateBackendContract "
+        f"with a fixture `backend` that returns state_backends.ObjectStoreBackend('{scheme}://…', "
+        "storage_options) for an empty prefix. Until then use S3 or a shared folder"
     )
 
 

@@ -19,6 +19,15 @@ def check_path(path: str) -> str:
     return path
 
 
+def is_path(path: str) -> bool:
+    """Whether `path` may name an object."""
+    try:
+        check_path(path)
+    except ValueError:
+        return False
+    return True
+
+
 def check_prefix(prefix: str) -> str:
     """Return the folder `prefix` without its closing `/` ("" is everything), or raise ValueError."""
     return check_path(prefix.removesuffix("/")) if prefix else ""

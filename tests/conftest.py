@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.s3 import s3  # noqa: F401 - a fixture
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages

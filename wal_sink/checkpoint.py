@@ -33,6 +33,11 @@ class Checkpoint:
         """Where it is; absolute."""
         return self._backend.url
 
+    @property
+    def billed(self) -> bool:
+        """Whether every look costs a request over a network."""
+        return self._backend.billed
+
     def query_id(self) -> str:
         """Read the query's id from `metadata`.
 

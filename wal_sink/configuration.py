@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from wal_sink.errors import OptionError
 from wal_sink.location import Location, locate
 from wal_sink.options import Options, SinkOptions, names, parse, public, refuse_unknown
 from wal_sink.targets.base import Target
@@ -40,5 +42,31 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
         sink,
         target_options,
         kind(target_options),
-        locate(sink.checkpoint, sink.wal_location, folder),
+        locate(
+            sink.checkpoint,
+            sink.wal_location,
+            folder,
+            wal_options=_json_object("wal.storageOptions", sink.storage_options),
+            checkpoint_options=_json_object(
+                "checkpoint.storageOptions", sink.checkpoint_storage_options
+            ),
+        ),
     )
+
+
+def _json_object(option: str, text: str) -> dict[str, object] | None:
+    """Parse a JSON object; None when the option is not given."""
+    if not text.strip():
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        # Neither the text nor json's error, which holds it: there are keys in it.
+        raise OptionError(
+            f"Option {option} is not a JSON object.",
+            f'Write it as {option}={{"endpoint_url": "…", "key": "…"}}, names and texts in double'
+            " quotes.",
+        )
+    return found

@@ -20,8 +20,9 @@ from wal_sink.steps import Rest
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 1.0
-"""How often the checkpoint is looked at when no event comes: events are late, and lost in a crash."""
+POLL_S, POLL_BILLED_S = 1.0, 10.0
+"""How often the checkpoint is looked at when no event comes: events are late, and lost in a crash.
+Less often where each look is paid for."""
 
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
 
@@ -97,6 +98,7 @@ class FlushLoop(threading.Thread):
         super().__init__(name=f"wal_sink-flush-{name}", daemon=True)
         self._flusher = flusher
         self._reporter = reporter
+        self._poll_s = POLL_BILLED_S if flusher.billed else POLL_S
         self._woken = threading.Event()
         self._hurried = threading.Event()
         self._ending = False
@@ -139,7 +141,7 @@ class FlushLoop(threading.Thread):
                 self._tries(self._flush_until_rest)
                 if ending:
                     return
-                self._woken.wait(POLL_S)
+                self._woken.wait(self._poll_s)
         except tenacity.RetryError:
             return  # told to stop while failing; the error is reported
         finally:

@@ -106,6 +106,11 @@ class Flusher:
         self._started = False
         self._interrupted = False
 
+    @property
+    def billed(self) -> bool:
+        """Whether every look at log or checkpoint costs a request over a network."""
+        return self._log.backend.billed or self._checkpoint.billed
+
     def run_once(self) -> Step:
         """Look, decide, do one step; return it. A `Rest` means that there is nothing to do now.
 

@@ -41,6 +41,18 @@ class SinkOptions(Options, frozen=True, kw_only=True):
         str,
         Meta(description="URL of the log; default: the folder wal_sink inside the checkpoint"),
     ] = msgspec.field(name="wal.location", default="")
+    storage_options: Annotated[
+        str,
+        Meta(description="JSON object for the fsspec file system of the log", extra=SECRET),
+    ] = msgspec.field(name="wal.storageOptions", default="")
+    checkpoint_storage_options: Annotated[
+        str,
+        Meta(
+            description="JSON object for the fsspec file system of the checkpoint; default:"
+            " wal.storageOptions when both are in the same kind of store",
+            extra=SECRET,
+        ),
+    ] = msgspec.field(name="checkpoint.storageOptions", default="")
     compression: Annotated[
         Literal["lz4", "zstd", "none"], Meta(description="how segments are compressed")
     ] = msgspec.field(name="wal.compression", default="lz4")

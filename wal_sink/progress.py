@@ -14,8 +14,9 @@ from wal_sink.log import Log
 from wal_sink.manifest import Attempt, Manifest
 from wal_sink.orphans import orphans
 from wal_sink.records import ErrorReport, FlusherReport
+from wal_sink.store_errors import store_errors
 
-_POLL_S = 0.05
+_POLL_S, _POLL_BILLED_S = 0.05, 0.5
 _SILENT_S = 120.0
 """A flusher that has not reported for so long is taken for dead."""
 
@@ -56,10 +57,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None
 
 
+@store_errors()
 def status(checkpoint: Checkpoint, log: Log) -> Status:
     """Read how far the flush is.
 
     :raises CheckpointNotVisible: no query's checkpoint is there.
+    :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     """
     query_id = checkpoint.query_id()
     checkpointed = checkpoint.last_commit()
@@ -91,6 +94,7 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
     )
 
 
+@store_errors()
 def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None) -> Flushed:
     """Wait until every epoch that is checkpointed now is in the target and marked.
 
@@ -100,6 +104,7 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
     :param timeout: seconds; None waits for as long as a flusher is alive.
     :raises FlushTimeout: the time is over.
     :raises NoFlusher: nobody flushes.
+    :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     :raises WalSinkError: the error with which the flusher stopped the line.
     """
     started = time.monotonic()
@@ -122,7 +127,7 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
                 f"{waiting} epochs up to {goal} of {checkpoint.url} wait and nobody flushes them",
                 "Start the query again under wal_sink.register(spark).",
             )
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_BILLED_S if log.backend.billed else _POLL_S)
         # Added up on the way: of a long backlog the older records are forgotten meanwhile.
         flushed.update((r.epoch, r.rows) for r in log.flushed_since(max(flushed, default=-1)))
         newest = log.newest_flushed()

@@ -25,6 +25,7 @@ from wal_sink.epoch_column import with_epoch, with_epoch_field
 from wal_sink.errors import LogUnavailable, OptionError, WalSinkError
 from wal_sink.log import Log
 from wal_sink.publish import Publisher
+from wal_sink.store_errors import store_errors
 from wal_sink.targets.base import Plan, plan_key
 
 FORMAT = "wal_sink"
@@ -130,7 +131,8 @@ def _agreed_plan(log: Log, configuration: Configuration, schema: pa.Schema) -> P
     """Find the plan in the log, or make it: only that connects to the target."""
     target = configuration.target
     key = plan_key(schema, target.name, target.shape)
-    plan = log.plan(key)
+    with store_errors():
+        plan = log.plan(key)
     if plan is None:
         try:
             log.backend.probe()

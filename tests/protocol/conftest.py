@@ -11,6 +11,7 @@ import pytest
 from state_backends import memory, open_backend
 from tests.protocol.cases import CASES
 from tests.protocol.engine import World
+from tests.s3 import S3
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +22,14 @@ def _empty_memory() -> Iterator[None]:
     memory._objects.clear()
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=["memory", "local", "s3"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A new query, on each kind of store."""
+    if request.param == "s3":
+        s3: S3 = request.getfixturevalue("s3")
+        bucket = s3.bucket()
+        checkpoint = open_backend(f"{bucket}/checkpoint", s3.options)
+        return World(checkpoint, open_backend(f"{bucket}/log", s3.options))
     root = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path)
     return World(open_backend(f"{root}/checkpoint"), open_backend(f"{root}/log"))
 

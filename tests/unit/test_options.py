@@ -27,6 +27,7 @@ SPARKS_OWN = ["checkpointLocation", "queryName", "path"]
 
 KNOWN = [
     *("checkpointLocation", "wal.location", "wal.compression", "target", "keyspace", "table"),
+    *("wal.storageOptions", "checkpoint.storageOptions"),
     *("cassandra.contactPoints", "cassandra.port", "cassandra.username", "cassandra.password"),
     *("cassandra.requestTimeout", "cassandra.localDatacenter", "cassandra.consistencyLevel"),
     *("cassandra.serialConsistencyLevel", "cassandra.ledgerTable", "cassandra.nulls"),
@@ -35,7 +36,7 @@ KNOWN = [
 """The contract with checks outside of the project: what is built."""
 
 NOT_YET = [
-    *("wal.storageOptions", "checkpoint.storageOptions", "trim.delay", "wal.maxBytes"),
+    *("trim.delay", "wal.maxBytes"),
     *("wal.onFull", "cassandra.secureConnectBundle", "cassandra.ssl.enabled", "cassandra.ttl"),
     *("cassandra.ttlColumn", "cassandra.timestampColumn", "cassandra.batchBytes"),
     *("cassandra.concurrency", "flush.maxRowsPerSecond", "flush.distributedAboveBytes"),

@@ -96,6 +96,7 @@ class FaultyBackend(StateBackend):
         self.faults = faults
         self.url = inner.url
         self.process_local = inner.process_local
+        self.billed = inner.billed
 
     def create(self, path: str, data: bytes) -> None:
         """See `StateBackend`."""

@@ -127,10 +127,11 @@ class StateBackendContract:
         assert backend.list("runs/") == paths
 
     def test_create_refuses_what_exists(self, backend: StateBackend) -> None:
-        """(2) A second create raises `FileExistsError` and changes nothing."""
+        """(2) A second create raises `FileExistsError` and changes nothing, be it of the same bytes."""
         backend.create("a/b", b"first")
-        with pytest.raises(FileExistsError):
-            backend.create("a/b", b"second")
+        for data in (b"second", b"first"):
+            with pytest.raises(FileExistsError):
+                backend.create("a/b", data)
         with pytest.raises(FileExistsError), backend.open_output("a/b") as output:
             output.write(b"third")
         assert backend.read("a/b") == b"first"

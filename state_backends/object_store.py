@@ -1,0 +1,257 @@
+"""Objects below a prefix of a bucket, over fsspec."""
+
+import builtins
+import errno
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO, ClassVar, TypeVar, cast
+from uuid import uuid4
+
+import tenacity
+from fsspec.spec import AbstractFileSystem
+
+from state_backends.base import StateBackend
+from state_backends.download import Download
+from state_backends.errors import StateBackendError
+from state_backends.file_systems import file_system
+from state_backends.paths import check_data, check_path, check_prefix, empty_object, is_path
+from state_backends.storage_options import StorageOptions
+from state_backends.upload import PART, Upload
+
+T = TypeVar("T")
+
+_TRANSIENT = (ConnectionError, TimeoutError)
+
+
+class ObjectStoreBackend(StateBackend):
+    """Objects of any store whose fsspec file system has an atomic exclusive write.
+
+    Guarantee (1) is the store's own: one request makes an object whole. (2) is its conditional
+    write, which `probe` tests: fsspec's default looks first and writes then, and some stores
+    ignore the condition. (3) needs a store that lists at once what it has acknowledged.
+
+    The answer to a conditional write can get lost, and whoever repeats the request, a library
+    deep below included, is then refused because of its own object. A refusal is therefore no
+    answer yet: `_is_ours` looks at what is there.
+
+    :param url: `<protocol of fsspec>://<bucket>/<prefix>`.
+    :param storage_options: for the file system; never printed, but pickled with the backend.
+    """
+
+    process_local = False
+    billed = True
+    _protocol: ClassVar[str] = ""
+    """fsspec's name of the kind; "" takes it from the URL."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
+        scheme, _, rest = url.partition("://")
+        bucket, _, prefix = rest.partition("/")
+        if not scheme or not bucket or {"@", ":", "\\", "\0"}.intersection(bucket):
+            # The URL is not repeated: people put secrets into it.
+            raise StateBackendError(
+                "the URL of an object store is <scheme>://<bucket>/<prefix>, and a bucket has no '@' "
+                "and no ':': give keys as storage options or in the environment"
+            )
+        # As Hadoop reads it, so that a checkpoint has one URL.
+        self._prefix = posixpath.normpath(f"/{prefix.lstrip('/')}").strip("/")
+        self._bucket = bucket
+        self._root = f"{bucket}/{self._prefix}".rstrip("/")
+        self._scheme = self._protocol or scheme.lower()
+        self.url = f"{self._scheme}://{self._root}"
+        self._options = StorageOptions(storage_options)
+
+    def create(self, path: str, data: bytes) -> None:
+        """See `StateBackend.create`."""
+        check_data(path, data)
+        if len(data) > PART:
+            with self.open_output(path) as output:
+                output.write(data)
+            return
+        key, nonce = self._key(path), uuid4().hex
+        self._conditionally(
+            path,
+            lambda: self._fs.pipe_file(key, bytes(data), mode="create", **self._marked(nonce)),
+            lambda: self._is_ours(key, nonce, bytes(data)),
+        )
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See `StateBackend.replace`."""
+        key = self._key(path)
+        check_data(path, data)
+        self._repeated(lambda: self._fs.pipe_file(key, bytes(data)))
+
+    def read(self, path: str) -> bytes:
+        """See `StateBackend.read`."""
+        key = self._key(path)
+        return bytes(self._repeated(lambda: self._fs.cat_file(key)))
+
+    def size(self, path: str) -> int:
+        """See `StateBackend.size`."""
+        key = self._key(path)
+        found = self._repeated(lambda: self._fs.info(key))
+        if found["type"] != "file":
+            raise _missing(path)
+        return int(found["size"])
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """See `StateBackend.open_output`. Beyond `PART` bytes it is sent while it is written."""
+        key, nonce = self._key(path), uuid4().hex
+        upload = Upload(lambda: self._begin(key, nonce), lambda: self._sending(path))
+        try:
+            yield cast("BinaryIO", upload)
+            if upload.is_in_parts:
+                upload.send_rest()
+                self._conditionally(
+                    path, upload.file.commit, lambda: self._is_ours(key, nonce, None)
+                )
+        except BaseException:
+            upload.discard()
+            raise
+        if not upload.is_in_parts:
+            if not upload.head:
+                raise empty_object(path)
+            self.create(path, bytes(upload.head))
+
+    def open_input(self, path: str) -> BinaryIO:
+        """See `StateBackend.open_input`. Deleted meanwhile, it is `FileNotFoundError` to read on."""
+        key = self._key(path)
+        file = self._repeated(lambda: self._fs.open(key, "rb", block_size=PART))
+        if file.details["type"] != "file":
+            raise _missing(path)
+        return cast("BinaryIO", Download(file, self._explained))
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        """See `StateBackend.list`. Names that no path can have, such as hidden ones, are not ours."""
+        folder = check_prefix(prefix)
+        below = f"{self._root}/{folder}/" if folder else f"{self._root}/"
+        found = self._repeated(lambda: self._find(below))
+        paths = (name.removeprefix(f"{self._root}/") for name in found if name.startswith(below))
+        return sorted(path for path in paths if is_path(path))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `StateBackend.delete`."""
+        keys = [self._key(path) for path in paths]
+        if keys:
+            self._repeated(lambda: self._remove(keys))
+
+    # --- what a kind of store knows better -------------------------------------------------------
+
+    def _find(self, below: str) -> builtins.list[str]:
+        """Return the names of all objects below a folder; more is allowed."""
+        try:
+            return builtins.list(self._fs.find(below))
+        except FileNotFoundError:
+            return []
+
+    def _remove(self, keys: builtins.list[str]) -> None:
+        """Delete objects; those that do not exist are passed over."""
+        for key in keys:
+            try:
+                self._fs.rm_file(key)  # not rm(), which takes `*` in a name for a pattern
+            except FileNotFoundError:
+                continue
+
+    def _marked(self, nonce: str) -> dict[str, Any]:  # noqa: ARG002 - for the kinds that can
+        """Return the arguments of a write that leave `nonce` on the object."""
+        return {}
+
+    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:  # noqa: ARG002 - as above
+        """Whether the object is the one that was to be written with `nonce`.
+
+        Here by its content, so a large output (None) counts as another's. Two creators of the same
+        bytes could then both have won: nothing that `wal_sink` creates is decided in this way, it
+        reads back and compares run id or nonce. Raises `FileNotFoundError`.
+        """
+        return data is not None and bytes(self._fs.cat_file(key)) == data
+
+    def _explain(self, error: Exception) -> Exception:
+        """Return what to raise for an error: `StateBackendError` when trying again is no use.
+
+        `ConnectionError` and `TimeoutError` say that it may be of use.
+        """
+        if isinstance(error, (OSError, StateBackendError)):
+            return error
+        if isinstance(error, (TypeError, ValueError, KeyError)):
+            return StateBackendError(
+                f"{self.url} cannot be opened with the storage options {sorted(self._options)}: "
+                f"{type(error).__name__}. Correct them; the file system of fsspec names its own"
+            )
+        return OSError(errno.EIO, f"{self.url}: {type(error).__name__}: {error}")
+
+    # --- what is common to all -------------------------------------------------------------------
+
+    @property
+    def _fs(self) -> AbstractFileSystem:
+        return file_system(self._scheme, self._options)
+
+    def _key(self, path: str) -> str:
+        return f"{self._root}/{check_path(path)}"
+
+    def _begin(self, key: str, nonce: str) -> Any:
+        return self._fs.open(key, "xb", block_size=PART, autocommit=False, **self._marked(nonce))
+
+    def _conditionally(
+        self, path: str, write: Callable[[], object], is_ours: Callable[[], bool]
+    ) -> None:
+        """Run a conditional write until it is answered, and find out what a refusal means."""
+        try:
+            self._repeated(write)
+        except (FileExistsError, FileNotFoundError, *_TRANSIENT) as error:
+            # FileNotFoundError: an upload in parts that was completed, or swept.
+            try:
+                ours = self._repeated(is_ours)
+            except FileNotFoundError:
+                if isinstance(error, FileNotFoundError):
+                    raise _swept(path) from error
+                raise error from None
+            if not ours:
+                raise FileExistsError(errno.EEXIST, "the object exists already", path) from error
+
+    def _repeated(self, act: Callable[[], T]) -> T:
+        """Run something that can be repeated, a few times if the store does not answer."""
+        tries = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_TRANSIENT),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=3),
+            stop=tenacity.stop_after_attempt(3),
+            reraise=True,
+        )
+
+        def once() -> T:
+            with self._explained():
+                return act()
+
+        return tries(once)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            explained = self._explain(error)
+            if explained is error:
+                raise
+            raise explained from error
+
+    @contextmanager
+    def _sending(self, path: str) -> Iterator[None]:
+        try:
+            with self._explained():
+                yield
+        except FileNotFoundError as error:
+            raise _swept(path) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, dict(self._options))
+
+
+def _missing(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "there is no such object", path)
+
+
+def _swept(path: str) -> StateBackendError:
+    return StateBackendError(
+        f"the unfinished upload of {path} is gone: a sweep took it for a dead writer's, or the "
+        "bucket's lifecycle did. Sweep with a higher age and write it again"
+    )

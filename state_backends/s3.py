@@ -1,0 +1,190 @@
+"""Objects in a bucket of S3, or of a store that speaks its protocol and honours If-None-Match."""
+
+import builtins
+import importlib.util
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from fsspec.spec import AbstractFileSystem
+
+from state_backends import s3_errors
+from state_backends.errors import StateBackendError
+from state_backends.file_systems import file_system
+from state_backends.object_store import ObjectStoreBackend
+from state_backends.storage_options import StorageOptions
+
+_NONCE = "state-backend-nonce"
+"""Metadata of an object: which call created it."""
+
+_DELETED_AT_ONCE = 1_000
+"""As many as one request can name."""
+
+_TRIES_OF_S3FS = 2
+"""Instead of five; see `_bounded`."""
+
+
+class S3Backend(ObjectStoreBackend):
+    """Objects below a prefix of a bucket. `s3a://` and `s3n://` are Hadoop's names of the same.
+
+    An object carries the nonce of the call that created it, so a creator whose answer was lost
+    knows its own object from one with the same content. A writer that is killed in the middle of
+    a large output leaves an unfinished multipart upload: `sweep_unfinished` aborts it.
+
+    :param storage_options: of `s3fs.S3FileSystem`, such as `endpoint_url`, `key` and `secret`.
+    """
+
+    _protocol = "s3"
+
+    def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
+        if importlib.util.find_spec("s3fs") is None:
+            raise StateBackendError(
+                "the package s3fs, which speaks to S3, is not installed here: "
+                "pip install 'wal_sink[s3]', on the executors as well"
+            )
+        super().__init__(url, storage_options)
+        self._bounded = StorageOptions(_bounded(self._options))
+
+    def sweep_unfinished(self, min_age_s: float) -> int:
+        """See `StateBackend.sweep_unfinished`. An upload's age is that of its newest part."""
+        youngest = time.time() - min_age_s
+        old = [each for each in self._repeated(self._uploads) if self._last_sent(each) <= youngest]
+        for upload in old:
+            self._repeated(lambda upload=upload: self._abort(upload))  # type: ignore[misc]
+        return len(old)
+
+    # --- see ObjectStoreBackend ------------------------------------------------------------------
+
+    @property
+    def _fs(self) -> AbstractFileSystem:
+        found = file_system(self._scheme, self._bounded)
+        found.retries = _TRIES_OF_S3FS
+        return found
+
+    def _key(self, path: str) -> str:
+        if "?versionId=" in path:  # s3fs would cut it off
+            raise ValueError(f"path {path!r} names a version")
+        return super()._key(path)
+
+    def _find(self, below: str) -> builtins.list[str]:
+        # Not s3fs's find(): below a folder without objects it looks twice more, for the folder itself,
+        # and older releases take a folder that a console or Hadoop has made for an object.
+        pages = _pages(
+            lambda **more: self._call("list_objects_v2", Prefix=below.partition("/")[2], **more),
+            {"ContinuationToken": "NextContinuationToken"},
+        )
+        return [
+            f"{self._bucket}/{each['Key']}" for page in pages for each in page.get("Contents", [])
+        ]
+
+    def _remove(self, keys: builtins.list[str]) -> None:
+        # Not s3fs's rm(): it takes `*` for a pattern, and passes over what could not be deleted.
+        for start in range(0, len(keys), _DELETED_AT_ONCE):
+            objects = [
+                {"Key": key.partition("/")[2]} for key in keys[start : start + _DELETED_AT_ONCE]
+            ]
+            answer = self._call("delete_objects", Delete={"Objects": objects, "Quiet": True})
+            if failed := answer.get("Errors"):
+                raise s3_errors.refused_deletion(self.url, failed)
+
+    def _marked(self, nonce: str) -> dict[str, Any]:
+        return {"Metadata": {_NONCE: nonce}}
+
+    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:  # noqa: ARG002
+        return bool(self._fs.metadata(key).get(_NONCE) == nonce)
+
+    def _explain(self, error: Exception) -> Exception:
+        return s3_errors.explain(error, self.url) or super()._explain(error)
+
+    def _try_promises(self, path: str) -> None:
+        super()._try_promises(path)
+        # Some stores honour the condition of a single write and not of a completed upload.
+        path = f"probe/{uuid4().hex}"
+        self.create(path, b"first")
+        try:
+            file = self._repeated(lambda: self._begin(self._key(path), uuid4().hex))
+            file.write(b"second")
+            self._repeated(file.close)
+            try:
+                self._repeated(file.commit)
+            except FileExistsError:
+                self._repeated(file.discard)
+            else:
+                raise self._broken("it completed a second upload of one path")
+        finally:
+            self.delete([path])
+
+    def _broken(self, what: str) -> StateBackendError:
+        return StateBackendError(
+            f"{self.url} cannot hold a write-ahead log: {what}, so it ignores If-None-Match, or this "
+            "botocore does not send it. Choose a store that honours conditional writes, as S3 does, "
+            "and a version of botocore above 1.35.20"
+        )
+
+    # --- multipart uploads -----------------------------------------------------------------------
+
+    def _call(self, request: str, **arguments: Any) -> dict[str, Any]:
+        return dict(self._fs.call_s3(request, Bucket=self._bucket, **arguments))
+
+    def _uploads(self) -> builtins.list[dict[str, Any]]:
+        prefix = f"{self._prefix}/" if self._prefix else ""
+        pages = _pages(
+            lambda **more: self._call("list_multipart_uploads", Prefix=prefix, **more),
+            {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"},
+        )
+        return [upload for page in pages for upload in page.get("Uploads", [])]
+
+    def _last_sent(self, upload: dict[str, Any]) -> float:
+        def look() -> datetime:
+            parts = _pages(
+                lambda **more: self._call("list_parts", **_named(upload), **more),
+                {"PartNumberMarker": "NextPartNumberMarker"},
+            )
+            sent = [part["LastModified"] for page in parts for part in page.get("Parts", [])]
+            newest: datetime = max([upload["Initiated"], *sent])
+            return newest
+
+        try:
+            return float(self._repeated(look).timestamp())
+        except FileNotFoundError:
+            return float("inf")  # finished meanwhile
+
+    def _abort(self, upload: dict[str, Any]) -> None:
+        try:
+            self._call("abort_multipart_upload", **_named(upload))
+        except FileNotFoundError:
+            return  # another sweep was faster
+
+
+def _bounded(options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options with few tries in the library, since `_repeated` tries again itself.
+
+    Without this botocore's five tries, s3fs's five and ours multiply to minutes. One request at a
+    time also spares s3fs the look for an object's size before it reads it.
+    """
+    config = options.get("config_kwargs")
+    retries = {"mode": "standard", "total_max_attempts": 3}
+    return {
+        "max_concurrency": 1,
+        **options,
+        "config_kwargs": {"retries": retries, **(config if isinstance(config, dict) else {})},
+    }
+
+
+def _named(upload: dict[str, Any]) -> dict[str, Any]:
+    return {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+
+
+def _pages(
+    ask: Callable[..., dict[str, Any]], markers: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Give every page of a listing; `markers` name the argument for the next one."""
+    more: dict[str, Any] = {}
+    while True:
+        page = ask(**more)
+        yield page
+        if not page.get("IsTruncated"):
+            return
+        more = {argument: page[found] for argument, found in markers.items()}

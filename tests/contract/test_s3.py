@@ -1,0 +1,412 @@
+"""S3 keeps the contract, over a real protocol, and what is special about it: answers, parts, errors."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from state_backends import ObjectStoreBackend, S3Backend, StateBackendError, open_backend
+from state_backends.upload import PART
+from tests.s3 import S3
+from wal_sink.testing.state_backend_contract import StateBackendContract
+
+ROOT = Path(__file__).parents[2]
+LARGE = b"0123456789abcdef" * (PART // 16) + b"and a second part" * 1_000
+
+
+class TestS3Backend(StateBackendContract):
+    """Processes race on a bucket of moto's server."""
+
+    rounds = 25
+
+    @pytest.fixture
+    def backend(self, s3: S3) -> S3Backend:
+        return s3.backend()
+
+
+# --- lost answers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [1, 2, 4])
+def test_a_lost_answer_to_a_create_is_a_success(s3: S3, lost: int) -> None:
+    """The object is there, whoever repeats the request is refused because of it: the nonce tells."""
+    backend = s3.backend(f"lossy-{lost}")
+    s3.counts()
+    backend.create("a", b"content")
+    assert s3.counts()["PUT"] > lost, "no answer was lost"
+    assert backend.read("a") == b"content"
+    with pytest.raises(FileExistsError):
+        backend.create("a", b"content")
+
+
+@pytest.mark.parametrize("lost", [1, 2, 4])
+def test_a_lost_answer_to_an_upload_is_a_success(s3: S3, lost: int) -> None:
+    """Completing it once more finds the upload gone, or the object there."""
+    backend = s3.backend(f"lossy-{lost}")
+    with backend.open_output("a") as output:
+        output.write(LARGE)
+    assert backend.read("a") == LARGE
+    assert backend.sweep_unfinished(0) == 0
+    with pytest.raises(FileExistsError):
+        backend.create("a", LARGE)
+
+
+def test_a_create_without_any_answer_is_looked_for(s3: S3) -> None:
+    """When every answer is lost, a look says whose object it is."""
+    backend = s3.backend("lossy-1000")
+    backend.create("a", b"content")
+    assert backend.read("a") == b"content"
+
+
+def test_another_creators_object_is_not_taken_for_ours(s3: S3) -> None:
+    """Also when our first answer was lost because the other one's object was there already."""
+    backend = s3.backend("lossy-4")
+    S3Backend(backend.url, s3.options).create("a", b"same")
+    with pytest.raises(FileExistsError):
+        backend.create("a", b"same")
+
+
+def test_a_busy_store_is_asked_again(s3: S3) -> None:
+    """SlowDown to the first requests of every kind is no error."""
+    backend = s3.backend("busy-2")
+    backend.create("a", b"x")
+    assert backend.read("a") == b"x"
+    assert backend.size("a") == 1
+    assert backend.list() == ["a"]
+    backend.delete(["a"])
+    assert backend.list() == []
+
+
+@pytest.mark.parametrize("act", ["create", "read", "list", "delete"])
+def test_a_store_that_never_answers_is_an_error_of_the_system(act: str) -> None:
+    """After a bounded number of tries: the flusher takes it for an outage and goes on trying."""
+    nobody = {"endpoint_url": "http://127.0.0.1:9", "key": "k", "secret": "Geheim"}
+    backend = S3Backend("s3://bucket/log", nobody)
+    acts: dict[str, Callable[[], object]] = {
+        "create": lambda: backend.create("a", b"x"),
+        "read": lambda: backend.read("a"),
+        "list": backend.list,
+        "delete": lambda: backend.delete(["a"]),
+    }
+    started = time.monotonic()
+    with pytest.raises(ConnectionError, match="does not answer") as caught:
+        acts[act]()
+    assert time.monotonic() - started < 60
+    assert "Geheim" not in str(caught.value)
+
+
+# --- stores that do not keep the promises ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [("careless", "a second create"), ("careful", "a second upload")],
+)
+def test_probe_refuses_a_store_that_ignores_the_condition(
+    s3: S3, behaviour: str, reason: str
+) -> None:
+    """The header is no promise: some stores drop it, some for completed uploads only."""
+    backend = s3.backend(behaviour)
+    with pytest.raises(StateBackendError, match=rf"{reason}.*If-None-Match.*Choose a store"):
+        backend.probe()
+    assert backend.list() == []
+    assert backend.sweep_unfinished(0) == 0
+
+
+class Careless(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A file system that takes `mode="create"` for an ordinary write, as many did."""
+
+    protocol = "careless"
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **more: object) -> None:
+        super().pipe_file(path, value, **more)
+
+
+def test_probe_refuses_a_file_system_that_ignores_the_mode() -> None:
+    """The same for the other kinds, through fsspec."""
+    fsspec.register_implementation("careless", Careless, clobber=True)
+    with pytest.raises(StateBackendError, match=r"a second create.*Choose a store"):
+        ObjectStoreBackend("careless://bucket/log").probe()
+
+
+def test_a_missing_bucket_is_not_an_empty_store(s3: S3) -> None:
+    """To s3fs it is a missing object; a log that looks empty would be flushed as if nothing waited."""
+    backend = S3Backend("s3://no-such-bucket/log", s3.options)
+    acts: list[Callable[[], object]] = [
+        *(backend.list, lambda: backend.read("a"), lambda: backend.size("a")),
+        *(lambda: backend.open_input("a"), lambda: backend.create("a", b"x")),
+        *(lambda: backend.replace("a", b"x"), lambda: backend.delete(["a"]), backend.probe),
+    ]
+    for act in acts:
+        with pytest.raises(StateBackendError, match="there is no bucket"):
+            act()
+
+
+def test_denied_is_said_with_what_to_do(s3: S3) -> None:
+    """And without the secret."""
+    backend = s3.backend("denied")
+    for act in (backend.list, lambda: backend.read("a"), backend.probe):
+        with pytest.raises(StateBackendError, match=r"AccessDenied.*s3:ListBucket") as caught:
+            act()
+        assert "Geheim" not in str(caught.value)
+
+
+def test_without_credentials_it_says_how_to_give_them(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Botocore has looked everywhere by then."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    backend = S3Backend(s3.bucket(), {"endpoint_url": s3.endpoint})
+    with pytest.raises(StateBackendError, match=r"no credentials.*AWS_ACCESS_KEY_ID"):
+        backend.list()
+
+
+@pytest.mark.parametrize("wrong", [{"enpoint_url": "x"}, {"endpoint_url": "no url"}])
+def test_wrong_storage_options_are_named(s3: S3, wrong: dict[str, object]) -> None:
+    """By name, never by value."""
+    backend = S3Backend(s3.bucket(), {"key": "k", "secret": "Geheim", **wrong})
+    with pytest.raises(StateBackendError, match=f"storage options.*{next(iter(wrong))}") as caught:
+        backend.list()
+    assert "Geheim" not in str(caught.value)
+
+
+def test_what_could_not_be_deleted_is_an_error(s3: S3) -> None:
+    """The answer to a bulk deletion is 200 all the same, and s3fs passes over what is in it."""
+    with pytest.raises(StateBackendError, match=r"could not be deleted.*AccessDenied"):
+        s3.backend("keeping").delete(["a"])
+
+
+# --- names, parts and processes -------------------------------------------------------------------
+
+
+def test_a_pattern_is_a_name(s3: S3) -> None:
+    """`*` deletes what is called so, and nothing else."""
+    backend = s3.backend()
+    for path in ("a*", "ab", "a[b]", "what?", "100%25"):
+        backend.create(path, b"x")
+    backend.delete(["a*", "a[b]", "what?"])
+    assert backend.list() == ["100%25", "ab"]
+
+
+def test_more_than_a_page_is_listed_and_deleted(s3: S3) -> None:
+    """S3 gives 1,000 names at once and deletes as many."""
+    backend = s3.backend()
+    paths = [f"flushed/{number:020}" for number in range(1_001)]
+    for path in paths:
+        backend.create(path, b"x")
+    assert backend.list("flushed") == paths
+    backend.delete(paths)
+    assert backend.list() == []
+
+
+def test_the_prefix_is_a_folder(s3: S3) -> None:
+    """Stores side by side in one bucket, and what Hadoop or a console leaves there."""
+    bucket = s3.bucket()
+    one, other, whole = (S3Backend(f"{bucket}{at}", s3.options) for at in ("/log", "/log-2", ""))
+    one.create("a", b"1")
+    other.create("a", b"2")
+    for left in ("log/folder/", "log/.hidden", "log/a//b"):
+        one._call("put_object", Key=left)
+    assert one.list() == ["a"]
+    assert one.list("folder") == []
+    assert whole.list() == ["log-2/a", "log/a"]
+
+
+def test_a_large_object_is_read_in_pieces(s3: S3) -> None:
+    """Its parts come together, and reading jumps."""
+    backend = s3.backend()
+    with backend.open_output("a") as output:
+        for start in range(0, len(LARGE), 1_000_000):
+            assert output.write(LARGE[start : start + 1_000_000]) > 0
+    assert backend.size("a") == len(LARGE)
+    with backend.open_input("a") as file:
+        assert file.read() == LARGE
+        file.seek(PART - 2)
+        assert file.read(4) == LARGE[PART - 2 : PART + 2]
+        assert file.tell() == PART + 2
+
+
+def test_an_object_deleted_while_it_is_read_is_gone(s3: S3) -> None:
+    """A flusher asks the ledger then, as for any missing segment."""
+    backend = s3.backend()
+    backend.create("a", LARGE * 3)
+    with backend.open_input("a") as file:
+        file.read(1)
+        backend.delete(["a"])
+        file.seek(len(LARGE) * 3 - 10)
+        with pytest.raises(FileNotFoundError):
+            file.read()
+
+
+def test_a_discarded_upload_leaves_no_part(s3: S3) -> None:
+    """Parts cost money for as long as they are there."""
+    backend = s3.backend()
+
+    def fail() -> None:
+        with backend.open_output("a") as output:
+            output.write(LARGE)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert backend._uploads() == []
+    assert backend.list() == []
+
+
+def _write_and_hang(backend: S3Backend, reached: object) -> None:
+    with backend.open_output("a") as output:
+        output.write(LARGE)
+        reached.set()  # type: ignore[attr-defined]
+        time.sleep(600)
+
+
+def test_parts_of_a_killed_writer_are_swept(s3: S3) -> None:
+    """When nobody has sent one for long enough; an upload outside of the store is another's."""
+    backend = s3.backend()
+    context = multiprocessing.get_context("spawn")
+    reached = context.Event()
+    writer = context.Process(target=_write_and_hang, args=(backend, reached))
+    writer.start()
+    assert reached.wait(60)
+    writer.kill()
+    writer.join()
+    assert backend.list() == []
+    assert len(backend._uploads()) == 1
+    assert S3Backend(f"{backend.url}/below", s3.options).sweep_unfinished(-60) == 0
+    assert backend.sweep_unfinished(3600) == 0
+    assert backend.sweep_unfinished(-60) == 1
+    assert backend.sweep_unfinished(-60) == 0
+
+
+def test_a_writer_whose_upload_was_swept_fails(s3: S3) -> None:
+    """A sweep that was too eager costs an error, not an object that is silently missing."""
+    backend = s3.backend()
+
+    def write_slowly() -> None:
+        with backend.open_output("a") as output:
+            output.write(LARGE)
+            assert backend.sweep_unfinished(-60) == 1
+
+    with pytest.raises(StateBackendError, match="sweep took it"):
+        write_slowly()
+    assert backend.list() == []
+
+
+def test_a_writer_that_goes_on_after_an_error_makes_no_hole(s3: S3) -> None:
+    """It has swallowed what `write` raised; the object would lack a part."""
+    backend = s3.backend()
+
+    def write_on() -> None:
+        with backend.open_output("a") as output:
+            output.write(LARGE)
+            backend.sweep_unfinished(-60)
+            with pytest.raises(StateBackendError, match="sweep took it"):
+                output.write(LARGE)
+            output.write(b"more")
+
+    with pytest.raises((OSError, StateBackendError)):
+        write_on()
+    assert backend.list() == []
+
+
+def test_threads_share_a_client(s3: S3) -> None:
+    """A client costs a fraction of a second; other keys need another one."""
+    backend = s3.backend()
+    backend.create("a", b"x")
+    assert S3Backend(backend.url, s3.options)._fs is backend._fs
+    assert S3Backend(backend.url, {**s3.options, "key": "other"})._fs is not backend._fs
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda: found.append(backend.read("a"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [b"x"] * 4
+
+
+def test_a_forked_process_has_its_own_client(s3: S3) -> None:
+    """Spark's Python workers are forked; a client of the parent would hang or refuse."""
+    backend = s3.backend()
+    backend.create("a", b"x")
+    program = f"""
+import os
+from state_backends import S3Backend
+backend = S3Backend({backend.url!r}, {s3.options!r})
+assert backend.read("a") == b"x"
+child = os.fork()
+if child == 0:
+    os._exit(0 if backend.read("a") == b"x" else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert backend.read("a") == b"x"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=ROOT)
+
+
+# --- URLs and options -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "absolute"),
+    [
+        ("s3://bucket/a/b", "s3://bucket/a/b"),
+        ("s3a://bucket/a/b/", "s3://bucket/a/b"),
+        ("S3N://bucket", "s3://bucket"),
+        ("s3a://bucket//a/../b", "s3://bucket/b"),
+        ("s3://bucket/year=2026/a b%20#c?d", "s3://bucket/year=2026/a b%20#c?d"),
+    ],
+)
+def test_hadoops_names_lead_to_one_store(url: str, absolute: str) -> None:
+    """A checkpoint has one URL, however Spark was given it."""
+    backend = open_backend(url)
+    assert backend.url == absolute
+    assert open_backend(absolute) == backend
+    assert (backend.process_local, backend.billed) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("s3a://key:secret@bucket/log", "a bucket has no '@'"),
+        ("s3:///log", "<bucket>"),
+        ("s3:log", "<bucket>"),
+        *((f"{scheme}://bucket/log", "not verified yet.*StateBackendContract") for scheme in
+          ("gs", "gcs", "abfs", "abfss", "az")),
+    ],
+)  # fmt: skip
+def test_a_url_is_refused(url: str, reason: str) -> None:
+    """By the reason, without repeating secrets."""
+    with pytest.raises(StateBackendError, match=reason) as caught:
+        open_backend(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that brings it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StateBackendError, match=r"s3fs.*pip install 'wal_sink\[s3\]'"):
+        open_backend("s3://bucket/log")
+
+
+def test_secrets_travel_and_are_not_shown(s3: S3) -> None:
+    """A task opens the same store; nobody reads its keys in a log."""
+    backend = s3.backend()
+    copy = pickle.loads(pickle.dumps(backend))
+    assert copy._options == backend._options
+    for text in (repr(backend), repr(backend._options), str(copy)):
+        assert "Geheim" not in text
+    assert "secret" in repr(backend._options)

@@ -1,0 +1,160 @@
+"""The protocol with checkpoint and log in an object store: crashes, lost answers, and what it costs."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import wal_sink
+from state_backends import S3Backend, open_backend
+from tests.protocol.engine import World
+from tests.s3 import S3
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.errors import LogUnavailable, OptionError
+from wal_sink.location import locate
+from wal_sink.progress import await_flushed, status
+from wal_sink.testing.faults import Crash, Faults
+
+README = Path(__file__).parents[2] / "state_backends" / "README.md"
+
+
+def world_in(s3: S3, bucket: str) -> World:
+    """Return a new query whose checkpoint is called as Spark calls it."""
+    return World(
+        open_backend(f"{bucket.replace('s3:', 's3a:')}/ck", s3.options),
+        open_backend(f"{bucket}/log", s3.options),
+    )
+
+
+def script(world: World, epochs: int, run_faults: Faults, flush_faults: Faults) -> None:
+    """Run up to so many epochs, each an update and a row of its own, flushing after each."""
+    run = world.run(run_faults)
+    while run.next < epochs:
+        key = f"{run.next}-{run.run_id[:8]}"
+        run.batch([("shared", run.next)], [(key, run.next)])
+        world.flush(flush_faults)
+
+
+@pytest.mark.parametrize("seam", ["run", "flusher"])
+def test_every_crash_recovers(s3: S3, seam: Literal["run", "flusher"]) -> None:
+    """As over folders, for one epoch: before each operation; after it is before the next one."""
+    died = 0
+    for k in count():
+        world = world_in(s3, s3.bucket())
+        faults = Faults(at=k)
+        run_faults, flush_faults = (faults, Faults()) if seam == "run" else (Faults(), faults)
+        try:
+            script(world, 1, run_faults, flush_faults)
+        except Crash:
+            died += 1
+        assert set(world.table()) <= {key for rows in world.committed.values() for key in rows}
+        script(world, 2, Faults(), Faults())
+        world.flush()
+        assert world.table() == world.expected(), faults.injected
+        assert world.log_backend.list("segments/") == world.log_backend.list("manifests/") == []
+        assert [record.epoch for record in world.log.flushed_since(-1)] == [0, 1]
+        if faults.injected is None:
+            break
+    assert died > 15, "the script is too short to mean something"
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_lost_answers_change_nothing(s3: S3, lost: int) -> None:
+    """The first answers to every conditional write are lost: nobody takes itself for somebody else."""
+    world = world_in(s3, s3.bucket(f"lossy-{lost}"))
+    script(world, 2, Faults(), Faults())
+    assert world.table() == world.expected()
+    assert world.log.highest_generation() == 1
+    assert world.log_backend.list("segments/") == world.log_backend.list("manifests/") == []
+
+
+def test_progress_is_read_from_an_object_store(s3: S3) -> None:
+    """`commits/`, `offsets/` and `metadata` come through fsspec as well."""
+    world = world_in(s3, s3.bucket())
+    checkpoint = Checkpoint(world.checkpoint)
+    run = world.run()
+    run.batch([("a", 1)])
+    run.publish([("b", 2)])
+    seen = status(checkpoint, world.log)
+    assert (seen.checkpointed, seen.published, seen.pending_rows) == (0, 1, 1)
+    world.flush()
+    assert await_flushed(checkpoint, world.log, timeout=0).epoch == 0
+    assert checkpoint.offsets(1).text.startswith("v1\n")
+    assert seen.log.startswith("s3://")
+    assert isinstance(world.checkpoint, S3Backend)
+
+
+def test_status_by_the_checkpoints_url_alone(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Spark was given it, with the log at its default place inside."""
+    url = f"{s3.bucket().replace('s3:', 's3a:')}/ck"
+    location = locate(url, wal_options=s3.options)
+    world = World(open_backend(url, s3.options), location.open_log("query").backend)
+    world.query_id = "query"
+    world.run().batch([("a", 1)])
+    assert wal_sink.status(url, storage_options=s3.options).pending_epochs == 1
+    world.flush()
+    found = wal_sink.await_flushed(url, timeout=0, storage_options=s3.options)
+    assert (found.epoch, found.rows) == (0, 0)
+    seen = wal_sink.status(url, storage_options=s3.options)
+    assert (seen.flushed, seen.log) == (0, f"{location.checkpoint}/wal_sink/query")
+    assert wal_sink.status(url, wal=location.logs, storage_options=s3.options).flushed == 0
+
+    with pytest.raises(LogUnavailable, match="there is no bucket"):
+        wal_sink.status(f"{url.replace('plain', 'missing')}", storage_options=s3.options)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    with pytest.raises(LogUnavailable, match="no credentials"):
+        wal_sink.status(url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Geheim")
+    assert wal_sink.status(url, storage_options={"profile": None}).flushed == 0
+
+
+def test_storage_options_for_folders_are_refused(tmp_path: Path) -> None:
+    """Silence would make believe that they are used."""
+    location = locate(str(tmp_path))
+    world = World(open_backend(location.checkpoint), location.open_log("query").backend)
+    world.query_id = "query"
+    world.run().batch([("a", 1)])
+    with pytest.raises(LogUnavailable, match=r"\['key'\] have no effect"):
+        wal_sink.status(str(tmp_path), storage_options={"key": "k"})
+    with pytest.raises(OptionError, match=r"\['key'\] have no effect"):
+        wal_sink.status(str(tmp_path), wal=location.logs, storage_options={"key": "k"})
+
+
+def test_what_an_epoch_costs_is_documented(s3: S3) -> None:
+    """The requests of one epoch with one segment, published and flushed, are those of the README."""
+    world = world_in(s3, s3.bucket())
+    run = world.run()
+    flusher = world.flusher()
+    for _ in range(2):  # the first one also owns the log, and makes the ledger
+        run.batch([("a", 1)])
+        while type(flusher.run_once()).__name__ != "Rest":
+            pass
+    run.write_offsets()
+    s3.counts()
+    run.commit(run.tasks([("a", 2)]))
+    publishing = s3.counts()
+    run.write_commit([[("a", 2)]])
+    s3.counts()
+    flusher.run_once()
+    flushing = s3.counts()
+    flusher.run_once()
+    looking = s3.counts()
+    kinds = ("PUT", "LIST", "GET", "HEAD", "DELETE")
+    counts = {"publish": publishing, "flush": flushing, "look": looking}
+    documented = {row[0].strip(): list(map(int, row[1:])) for row in rows_of(README.read_text())}
+    assert documented == {
+        name: [count.get(kind, 0) for kind in kinds] for name, count in counts.items()
+    }
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Return the rows of the table of requests."""
+    found = re.search(r"\| requests \|.*?\n\n", text, re.DOTALL)
+    assert found, "the README has no table of requests"
+    return [line.strip("| ").split("|") for line in found[0].splitlines()[2:] if line]

@@ -1,0 +1,122 @@
+"""moto's S3 in a process of its own: `python -m tests.s3_server` prints its port, and serves until killed.
+
+In front of it stands what a test may want of a store, chosen by the start of a bucket's name.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qs
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+Environment = dict[str, Any]
+
+_ERROR = "<Error><Code>{code}</Code><Message>{code}</Message></Error>"
+_LEFT = b"<DeleteResult><Error><Key>kept</Key><Code>AccessDenied</Code></Error></DeleteResult>"
+
+
+class Front:
+    """A WSGI application before moto's.
+
+    One request at a time: moto looks for the object and writes it then, and S3 does that at once.
+
+    `careless-…`  ignores If-None-Match; `careful-…` ignores it only when an upload is completed
+    `lossy-N-…`   performs conditional writes, and drops the connection instead of the first N answers
+                  for each object
+    `busy-N-…`    answers the first N requests of each kind for each object with SlowDown
+    `denied-…`    answers AccessDenied
+    `keeping-…`   says of bulk deletions that each object was kept
+    """
+
+    def __init__(self) -> None:
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter()
+
+    def __call__(self, environment: Environment, start: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer a request."""
+        with self._lock:
+            if environment["PATH_INFO"] == "/counts":
+                answer = json.dumps(self._counts).encode()
+                self._counts.clear()
+                start("200 OK", [])
+                return [answer]
+            self._counts[_kind(environment)] += 1
+            return self._answer(environment, start)
+
+    def _answer(self, environment: Environment, start: Callable[..., Any]) -> Iterable[bytes]:
+        behaviour, _, rest = environment["PATH_INFO"].lstrip("/").partition("-")
+        times = int(rest.partition("-")[0]) if behaviour in {"lossy", "busy"} else 0
+        completes = "uploadId=" in environment["QUERY_STRING"]
+        conditional = "HTTP_IF_NONE_MATCH" in environment
+        match behaviour:
+            case "careless":
+                environment.pop("HTTP_IF_NONE_MATCH", None)
+            case "careful" if completes:
+                environment.pop("HTTP_IF_NONE_MATCH", None)
+            case "denied" if not _makes_bucket(environment):
+                return _refuse(environment, start, "403 Forbidden", "AccessDenied")
+            case "busy" if not _makes_bucket(environment) and self._nth(environment) <= times:
+                return _refuse(environment, start, "503 Slow Down", "SlowDown")
+            case "keeping" if environment["QUERY_STRING"].startswith("delete"):
+                environment["wsgi.input"].read(int(environment["CONTENT_LENGTH"]))
+                start("200 OK", [("Content-Type", "application/xml")])
+                return [_LEFT]
+        if completes and environment["REQUEST_METHOD"] == "POST":
+            # As most stores have it; moto does it once more, and breaks down over one that is aborted.
+            if self._over(environment["PATH_INFO"], environment["QUERY_STRING"]):
+                return _refuse(environment, start, "404 Not Found", "NoSuchUpload")
+        elif completes and environment["REQUEST_METHOD"] == "DELETE":
+            self._over(environment["PATH_INFO"], environment["QUERY_STRING"])
+        answer = list(self._moto(environment, start))
+        if behaviour == "lossy" and conditional and self._nth(environment) <= times:
+            environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        return answer
+
+    def _over(self, path: str, query: str) -> bool:
+        """Whether an upload was completed or aborted before; it is from now on."""
+        upload = f"{path} {parse_qs(query)['uploadId'][0]}"
+        self._seen[upload] += 1
+        return self._seen[upload] > 1
+
+    def _nth(self, environment: Environment) -> int:
+        request = f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}"
+        self._seen[request] += 1
+        return self._seen[request]
+
+
+def _kind(environment: Environment) -> str:
+    """Return the kind of request, as the store bills it."""
+    method, query = environment["REQUEST_METHOD"], environment["QUERY_STRING"]
+    if method == "GET" and "list-type" in query:
+        return "LIST"
+    return "DELETE" if query.startswith("delete") else str(method)
+
+
+def _makes_bucket(environment: Environment) -> bool:
+    path = environment["PATH_INFO"].strip("/")
+    return environment["REQUEST_METHOD"] == "PUT" and "/" not in path
+
+
+def _refuse(
+    environment: Environment, start: Callable[..., Any], status: str, code: str
+) -> Iterable[bytes]:
+    environment["wsgi.input"].read(int(environment.get("CONTENT_LENGTH") or 0))
+    start(status, [("Content-Type", "application/xml")])
+    return [_ERROR.format(code=code).encode()]
+
+
+if __name__ == "__main__":
+    server = make_server("127.0.0.1", 0, Front(), threaded=True)
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    server.serve_forever()

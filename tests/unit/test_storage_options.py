@@ -1,0 +1,140 @@
+"""`wal.storageOptions` and `checkpoint.storageOptions`: whose store gets which, and that nobody sees them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import traceback
+
+import pytest
+
+from state_backends import S3Backend
+from wal_sink.configuration import Configuration, configure
+from wal_sink.errors import OptionError
+
+KEYS = {"key": "AKIA", "secret": "Geheim", "client_kwargs": {"aws_session_token": "Geheim"}}
+OTHER = {"endpoint_url": "http://127.0.0.1:9"}
+GIVEN = {"cassandra.contactPoints": "127.0.0.1", "keyspace": "shop", "table": "orders"}
+
+
+def configured(checkpoint: str, **more: object) -> Configuration:
+    """Configure with options whose dots are written `__`; objects are given as JSON."""
+    options = {name.replace("__", "."): value for name, value in more.items()}
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in options.items()}
+    return configure({**GIVEN, "checkpointLocation": checkpoint, **texts})
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "options", "expected"),
+    [
+        ("s3a://b/ck", {}, ({}, {})),
+        ("s3a://b/ck", {"wal__storageOptions": KEYS}, (KEYS, KEYS)),
+        ("s3a://b/ck", {"checkpoint__storageOptions": KEYS}, (KEYS, KEYS)),
+        ("/ck", {"wal__location": "s3://b/log", "wal__storageOptions": KEYS}, ({}, KEYS)),
+        ("s3a://b/ck", {"wal__location": "s3://b/log", "wal__storageOptions": KEYS}, (KEYS, KEYS)),
+        ("s3a://b/ck", {"wal__location": "/log", "checkpoint__storageOptions": KEYS}, (KEYS, {})),
+        (
+            "s3a://b/ck",
+            {"wal__location": "s3n://b/log", "checkpoint__storageOptions": KEYS},
+            (KEYS, {}),
+        ),
+        (
+            "s3a://b/ck",
+            {"wal__storageOptions": KEYS, "checkpoint__storageOptions": OTHER},
+            (OTHER, KEYS),
+        ),
+        (
+            "s3a://b/ck",
+            {"wal__storageOptions": KEYS, "checkpoint__storageOptions": "{}"},
+            ({}, KEYS),
+        ),
+    ],
+)
+def test_whose_options_open_what(
+    checkpoint: str, options: dict[str, object], expected: tuple[object, object]
+) -> None:
+    """Each has its own; the checkpoint's default to the log's in one kind of store."""
+    location = configured(checkpoint, **options).location
+    assert (dict(location.checkpoint_options), dict(location.log_options)) == expected
+
+
+def test_checkpoint_and_log_are_found_under_hadoops_url() -> None:
+    """The log's default place is in the checkpoint there as well."""
+    location = configured("s3a://bucket/ck/", wal__storageOptions=KEYS).location
+    assert location.checkpoint == "s3://bucket/ck"
+    log = location.open_log("query")
+    assert log.url == "s3://bucket/ck/wal_sink/query"
+    assert isinstance(log.backend, S3Backend)
+    assert location.open_checkpoint().billed
+
+
+@pytest.mark.parametrize("name", ["wal__storageOptions", "checkpoint__storageOptions"])
+@pytest.mark.parametrize("text", ['{"secret": "Geheim"', '["Geheim"]', '"Geheim"', "Geheim", "7"])
+def test_what_is_no_json_object_is_refused(name: str, text: str) -> None:
+    """By the option's name, and nothing of the text is shown, however far one looks."""
+    with pytest.raises(OptionError, match=name.replace("__", ".")) as caught:
+        configured("s3://b/ck", **{name: text})
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "Geheim" not in shown
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"wal__storageOptions": KEYS},
+        {"checkpoint__storageOptions": KEYS},
+        {"wal__location": "/log", "wal__storageOptions": KEYS},
+    ],
+)
+def test_options_without_effect_are_refused(options: dict[str, object]) -> None:
+    """A folder has none; the names are shown, the values are not."""
+    with pytest.raises(
+        OptionError, match=r"\['client_kwargs', 'key', 'secret'\].*remove"
+    ) as caught:
+        configured("/ck", **options)
+    assert "Geheim" not in str(caught.value)
+
+
+def test_storage_options_are_secret() -> None:
+    """They reach the store, and neither a run's claim nor anything that is printed."""
+    configuration = configured(
+        "s3://b/ck", wal__storageOptions=KEYS, checkpoint__storageOptions=KEYS
+    )
+    for text in (
+        json.dumps(configuration.public),
+        repr(configuration),
+        str(configuration.location),
+        repr(configuration.location.open_log("query").backend),
+        repr(configuration.sink),
+    ):
+        assert "Geheim" not in text
+        assert "AKIA" not in text
+    assert configuration.location.log_options["secret"] == "Geheim"
+
+
+def test_storage_options_travel() -> None:
+    """A task opens the log with them."""
+    location = configured("s3://b/ck", wal__storageOptions=KEYS).location
+    copy = pickle.loads(pickle.dumps(location))
+    assert copy == location
+    assert copy.log_options == KEYS
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("gs://b/ck", "not verified yet"),
+        ("abfss://c@account/ck", "not verified yet"),
+        ("s3a://key:Geheim@b/ck", "no '@'"),
+        ("hdfs://host/ck", "'hdfs'"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_refused_by_the_option(url: str, reason: str) -> None:
+    """With what can be used instead."""
+    for options in ({"checkpoint": url}, {"checkpoint": "/ck", "wal__location": url}):
+        with pytest.raises(OptionError, match=reason) as caught:
+            configured(**options)
+        assert "s3://bucket" in caught.value.remedy
+        assert "Geheim" not in str(caught.value)
