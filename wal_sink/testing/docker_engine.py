@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
+import warnings
 from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import Any, NamedTuple
@@ -74,13 +76,19 @@ def _connect() -> Iterator[Any]:
         raise DockerNotUsable(
             f"{error.name} is not installed", "pip install 'wal_sink[testing]'."
         ) from error
-    try:
-        client = DockerClient(timeout=_PATIENCE_S).client
-    except docker.errors.DockerException as error:
+    client, why = None, ""
+    # docker leaves the socket of a failed connection to the garbage collector, which warns of it.
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        try:
+            client = DockerClient(timeout=_PATIENCE_S).client
+        except docker.errors.DockerException as error:
+            why = _shortly(error)
+        gc.collect()
+    if client is None:
         raise DockerNotUsable(
-            f"no Docker engine answers ({_shortly(error)})",
+            f"no Docker engine answers ({why})",
             "Start Docker, or set DOCKER_HOST; `docker version` has to name a server.",
-        ) from error
+        )
     try:
         yield client
     finally:
@@ -104,10 +112,11 @@ def _see_that_it_has_or_gets(client: Any, image: str) -> None:
             ) from error
 
 
-def _shortly(error: Exception) -> str:
+def _shortly(error: BaseException) -> str:
     """Return the innermost reason, in one line."""
-    text = getattr(error, "explanation", None) or str(error)
-    return " ".join(str(text).split())[-160:]
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return " ".join(str(getattr(error, "explanation", None) or error).split())
 
 
 def _is_ours(address: str) -> bool:
