@@ -1,31 +1,23 @@
-"""One real Cassandra node for the whole run, and a keyspace of its own for each test."""
+"""What holds for all tests: the shipped fixtures, and the packages of Spark's workers."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import sys
-from collections.abc import Iterator
-
-import pytest
 
 from tests.s3 import s3  # noqa: F401 - a fixture
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing import docker_engine
+from wal_sink.testing.cassandra_container import IMAGE
+
+pytest_plugins = ["wal_sink.testing.fixtures"]  # `cassandra` and `keyspace`
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages
 
 
-@pytest.fixture(scope="session")
-def cassandra() -> Iterator[EmbeddedCassandra]:
-    """A started node; a test that stops or pauses it takes one of its own."""
-    with EmbeddedCassandra() as node:
-        yield node
-
-
-@pytest.fixture
-def keyspace(cassandra: EmbeddedCassandra) -> Iterator[str]:
-    """The name of a new keyspace in `cassandra`, dropped after the test."""
-    name = f"test_{secrets.token_hex(8)}"
-    cassandra.create_keyspace(name)
-    yield name
-    cassandra.execute(f"DROP KEYSPACE {name}")
+def pytest_report_header() -> str:
+    """Say when the tests marked `docker` are skipped, before anybody wonders."""
+    try:
+        docker_engine.find(IMAGE)
+    except docker_engine.DockerNotUsable as error:
+        return f"docker: tests so marked are skipped, since {error.what}"
+    return "docker: tests so marked run"

@@ -111,7 +111,7 @@ def test_the_reader_of_imports_sees_something() -> None:
     """The other tests would pass on an empty tree, too."""
     assert "wal_sink.layout" in imports("wal_sink.flusher")
     assert "wal_sink.errors" in imports("wal_sink.flusher")
-    assert "cassandra.cluster" in imports("wal_sink.testing.embedded_cassandra")
+    assert "cassandra.cluster" in imports("wal_sink.testing.node")
     assert len(MODULES) > 30
 
 
@@ -125,7 +125,7 @@ def test_only_the_target_imports_cassandra() -> None:
     """Another target needs no Cassandra driver."""
     allowed = "wal_sink.targets.cassandra"
     others = {name for name in importers("cassandra") if not name.startswith(f"{allowed}.")}
-    assert others <= {"wal_sink.testing.embedded_cassandra", "wal_sink.demo.control"}
+    assert others <= {"wal_sink.testing.node", "wal_sink.demo.control"}
     outside = {name for name in importers(allowed) if not name.startswith((allowed, TESTING))}
     assert outside == set(), "the registry finds it by its name"
 

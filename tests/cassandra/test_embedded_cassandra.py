@@ -6,18 +6,19 @@ import contextlib
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from wal_sink.testing.embedded_cassandra import CassandraDidNotStart, EmbeddedCassandra
+from tests.cassandra.node_contract import NodeContract
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 from wal_sink.testing.maven import JavaNotFound
+from wal_sink.testing.node import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.cassandra
 
@@ -55,77 +56,30 @@ def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
     return True
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCassandra]:
-    """A node that the tests of this file stop, kill and pause, with a folder that is kept."""
-    with EmbeddedCassandra(tmp_path_factory.mktemp("node")) as node:
-        node.create_keyspace("kept")
-        node.execute("CREATE TABLE kept.rows (id int PRIMARY KEY, value text)")
-        node.execute("INSERT INTO kept.rows (id, value) VALUES (%s, %s)", (1, "one"))
-        yield node
+class TestEmbeddedCassandra(NodeContract):
+    """The embedded node, with a folder that is kept."""
+
+    def new(self, folder: Path, **settings: object) -> EmbeddedCassandra:
+        return EmbeddedCassandra(folder, settings=settings)
+
+    def processes(self, node: Node) -> list[int]:
+        assert isinstance(node, EmbeddedCassandra)
+        return pids_naming(node.folder)
+
+    def log(self, node: Node) -> str:
+        assert isinstance(node, EmbeddedCassandra)
+        return node.log.read_text()
 
 
-def test_executes_and_returns_rows(node: EmbeddedCassandra) -> None:
-    (row,) = node.execute("SELECT id, value FROM kept.rows WHERE id = 1")
-    assert (row.id, row.value) == (1, "one")
-    assert node.start() is node, "starting a running node changes nothing"
+def test_listens_on_the_loopback_address_only(tmp_path: Path) -> None:
+    with EmbeddedCassandra(tmp_path) as node:
+        (pid,) = pids_naming(node.folder)
+        listening = listening_on(pid)
+    assert sorted(listening) == [("127.0.0.1", node.port), ("127.0.0.1", node.port + 1)]
 
 
-def test_acknowledged_row_survives_kill(node: EmbeddedCassandra) -> None:
-    port, (pid,) = node.port, pids_naming(node.folder)
-    node.execute("INSERT INTO kept.rows (id, value) VALUES (2, 'acknowledged')")
-    node.kill()
-    assert not node.running
-    assert pids_naming(node.folder) == []
-    with pytest.raises(RuntimeError, match="not running"):
-        node.execute("SELECT * FROM kept.rows")
-
-    node.start()
-    assert node.port == port
-    assert pids_naming(node.folder) != [pid]
-    assert node.execute("SELECT value FROM kept.rows WHERE id = 2") == [("acknowledged",)]
-
-
-def test_paused_node_keeps_silent_until_resumed(node: EmbeddedCassandra) -> None:
-    session = node.session()
-    node.pause()
-    assert node.running
-    pending = session.execute_async("SELECT value FROM kept.rows WHERE id = 1")
-    answered = threading.Event()
-    pending.add_callbacks(lambda rows: answered.set(), lambda error: answered.set())
-    assert not answered.wait(1)
-    node.resume()
-    assert answered.wait(10)
-    assert pending.result().one() == ("one",)
-
-    node.pause()
-    node.resume()
-    assert node.execute("SELECT value FROM kept.rows WHERE id = 1") == [("one",)]
-
-
-def test_stops_in_order_even_when_paused(node: EmbeddedCassandra) -> None:
-    node.pause()
-    node.stop()
-    assert not node.running
-    assert "Cassandra shutdown complete" in node.log.read_text()[-2000:]
-    node.stop()
-    node.start()
-    assert node.execute("SELECT value FROM kept.rows WHERE id = 1") == [("one",)]
-
-
-def test_second_node_and_fresh_keyspace(
-    node: EmbeddedCassandra, cassandra: EmbeddedCassandra, keyspace: str
-) -> None:
-    assert {node.port, node.port + 1}.isdisjoint({cassandra.port, cassandra.port + 1})
-    keyspaces = "SELECT keyspace_name FROM system_schema.keyspaces"
-    assert (keyspace,) in cassandra.execute(keyspaces)
-    assert (keyspace,) not in node.execute(keyspaces)
-    assert ("kept",) not in cassandra.execute(keyspaces)
-    assert cassandra.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY)") == []
-
-
-def test_listens_on_the_loopback_address_only(node: EmbeddedCassandra) -> None:
-    (pid,) = pids_naming(node.folder)
+def listening_on(pid: int) -> list[tuple[str, int]]:
+    """Find the addresses on which a process listens."""
     inodes = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -137,7 +91,7 @@ def test_listens_on_the_loopback_address_only(node: EmbeddedCassandra) -> None:
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:  # 0A: LISTEN
                 address, port = fields[1].split(":")
                 listening.append((socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)))
-    assert sorted(listening) == [("127.0.0.1", node.port), ("127.0.0.1", node.port + 1)]
+    return listening
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a child's life to its parent")
@@ -159,24 +113,6 @@ def test_dies_with_a_killed_parent(tmp_path: Path) -> None:
             parent.kill()
             parent.wait()
     assert eventually(lambda: pids_naming(tmp_path) == [])
-
-
-def test_failure_to_start_shows_the_log(tmp_path: Path) -> None:
-    node = EmbeddedCassandra(tmp_path, settings={"no_such_setting": 1})
-    with pytest.raises(CassandraDidNotStart, match="no_such_setting"):
-        node.start()
-    assert not node.running
-    node.close()
-
-
-def test_taken_port_is_refused(tmp_path: Path) -> None:
-    node = EmbeddedCassandra(tmp_path)
-    with (
-        socket.create_server((node.host, node.port)),
-        pytest.raises(CassandraDidNotStart, match=str(node.port)),
-    ):
-        node.start()
-    node.close()
 
 
 def test_temporary_folder_is_removed() -> None:

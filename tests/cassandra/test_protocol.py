@@ -14,14 +14,14 @@ from wal_sink.options import parse
 from wal_sink.steps import Rest, Resume
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 from wal_sink.testing.faults import AnswerLost, Faults
+from wal_sink.testing.node import Node
 
 pytestmark = pytest.mark.cassandra
 
 
 @pytest.fixture
-def world(cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path) -> World:
+def world(cassandra: Node, keyspace: str, tmp_path: Path) -> World:
     """A new query that writes to a table of the node."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (k text PRIMARY KEY, v bigint)")
     raw = {
@@ -39,14 +39,12 @@ def world(cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path) -> World:
     return world
 
 
-def table(cassandra: EmbeddedCassandra, keyspace: str) -> dict[str, int]:
+def table(cassandra: Node, keyspace: str) -> dict[str, int]:
     """What is in the table."""
     return {row.k: row.v for row in cassandra.execute(f"SELECT k, v FROM {keyspace}.t")}
 
 
-def test_epochs_replays_and_lost_answers(
-    world: World, cassandra: EmbeddedCassandra, keyspace: str
-) -> None:
+def test_epochs_replays_and_lost_answers(world: World, cassandra: Node, keyspace: str) -> None:
     """A dead attempt, a replay, an epoch without rows, an update of a key, two lost answers."""
     world.run().publish([("ghost", 9)])
     run = world.run()
@@ -61,7 +59,7 @@ def test_epochs_replays_and_lost_answers(
 
 
 def test_a_flush_that_died_is_resumed_with_the_same_timestamps(
-    world: World, cassandra: EmbeddedCassandra, keyspace: str
+    world: World, cassandra: Node, keyspace: str
 ) -> None:
     """Half of the rows are there; the next flusher writes all of them, over themselves."""
     world.run().batch([(f"k{i}", i) for i in range(10)])
@@ -77,14 +75,14 @@ def test_a_flush_that_died_is_resumed_with_the_same_timestamps(
     assert sorted(after.values()) == list(range(min(after.values()), min(after.values()) + 10))
 
 
-def write_times(cassandra: EmbeddedCassandra, keyspace: str) -> dict[str, int]:
+def write_times(cassandra: Node, keyspace: str) -> dict[str, int]:
     """The write timestamp of each row."""
     found = cassandra.execute(f"SELECT k, writetime(v) AS us FROM {keyspace}.t")
     return {row.k: row.us for row in found}
 
 
 def test_rule_16_a_plain_write_from_the_future_shadows_the_ledger(
-    world: World, cassandra: EmbeddedCassandra, keyspace: str
+    world: World, cassandra: Node, keyspace: str
 ) -> None:
     """The node answers that the update was applied, and the value stays: the line stops."""
     run = world.run()
@@ -104,7 +102,7 @@ def test_rule_16_a_plain_write_from_the_future_shadows_the_ledger(
 
 
 def test_rule_13_a_truncated_ledger_stops_the_line(
-    world: World, cassandra: EmbeddedCassandra, keyspace: str
+    world: World, cassandra: Node, keyspace: str
 ) -> None:
     """What the log has trimmed cannot be flushed again; nothing is guessed."""
     run = world.run()
@@ -118,7 +116,7 @@ def test_rule_13_a_truncated_ledger_stops_the_line(
 
 
 def test_rule_1_another_log_does_not_continue_the_mark(
-    world: World, cassandra: EmbeddedCassandra, keyspace: str
+    world: World, cassandra: Node, keyspace: str
 ) -> None:
     """The log was deleted by hand and made anew by the query."""
     run = world.run()
@@ -132,7 +130,7 @@ def test_rule_1_another_log_does_not_continue_the_mark(
     assert table(cassandra, keyspace) == {"a": 1}
 
 
-def test_two_flushers_at_once(world: World, cassandra: EmbeddedCassandra, keyspace: str) -> None:
+def test_two_flushers_at_once(world: World, cassandra: Node, keyspace: str) -> None:
     """Step by step in turn, they finish each other's work; each row is written once per timestamp."""
     run = world.run()
     for epoch in range(4):

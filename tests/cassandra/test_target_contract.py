@@ -8,7 +8,7 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.node import Node
 from wal_sink.testing.target_contract import Table, TargetContract
 
 pytestmark = pytest.mark.cassandra
@@ -18,7 +18,7 @@ class TestCassandra(TargetContract):
     """The real one."""
 
     @pytest.fixture
-    def target(self, cassandra: EmbeddedCassandra, keyspace: str) -> CassandraTarget:
+    def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
         cassandra.execute(
             f"CREATE TABLE {keyspace}.cells (k text, n int, v bigint, t text, PRIMARY KEY (k, n))"
         )

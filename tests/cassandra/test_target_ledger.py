@@ -13,7 +13,7 @@ from wal_sink.errors import CorruptLog
 from wal_sink.options import parse
 from wal_sink.targets.base import BegunEpoch, Outcome, Owner, Session, Window
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.node import Node
 
 pytestmark = pytest.mark.cassandra
 
@@ -42,7 +42,7 @@ def window(first: int, epochs: int = 1) -> Window:
 
 
 @pytest.fixture
-def session(cassandra: EmbeddedCassandra, keyspace: str) -> Iterator[Session]:
+def session(cassandra: Node, keyspace: str) -> Iterator[Session]:
     """A session whose ledger has no row yet."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY)")
     raw = {
@@ -57,15 +57,13 @@ def session(cassandra: EmbeddedCassandra, keyspace: str) -> Iterator[Session]:
         yield session
 
 
-def row(node: EmbeddedCassandra, keyspace: str) -> dict[str, Any]:
+def row(node: Node, keyspace: str) -> dict[str, Any]:
     rows = node.execute(f"SELECT * FROM {keyspace}.wal_sink_ledger")
     assert len(rows) == 1
     return dict(rows[0]._asdict())
 
 
-def test_the_row_as_others_see_it(
-    cassandra: EmbeddedCassandra, keyspace: str, session: Session
-) -> None:
+def test_the_row_as_others_see_it(cassandra: Node, keyspace: str, session: Session) -> None:
     """The columns that README.md documents, step by step."""
     session.create(6)
     fresh = {
@@ -105,7 +103,7 @@ def test_begin_and_finish_are_refused_from_any_other_state(session: Session) -> 
 
 
 def test_the_row_outlives_the_tables_time_to_live(
-    cassandra: EmbeddedCassandra, keyspace: str, session: Session
+    cassandra: Node, keyspace: str, session: Session
 ) -> None:
     """An administrator's default TTL must not make the sink forget."""
     cassandra.execute(f"ALTER TABLE {keyspace}.wal_sink_ledger WITH default_time_to_live = 1000")
@@ -122,7 +120,7 @@ def test_the_row_outlives_the_tables_time_to_live(
 @pytest.mark.parametrize("column", ["begun", "last"])
 @pytest.mark.parametrize("text", ["not json", "{}", '{"nonce": "n", "of_a_later_version": 1}'])
 def test_a_text_that_nobody_wrote(
-    cassandra: EmbeddedCassandra, keyspace: str, session: Session, column: str, text: str
+    cassandra: Node, keyspace: str, session: Session, column: str, text: str
 ) -> None:
     """It stops the line, naming the column, the row and the table."""
     session.create(-1)
@@ -133,14 +131,14 @@ def test_a_text_that_nobody_wrote(
         session.flushed()
 
 
-def test_a_row_with_nulls(cassandra: EmbeddedCassandra, keyspace: str, session: Session) -> None:
+def test_a_row_with_nulls(cassandra: Node, keyspace: str, session: Session) -> None:
     """Half a row is not taken for a fresh one."""
     cassandra.execute(f"INSERT INTO {keyspace}.wal_sink_ledger (query_id) VALUES ('query 1')")
     with pytest.raises(CorruptLog, match="nulls"):
         session.flushed()
 
 
-def test_too_few_replicas(cassandra: EmbeddedCassandra, keyspace: str, session: Session) -> None:
+def test_too_few_replicas(cassandra: Node, keyspace: str, session: Session) -> None:
     """A coordinator says `Unavailable` before it starts, and also after a proposal was accepted."""
     session.create(-1)
     cassandra.execute(

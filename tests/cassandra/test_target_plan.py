@@ -14,7 +14,7 @@ from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.options import parse
 from wal_sink.targets.base import Owner
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.node import Node
 
 pytestmark = pytest.mark.cassandra
 
@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
 )
 
 
-def target(node: EmbeddedCassandra, keyspace: str, **options: str) -> CassandraTarget:
+def target(node: Node, keyspace: str, **options: str) -> CassandraTarget:
     raw = {
         "keyspace": keyspace,
         "table": "t",
@@ -41,7 +41,7 @@ def target(node: EmbeddedCassandra, keyspace: str, **options: str) -> CassandraT
 
 
 @pytest.fixture
-def table(cassandra: EmbeddedCassandra, keyspace: str) -> str:
+def table(cassandra: Node, keyspace: str) -> str:
     """Create a table that SCHEMA fits; return its keyspace."""
     cassandra.execute(
         f'CREATE TABLE {keyspace}.t (id bigint, "At" timestamp, owner text STATIC, name text, '
@@ -67,7 +67,7 @@ def refusal(of: CassandraTarget, schema: pa.Schema = SCHEMA) -> str:
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_a_plan(cassandra: EmbeddedCassandra, table: str) -> None:
+def test_a_plan(cassandra: Node, table: str) -> None:
     """Columns in the DataFrame's order; zones do not matter; what the DataFrame lacks is left alone."""
     plan = target(cassandra, table, nulls="write").plan(SCHEMA, "key 1")
     assert (plan.key, plan.target, plan.table) == ("key 1", "cassandra", f'"{table}"."t"')
@@ -80,13 +80,13 @@ def test_a_plan(cassandra: EmbeddedCassandra, table: str) -> None:
     ]
 
 
-def test_static_columns_have_a_role(cassandra: EmbeddedCassandra, table: str) -> None:
+def test_static_columns_have_a_role(cassandra: Node, table: str) -> None:
     """They are written like any other."""
     schema = SCHEMA.append(pa.field("owner", pa.string()))
     assert target(cassandra, table).plan(schema, "k").columns[-1].role == "static"
 
 
-def test_the_ledgers_table_is_created_once(cassandra: EmbeddedCassandra, table: str) -> None:
+def test_the_ledgers_table_is_created_once(cassandra: Node, table: str) -> None:
     """With the documented columns; a second plan finds it."""
     target(cassandra, table).plan(SCHEMA, "k")
     target(cassandra, table).plan(SCHEMA, "k")
@@ -106,7 +106,7 @@ def test_the_ledgers_table_is_created_once(cassandra: EmbeddedCassandra, table: 
     }
 
 
-def test_the_ledger_elsewhere(cassandra: EmbeddedCassandra, table: str) -> None:
+def test_the_ledger_elsewhere(cassandra: Node, table: str) -> None:
     """In another keyspace, which must exist; quoted, so capitals count."""
     said = refusal(target(cassandra, table, ledgerTable="nowhere.led"))
     assert "Keyspace nowhere of cassandra.ledgerTable does not exist" in said
@@ -123,7 +123,7 @@ def test_the_ledger_elsewhere(cassandra: EmbeddedCassandra, table: str) -> None:
         cassandra.execute(f'DROP KEYSPACE "{other}"')
 
 
-def test_another_table_in_the_ledgers_place(cassandra: EmbeddedCassandra, table: str) -> None:
+def test_another_table_in_the_ledgers_place(cassandra: Node, table: str) -> None:
     """Refused by the planner and by the flusher, with the DDL."""
     wrong = target(cassandra, table, ledgerTable="t")
     said = refusal(wrong)
@@ -133,7 +133,7 @@ def test_another_table_in_the_ledgers_place(cassandra: EmbeddedCassandra, table:
         wrong.connect(Owner("q", "l", "c"))
 
 
-def test_a_ledger_table_that_is_gone(cassandra: EmbeddedCassandra, table: str) -> None:
+def test_a_ledger_table_that_is_gone(cassandra: Node, table: str) -> None:
     """The flusher does not create it anew: it may have been dropped."""
     of = target(cassandra, table)
     of.plan(SCHEMA, "k")
@@ -142,14 +142,14 @@ def test_a_ledger_table_that_is_gone(cassandra: EmbeddedCassandra, table: str) -
         of.connect(Owner("q", "l", "c"))
 
 
-def test_no_such_keyspace(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+def test_no_such_keyspace(cassandra: Node, keyspace: str) -> None:
     """The error prints a CREATE KEYSPACE, and the one that differs in case only."""
     said = refusal(target(cassandra, keyspace.upper()))
     assert f"There is {keyspace}, which differs in upper and lower case only" in said
     assert f'CREATE KEYSPACE "{keyspace.upper()}"' in said
 
 
-def test_the_printed_table_can_be_created(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+def test_the_printed_table_can_be_created(cassandra: Node, keyspace: str) -> None:
     """No such table: the error prints a CREATE TABLE that the DataFrame then fits."""
     said = refusal(target(cassandra, keyspace))
     assert f'Table "{keyspace}"."t" does not exist' in said
@@ -160,14 +160,14 @@ def test_the_printed_table_can_be_created(cassandra: EmbeddedCassandra, keyspace
     assert plan.columns[0].role == "partition"
 
 
-def test_a_table_of_another_case(cassandra: EmbeddedCassandra, table: str) -> None:
+def test_a_table_of_another_case(cassandra: Node, table: str) -> None:
     """Names are exact, as in system_schema."""
     assert "There is t, which differs in upper and lower case only" in refusal(
         target(cassandra, table, table="T")
     )
 
 
-def test_all_problems_at_once(cassandra: EmbeddedCassandra, table: str) -> None:
+def test_all_problems_at_once(cassandra: Node, table: str) -> None:
     """A line each."""
     schema = pa.schema(
         [
@@ -189,7 +189,7 @@ def test_all_problems_at_once(cassandra: EmbeddedCassandra, table: str) -> None:
     assert "At: it is in the table's primary key (clustering key, timestamp)" in said
 
 
-def test_types_that_do_not_fit(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+def test_types_that_do_not_fit(cassandra: Node, keyspace: str) -> None:
     """Refused by the name that the node gives them, all in one error."""
     types = ["ascii", "duration", "float", "inet", "smallint", "time", "timeuuid", "tinyint"]
     types += ["frozen<list<int>>", "map<text, int>", "set<int>", "vector<float, 2>"]
@@ -209,30 +209,28 @@ def test_types_that_do_not_fit(cassandra: EmbeddedCassandra, keyspace: str) -> N
     assert "  - v: the table's type vector<int, 2> is not supported yet." in said
 
 
-def test_varchar_is_text(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+def test_varchar_is_text(cassandra: Node, keyspace: str) -> None:
     """Two words for one type."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id varchar PRIMARY KEY)")
     plan = target(cassandra, keyspace).plan(pa.schema([("id", pa.string())]), "k")
     assert plan.columns[0].type == "text"
 
 
-def test_a_counter_table(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+def test_a_counter_table(cassandra: Node, keyspace: str) -> None:
     """Even when the DataFrame leaves the counter out."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, n counter)")
     schema = pa.schema([("id", pa.int32())])
     assert "is a counter table" in refusal(target(cassandra, keyspace), schema)
 
 
-def test_a_keyspace_without_commit_log(cassandra: EmbeddedCassandra, table: str) -> None:
+def test_a_keyspace_without_commit_log(cassandra: Node, table: str) -> None:
     """What it acknowledges does not survive a crash."""
     cassandra.execute(f"ALTER KEYSPACE {table} WITH durable_writes = false")
     said = refusal(target(cassandra, table))
     assert f'ALTER KEYSPACE "{table}" WITH durable_writes = true' in said
 
 
-def test_warnings(
-    cassandra: EmbeddedCassandra, table: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_warnings(cassandra: Node, table: str, caplog: pytest.LogCaptureFixture) -> None:
     """What weakens the guarantee without breaking it is said at the start."""
     cassandra.execute(f"ALTER TABLE {table}.t WITH default_time_to_live = 60")
     with caplog.at_level(logging.WARNING, logger="wal_sink"):
@@ -242,7 +240,7 @@ def test_warnings(
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_a_datacenter_that_does_not_exist(cassandra: EmbeddedCassandra, table: str) -> None:
+def test_a_datacenter_that_does_not_exist(cassandra: Node, table: str) -> None:
     """The error lists the ones that do."""
     with pytest.raises(OptionError, match=r"(?s)is dc9, .*Use one of datacenter1"):
         target(cassandra, table, localDatacenter="dc9").plan(SCHEMA, "k")
@@ -250,7 +248,7 @@ def test_a_datacenter_that_does_not_exist(cassandra: EmbeddedCassandra, table: s
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_nobody_listens(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+def test_nobody_listens(cassandra: Node, keyspace: str) -> None:
     """Names contact points, port and cause."""
     with socket.socket() as bound:  # bound, not listening: connections are refused
         bound.bind(("127.0.0.1", 0))
@@ -260,7 +258,7 @@ def test_nobody_listens(cassandra: EmbeddedCassandra, keyspace: str) -> None:
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_somebody_listens_and_says_nothing(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+def test_somebody_listens_and_says_nothing(cassandra: Node, keyspace: str) -> None:
     """The request timeout bounds the wait."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = str(silent.getsockname()[1])
@@ -270,7 +268,7 @@ def test_somebody_listens_and_says_nothing(cassandra: EmbeddedCassandra, keyspac
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_a_name_that_does_not_resolve(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+def test_a_name_that_does_not_resolve(cassandra: Node, keyspace: str) -> None:
     """It may resolve later: unavailable, not wrong."""
     with pytest.raises(TargetUnavailable, match=r"nowhere\.invalid"):
         target(cassandra, keyspace, contactPoints="nowhere.invalid").plan(SCHEMA, "k")

@@ -19,7 +19,7 @@ from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.base import Owner, Plan, Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.node import Node
 
 pytestmark = pytest.mark.cassandra
 
@@ -30,7 +30,7 @@ UUID = "123e4567-e89b-12d3-a456-426614174000"
 class Table:
     """A table, the target that writes to it, and a session."""
 
-    def __init__(self, node: EmbeddedCassandra, keyspace: str, name: str) -> None:
+    def __init__(self, node: Node, keyspace: str, name: str) -> None:
         self.node = node
         self.name = f'"{keyspace}"."{name}"'
         self.raw = {
@@ -57,7 +57,7 @@ class Table:
 
 
 @pytest.fixture(scope="module")
-def shared(cassandra: EmbeddedCassandra) -> Iterator[str]:
+def shared(cassandra: Node) -> Iterator[str]:
     """One keyspace for all tests here: to create and drop one takes longer than most of them."""
     name = f"test_{secrets.token_hex(8)}"
     cassandra.create_keyspace(name)
@@ -66,7 +66,7 @@ def shared(cassandra: EmbeddedCassandra) -> Iterator[str]:
 
 
 @pytest.fixture
-def table(cassandra: EmbeddedCassandra, shared: str) -> Iterator[Table]:
+def table(cassandra: Node, shared: str) -> Iterator[Table]:
     """A table of the test's own, not created yet."""
     table = Table(cassandra, shared, f"t_{secrets.token_hex(4)}")
     yield table
@@ -194,7 +194,7 @@ def test_every_type_in_the_key(table: Table) -> None:
     assert len(table.select()) == 2
 
 
-def test_names_that_need_quotes(cassandra: EmbeddedCassandra, keyspace: str) -> None:
+def test_names_that_need_quotes(cassandra: Node, keyspace: str) -> None:
     """Reserved words, capitals, spaces, quotes, and two names that differ in case only."""
     table = Table(cassandra, keyspace, "Select")
     names = ["order", "From", "from", 'say "hi"', "größe 😀", "a-b", "?"]

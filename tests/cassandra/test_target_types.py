@@ -17,7 +17,7 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.base import Owner, Plan, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.node import Node
 
 pytestmark = pytest.mark.cassandra
 
@@ -28,7 +28,7 @@ US = 1_700_000_000_000_000
 class Place:
     """A keyspace, and rows written to its tables."""
 
-    def __init__(self, node: EmbeddedCassandra, keyspace: str) -> None:
+    def __init__(self, node: Node, keyspace: str) -> None:
         self.node = node
         self.keyspace = keyspace
 
@@ -61,7 +61,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(cassandra: EmbeddedCassandra) -> Iterator[Place]:
+def place(cassandra: Node) -> Iterator[Place]:
     """One keyspace for all tests here, with a type of two ints."""
     name = f"test_{secrets.token_hex(8)}"
     cassandra.create_keyspace(name)

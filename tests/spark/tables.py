@@ -9,13 +9,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.node import Node
 
 
 class Table:
     """A table keyed by what the query makes up for each row: attempts that differ leave ghosts."""
 
-    def __init__(self, cassandra: EmbeddedCassandra, keyspace: str, name: str = "events") -> None:
+    def __init__(self, cassandra: Node, keyspace: str, name: str = "events") -> None:
         self.cassandra, self.keyspace, self.name = cassandra, keyspace, name
         cassandra.execute(
             f"CREATE TABLE {keyspace}.{name} (key uuid PRIMARY KEY, id bigint, text text)"
@@ -43,7 +43,7 @@ def start(rows: DataFrame, table: Table, checkpoint: str, /, **options: object) 
     writer = (
         rows.writeStream.format("wal_sink")
         .option("checkpointLocation", checkpoint)
-        .option("cassandra.contactPoints", "127.0.0.1")
+        .option("cassandra.contactPoints", table.cassandra.host)
         .option("cassandra.port", table.cassandra.port)
         .option("keyspace", table.keyspace)
         .option("table", table.name)

@@ -14,7 +14,7 @@ import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.tables import Table, start, stream
 from wal_sink.location import locate
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.node import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
@@ -27,7 +27,7 @@ def registered(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture
-def table(cassandra: EmbeddedCassandra, keyspace: str) -> Table:
+def table(cassandra: Node, keyspace: str) -> Table:
     return Table(cassandra, keyspace)
 
 

@@ -14,6 +14,7 @@ from tests.spark.tables import Table, start, stream, wait_for
 from wal_sink import spark_internals
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.node import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
@@ -96,7 +97,7 @@ def fail_in_the_block(spark: SparkSession, source: str, table: Table, checkpoint
 
 def test_a_query_that_goes_on_after_close_is_named(
     spark: SparkSession,
-    cassandra: EmbeddedCassandra,
+    cassandra: Node,
     keyspace: str,
     checkpoint: str,
     caplog: pytest.LogCaptureFixture,

@@ -11,7 +11,7 @@ from tests.spark.driver import Driver
 from tests.spark.tables import Table
 from wal_sink import status
 from wal_sink.location import locate
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.node import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(900)]
 
@@ -26,7 +26,7 @@ WINDOWS = {  # the point: what is durable when it dies there, as (published, che
 }
 
 
-def test_every_window(cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path) -> None:
+def test_every_window(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
     """One query dies in each window in turn; in the end each row of the source is there once.
 
     The key is `uuid()`: whatever an attempt that Spark did not keep had written would be an extra row.
@@ -62,7 +62,7 @@ def where_it_died(checkpoint: str, epoch: int, table: Table) -> tuple[bool, bool
 
 
 def test_a_replay_without_rows_brings_no_row_of_the_dead_attempt(
-    cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+    cassandra: Node, keyspace: str, tmp_path: Path
 ) -> None:
     """The attempt that died had published rows; the one that Spark kept has none."""
     table = Table(cassandra, keyspace)
@@ -81,7 +81,7 @@ def test_a_replay_without_rows_brings_no_row_of_the_dead_attempt(
 
 
 def test_a_reader_leaves_an_unfinished_epoch_out(
-    cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+    cassandra: Node, keyspace: str, tmp_path: Path
 ) -> None:
     """Killed in the middle of epoch 1's rows: by `epochColumn` and the ledger a reader sees epoch 0 alone."""
     table = Table(cassandra, keyspace)
@@ -108,7 +108,7 @@ def whole_epochs(table: Table) -> list[int]:
 
 
 def test_a_script_that_just_ends_says_what_waits(
-    cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+    cassandra: Node, keyspace: str, tmp_path: Path
 ) -> None:
     """Without `with` and `close()`: no work is started at exit, one line says what waits."""
     table = Table(cassandra, keyspace)
@@ -130,7 +130,7 @@ def test_a_script_that_just_ends_says_what_waits(
 
 
 def test_the_same_with_foreach_batch_leaves_ghosts(
-    cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+    cassandra: Node, keyspace: str, tmp_path: Path
 ) -> None:
     """The control: killed between the writes and `commits/N`, it has more rows than the source."""
     table = Table(cassandra, keyspace)

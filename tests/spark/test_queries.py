@@ -21,12 +21,13 @@ from tests.spark.tables import Table, start, stream, wait_for
 from wal_sink.location import locate
 from wal_sink.spark import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.node import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 
 @pytest.fixture
-def table(cassandra: EmbeddedCassandra, keyspace: str) -> Table:
+def table(cassandra: Node, keyspace: str) -> Table:
     return Table(cassandra, keyspace)
 
 
@@ -82,7 +83,7 @@ def test_await_flushed_waits_for_what_is_checkpointed_when_called(
 
 
 def test_two_queries_side_by_side(
-    spark: SparkSession, cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+    spark: SparkSession, cassandra: Node, keyspace: str, tmp_path: Path
 ) -> None:
     """Each has a log, a ledger row and a flusher of its own."""
     tables = [Table(cassandra, keyspace, name) for name in ("one", "two")]

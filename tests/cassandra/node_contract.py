@@ -1,0 +1,121 @@
+"""What a test may rely on with any `Node`: the same tests over the embedded one and the container."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wal_sink.testing.node import CassandraDidNotStart, Node
+
+
+class NodeContract(ABC):
+    """Subclass as `Test…` with the methods below."""
+
+    @abstractmethod
+    def new(self, folder: Any, **settings: object) -> Node:
+        """Make a node; `folder` is a temporary one of its own, `settings` are for cassandra.yaml."""
+
+    @abstractmethod
+    def processes(self, node: Node) -> list[int]:
+        """Find the node's processes, or what stands for them, by other means than the node."""
+
+    @abstractmethod
+    def log(self, node: Node) -> str:
+        """Read all that the node has printed."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def node(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+        """Start a node that these tests stop, kill and pause."""
+        with cls().new(tmp_path_factory.mktemp("node")) as node:
+            node.create_keyspace("kept")
+            node.execute("CREATE TABLE kept.rows (id int PRIMARY KEY, value text)")
+            node.execute("INSERT INTO kept.rows (id, value) VALUES (%s, %s)", (1, "one"))
+            yield node
+
+    def test_executes_and_returns_rows(self, node: Node) -> None:
+        (row,) = node.execute("SELECT id, value FROM kept.rows WHERE id = 1")
+        assert (row.id, row.value) == (1, "one")
+        assert node.start() is node, "starting a running node changes nothing"
+
+    def test_acknowledged_row_survives_kill(self, node: Node) -> None:
+        port, (process,) = node.port, self.processes(node)
+        node.execute("INSERT INTO kept.rows (id, value) VALUES (2, 'acknowledged')")
+        node.kill()
+        assert not node.running
+        assert self.processes(node) == []
+        with pytest.raises(RuntimeError, match="not running"):
+            node.execute("SELECT * FROM kept.rows")
+
+        node.start()
+        assert node.port == port
+        assert self.processes(node) != [process]
+        assert node.execute("SELECT value FROM kept.rows WHERE id = 2") == [("acknowledged",)]
+
+    def test_paused_node_keeps_silent_until_resumed(self, node: Node) -> None:
+        session = node.session()
+        node.pause()
+        assert node.running
+        pending = session.execute_async("SELECT value FROM kept.rows WHERE id = 1")
+        answered = threading.Event()
+        pending.add_callbacks(lambda rows: answered.set(), lambda error: answered.set())
+        assert not answered.wait(1)
+        node.resume()
+        assert answered.wait(10)
+        assert pending.result().one() == ("one",)
+
+        node.pause()
+        node.resume()
+        assert node.execute("SELECT value FROM kept.rows WHERE id = 1") == [("one",)]
+
+    def test_stops_in_order_even_when_paused(self, node: Node) -> None:
+        node.pause()
+        node.stop()
+        assert not node.running
+        assert "Cassandra shutdown complete" in self.log(node)[-2000:]
+        node.stop()
+        node.start()
+        assert node.execute("SELECT value FROM kept.rows WHERE id = 1") == [("one",)]
+
+    def test_second_node_and_fresh_keyspace(
+        self, node: Node, cassandra: Node, keyspace: str
+    ) -> None:
+        assert abs(node.port - cassandra.port) > 1
+        keyspaces = "SELECT keyspace_name FROM system_schema.keyspaces"
+        assert (keyspace,) in cassandra.execute(keyspaces)
+        assert (keyspace,) not in node.execute(keyspaces)
+        assert ("kept",) not in cassandra.execute(keyspaces)
+        assert cassandra.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY)") == []
+
+    def test_is_killed_when_paused_and_gone_when_closed(self, node: Node) -> None:
+        node.pause()
+        node.kill()
+        assert not node.running
+        node.start()
+        node.close()
+        assert not node.running
+        assert self.processes(node) == []
+        node.close()
+
+    def test_failure_to_start_shows_the_log(self, tmp_path: Any) -> None:
+        node = self.new(tmp_path, no_such_setting=1)
+        with pytest.raises(CassandraDidNotStart, match="no_such_setting") as caught:
+            node.start()
+        assert "first error in the lines above" in caught.value.remedy
+        assert not node.running
+        node.close()
+
+    def test_taken_port_is_refused(self, tmp_path: Any) -> None:
+        node = self.new(tmp_path)
+        with (
+            socket.create_server((node.host, node.port)),
+            pytest.raises(CassandraDidNotStart, match=str(node.port)),
+        ):
+            node.start()
+        assert not node.running
+        node.close()

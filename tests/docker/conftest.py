@@ -1,0 +1,27 @@
+"""Everything here needs a Docker engine, whichever node the rest of the run uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from wal_sink.testing import docker_engine
+from wal_sink.testing.cassandra_container import IMAGE, CassandraContainer
+from wal_sink.testing.docker_engine import DockerNotUsable
+
+
+@pytest.fixture(scope="session")
+def engine() -> str:
+    """Return the version of the engine, or skip the test with the reason why there is none."""
+    try:
+        return docker_engine.find(IMAGE)
+    except DockerNotUsable as error:
+        pytest.skip(error.what)
+
+
+@pytest.fixture(scope="session")
+def cassandra(engine: str) -> Iterator[CassandraContainer]:
+    """Start a container, also where the environment chooses the embedded node."""
+    with CassandraContainer() as node:
+        yield node

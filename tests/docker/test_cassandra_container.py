@@ -1,0 +1,119 @@
+"""The container keeps what the embedded node keeps, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import docker
+from tests.cassandra import test_target_contract
+from tests.cassandra.node_contract import NodeContract
+from wal_sink.testing.cassandra_container import CassandraContainer
+from wal_sink.testing.node import CassandraDidNotStart, Node
+
+pytestmark = [pytest.mark.docker, pytest.mark.cassandra, pytest.mark.usefixtures("engine")]
+
+# Starts a node and ends without closing it.
+_FORGETFUL = """
+from wal_sink.testing.cassandra_container import CassandraContainer
+node = CassandraContainer()
+node._launch()
+print(node._container.get_container_id(), flush=True)
+"""
+
+
+def containers(**filters: object) -> list[Any]:
+    """Ask Docker, by other means than testcontainers."""
+    client = docker.from_env()
+    try:
+        return list(client.containers.list(filters=filters, all=True))
+    finally:
+        client.close()
+
+
+class TestCassandraContainer(NodeContract):
+    """The same promises."""
+
+    def new(self, folder: Any, **settings: object) -> CassandraContainer:
+        return CassandraContainer(settings=settings)
+
+    def processes(self, node: Node) -> list[int]:
+        """Return the process id of what listens on the node's port, as Docker knows it."""
+        found = [each.attrs["State"]["Pid"] for each in containers(publish=node.port)]
+        return [pid for pid in found if pid]
+
+    def log(self, node: Node) -> str:
+        (container,) = self._all(node)
+        return str(container.logs().decode())
+
+    def test_nothing_is_left_of_a_closed_one(self, tmp_path: Any) -> None:
+        with self.new(tmp_path) as node:
+            (container,) = self._all(node)
+            (volume,) = [m["Name"] for m in container.attrs["Mounts"] if m["Type"] == "volume"]
+            assert volume in volumes()
+        assert self._all(node) == []
+        assert volume not in volumes()
+        with pytest.raises(RuntimeError, match="closed"):
+            node.start()
+
+    def _all(self, node: Node) -> list[Any]:
+        assert isinstance(node, CassandraContainer)
+        return containers(id=node._container.get_container_id())
+
+
+class TestTarget(test_target_contract.TestCassandra):
+    """The target contract, over the container."""
+
+
+def volumes() -> set[str]:
+    """Return the names of Docker's volumes."""
+    client = docker.from_env()
+    try:
+        return {volume.id for volume in client.volumes.list()}
+    finally:
+        client.close()
+
+
+def test_listens_on_the_loopback_address_only(cassandra: CassandraContainer) -> None:
+    (container,) = containers(publish=cassandra.port)
+    published = {key: value for key, value in container.ports.items() if value}
+    assert published == {"9042/tcp": [{"HostIp": cassandra.host, "HostPort": str(cassandra.port)}]}
+    assert cassandra.host == "127.0.0.1" or cassandra.host.startswith("172.")
+    with socket.create_connection((cassandra.host, cassandra.port), timeout=5):
+        pass
+
+
+def test_an_unclosed_one_ends_with_the_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _FORGETFUL],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(done.stdout.strip()) == 64
+    assert containers(id=done.stdout.strip()) == []
+
+
+def test_an_unclosed_one_ends_with_its_object() -> None:
+    node = CassandraContainer()
+    node._launch()
+    identity = node._container.get_container_id()
+    assert len(containers(id=identity)) == 1
+    del node
+    gc.collect()
+    assert containers(id=identity) == []
+
+
+def test_an_image_that_does_not_exist_is_named() -> None:
+    node = CassandraContainer("wal-sink.invalid/no-such-image:1")
+    with pytest.raises(CassandraDidNotStart, match=r"wal-sink\.invalid/no-such-image:1"):
+        node.start()
+    assert not node.running
+    node.close()

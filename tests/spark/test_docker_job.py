@@ -1,0 +1,104 @@
+"""The example job of docker/, run as it is, and its compose file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from cassandra import InvalidRequest
+
+import wal_sink
+from tests.spark.tables import wait_for
+from wal_sink.testing.cassandra_container import IMAGE
+from wal_sink.testing.node import Node
+
+ROOT = Path(__file__).parents[2]
+JOB = ROOT / "docker" / "job.py"
+
+
+@pytest.mark.spark
+@pytest.mark.cassandra
+def test_on_sigterm_the_job_flushes_what_is_checkpointed(
+    cassandra: Node, keyspace: str, tmp_path: Path
+) -> None:
+    """It is killed, started again and stopped: every order is in the table once."""
+    with started(cassandra, keyspace, tmp_path):
+        wait_for(lambda: count(cassandra, keyspace) > 0, 120)
+    before = count(cassandra, keyspace)
+    with started(cassandra, keyspace, tmp_path) as stopped:
+        wait_for(lambda: count(cassandra, keyspace) > before, 120)
+        stopped.terminate()
+        stopped.wait(120)
+    said = (tmp_path / "output").read_text()
+    assert stopped.returncode == 0, said
+    status = wal_sink.status(str(tmp_path / "checkpoint"))
+    assert status.checkpointed == status.flushed > 0
+    assert said.splitlines()[-1].endswith(f"in Cassandra: epoch {status.flushed}.")
+    numbers = sorted(
+        row.number for row in cassandra.execute(f"SELECT number FROM {keyspace}.orders")
+    )
+    assert numbers == list(range(len(numbers)))
+
+
+@contextlib.contextmanager
+def started(cassandra: Node, keyspace: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the job in a process group of its own, and in the end SIGKILL what still runs."""
+    settings = {
+        "CASSANDRA_HOST": cassandra.host,
+        "CASSANDRA_PORT": str(cassandra.port),
+        "KEYSPACE": keyspace,
+        "CHECKPOINT": str(folder / "checkpoint"),
+    }
+    with (folder / "output").open("ab") as output:
+        job = subprocess.Popen(
+            [sys.executable, JOB],
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+            cwd=folder,
+        )
+    with job:
+        try:
+            yield job
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+
+
+def count(cassandra: Node, keyspace: str) -> int:
+    """Count the orders; none while there is no table."""
+    try:
+        return int(cassandra.execute(f"SELECT count(*) FROM {keyspace}.orders")[0][0])
+    except InvalidRequest:
+        return 0
+
+
+def test_the_compose_file_names_what_exists() -> None:
+    """The image of the tests, and files that are there; the job gets time to flush."""
+    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
+    services = compose["services"]
+    assert services.keys() == {"cassandra", "job"}
+    assert services["cassandra"]["image"] == IMAGE == "cassandra:5.0"
+    build = services["job"]["build"]
+    context = (ROOT / "docker" / build["context"]).resolve()
+    assert context == ROOT
+    assert (context / build["dockerfile"]).is_file()
+    copied = [
+        source
+        for line in (context / build["dockerfile"]).read_text().splitlines()
+        if line.startswith("COPY ")
+        for source in line.split()[1:-1]
+    ]
+    assert "docker/job.py" in copied
+    assert [source for source in copied if not (context / source).exists()] == []
+    assert services["job"]["stop_grace_period"] == "90s"
+    named = {volume.split(":")[0] for service in services.values() for volume in service["volumes"]}
+    assert named == compose["volumes"].keys()

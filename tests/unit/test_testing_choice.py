@@ -1,0 +1,91 @@
+"""Which Cassandra a run of tests uses, and that it says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wal_sink.errors import OptionError
+from wal_sink.testing.cassandra_container import CassandraContainer
+from wal_sink.testing.choice import choose
+from wal_sink.testing.docker_engine import DockerNotUsable
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+ROOT = Path(__file__).parents[2]
+
+
+def docker_is_there(image: str) -> str:
+    return "28.0"
+
+
+def docker_is_not_there(image: str) -> str:
+    raise DockerNotUsable("no Docker engine answers", "Start it.")
+
+
+def docker_is_not_asked(image: str) -> str:
+    raise AssertionError
+
+
+def test_a_container_where_docker_answers() -> None:
+    for wanted in ("auto", "docker"):
+        choice = choose(wanted, docker_is_there)
+        assert choice.node is CassandraContainer
+        assert choice.said == "container cassandra:5.0 (Docker 28.0)"
+
+
+def test_the_embedded_node_otherwise_with_the_reason() -> None:
+    choice = choose("auto", docker_is_not_there)
+    assert choice.node is EmbeddedCassandra
+    assert choice.said == "embedded node 5.0.9, since no Docker engine answers"
+
+
+def test_the_embedded_node_by_force() -> None:
+    choice = choose("embedded", docker_is_not_asked)
+    assert choice.node is EmbeddedCassandra
+    assert "WAL_SINK_TEST_CASSANDRA says" in choice.said
+
+
+def test_a_container_by_force_never_falls_back() -> None:
+    with pytest.raises(DockerNotUsable, match="no Docker engine answers") as caught:
+        choose("docker", docker_is_not_there)
+    assert "WAL_SINK_TEST_CASSANDRA" in caught.value.remedy
+
+
+def test_anything_else_is_refused_by_its_name() -> None:
+    with pytest.raises(OptionError, match="'podman'"):
+        choose("podman", docker_is_not_asked)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "words"),
+    [
+        ("auto", 0, "cassandra: embedded node 5.0.9, since no Docker engine answers ([Errno 2]"),
+        ("embedded", 0, "cassandra: embedded node 5.0.9, as WAL_SINK_TEST_CASSANDRA says"),
+        ("docker", 4, "WAL_SINK_TEST_CASSANDRA is docker, and no Docker engine answers"),
+        ("podman", 4, "WAL_SINK_TEST_CASSANDRA is 'podman'"),
+    ],
+)
+def test_a_users_run_says_which(wanted: str, code: int, words: str, tmp_path: Path) -> None:
+    """In a project of its own, with the one line that the documentation asks for."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["wal_sink.testing.fixtures"]\n')
+    (tmp_path / "test_one.py").write_text("def test_one(cassandra, keyspace): pass\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-W", "error", "--collect-only"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "DOCKER_HOST": f"unix://{tmp_path}/nowhere",
+            "WAL_SINK_TEST_CASSANDRA": wanted,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert words in done.stdout + done.stderr
+    assert ("test_one.py" in done.stdout) == (code == 0)

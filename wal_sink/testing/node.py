@@ -1,0 +1,202 @@
+"""What a test does with a Cassandra node, wherever that runs: start, kill, pause and ask it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from wal_sink.errors import WalSinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+CommitlogSync = Literal["periodic", "batch"]
+
+# What halves the time to start. A test's node does not live long enough for the optimising compiler
+# or a concurrent collector to pay off; 1,000 rows show as well as 100,000 how much memory one
+# takes; there are no peers to wait for.
+QUICK_START = """
+    -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData
+    -Dcassandra.memtable_row_overhead_computation_step=1000
+    -Dcassandra.ring_delay_ms=0 -Dcassandra.skip_wait_for_gossip_to_settle=0
+    -Dcassandra.superuser_setup_delay_ms=0 -Dcassandra.shutdown_announce_in_ms=0
+"""
+_OPTIONS = bytes((4, 0, 0, 0, 5, 0, 0, 0, 0))  # the CQL protocol's smallest request, version 4
+_SUPPORTED = b"\x06"  # the opcode of its answer, the fifth byte
+
+
+class CassandraDidNotStart(WalSinkError):
+    """The node did not come up; where it got that far, the text ends with the last lines of its log."""
+
+    exit_code = 4
+
+
+class Node(ABC):
+    """One Cassandra node with durable data, for tests.
+
+    One thread starts, stops and closes the node; `execute` and `session` may be called by any.
+
+    :param title: what messages call it, such as "Cassandra 5.0.9".
+    :param host: where its CQL port is reached.
+    :param port: the CQL port; the same after each start.
+    """
+
+    def __init__(self, title: str, host: str, port: int) -> None:
+        self.title = title
+        self.host = host
+        self.port = port
+        self._session: Any = None
+        self._session_lock = threading.Lock()
+
+    @property
+    def contact_points(self) -> tuple[str]:
+        """The host, as drivers take it."""
+        return (self.host,)
+
+    @property
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether the process is there, be it paused."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Start the node unless it runs, and return when it answers on its CQL port.
+
+        :raises CassandraDidNotStart: it ended, or gave no answer within 180 seconds, or one of its
+            ports was taken while it was down.
+        """
+        if self.running:
+            return self
+        try:
+            self._launch()
+            self._await_answer()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Shut the node down as an operator would; kill it if that takes over 30 seconds."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End the process at once, as a crash does; what was acknowledged must survive."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Freeze the process: connections stay open and nothing answers."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Go on after `pause`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the node for good, and remove what is temporary of it."""
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Start the process and return at once."""
+
+    @abstractmethod
+    def _printed(self) -> str:
+        """Return what it printed since it was launched, or the end of that."""
+
+    def execute(self, cql: str, parameters: Sequence[object] | None = None) -> list[Any]:
+        """Run one statement on `session` and return all its rows; `parameters` fill its `%s`."""
+        return list(self.session().execute(cql, parameters))
+
+    def create_keyspace(self, name: str) -> None:
+        """Create the keyspace of exactly that name, with one replica, if there is none."""
+        self.execute(
+            f'CREATE KEYSPACE IF NOT EXISTS "{name}" WITH replication = '
+            "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+        )
+
+    def session(self) -> Any:
+        """Return a driver session (consistency LOCAL_ONE); it is closed when the node ends."""
+        from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile  # noqa: PLC0415
+        from cassandra.policies import RoundRobinPolicy  # noqa: PLC0415 - a node needs no driver
+
+        self._see_that_it_runs()
+        with self._session_lock:
+            if self._session is None:
+                profiles = {EXEC_PROFILE_DEFAULT: ExecutionProfile(RoundRobinPolicy())}
+                # The driver would ask for a newer protocol first, which fills the node's log.
+                cluster = Cluster(
+                    [self.host], self.port, protocol_version=5, execution_profiles=profiles
+                )
+                try:
+                    self._session = cluster.connect()
+                except BaseException:
+                    cluster.shutdown()
+                    raise
+            return self._session
+
+    def _close_session(self) -> None:
+        with self._session_lock:
+            if self._session is not None:
+                self._session.cluster.shutdown()
+                self._session = None
+
+    def _see_that_it_runs(self) -> None:
+        if not self.running:
+            raise RuntimeError(f"{self.title} is not running: call start().")
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + 180
+        while not _answers(self.host, self.port):
+            if self.running and time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
+            how = "gave no answer in time" if self.running else "ended before it gave an answer"
+            tail = "\n".join(self._printed().splitlines()[-40:])
+            what = f"{self.title} {how} on port {self.port}. Its log ends:\n{tail}"
+            raise CassandraDidNotStart(what, "Look for the first error in the lines above.")
+
+
+def cassandra_yaml(
+    commitlog_sync: CommitlogSync, *, rpc_address: str, port: int, storage_port: int
+) -> dict[str, object]:
+    """Make cassandra.yaml of a node without peers; Cassandra's defaults hold for what is not in it.
+
+    `commitlog_sync` is `batch`, which acknowledges a write when it is on the disk, or `periodic`,
+    Cassandra's default, up to 10 seconds earlier.
+    """
+    loopback = "127.0.0.1"
+    provider = "org.apache.cassandra.locator.SimpleSeedProvider"
+    seeds = [{"seeds": f"{loopback}:{storage_port}"}]
+    yaml: Mapping[str, object] = {
+        "num_tokens": 1,
+        "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
+        "endpoint_snitch": "SimpleSnitch",
+        "listen_address": loopback,
+        "rpc_address": rpc_address,
+        "broadcast_rpc_address": loopback,
+        "storage_port": storage_port,
+        "native_transport_port": port,
+        "seed_provider": [{"class_name": provider, "parameters": seeds}],
+        "commitlog_sync": commitlog_sync,
+        "auto_snapshot": False,  # nobody wants a test's dropped keyspace back
+    }
+    periodic = {"commitlog_sync_period": "10000ms"} if commitlog_sync == "periodic" else {}
+    return {**yaml, **periodic}
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether the port speaks CQL, which comes later than that it is open."""
+    try:
+        with socket.create_connection((host, port), timeout=1) as connection:
+            connection.sendall(_OPTIONS)
+            return connection.recv(9)[4:5] == _SUPPORTED
+    except OSError:
+        return False
