@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test mutants lint format clean
+.PHONY: help demo test soak mutants lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ demo: $(READY) ## Real flights into Cassandra under SIGKILL, beside foreachBatch
 
 test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest)
 	$(BIN)/python -m pytest $(ARGS)
+
+soak: $(READY) ## Kill driver, workers and Cassandra 50 times in 20 minutes (ARGS=--help)
+	$(BIN)/python -m tests.soak $(ARGS)
 
 mutants: $(READY) ## Put deliberate protocol bugs in, one at a time; each has to be caught
 	$(BIN)/python -m tests.mutants

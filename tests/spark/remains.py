@@ -24,8 +24,8 @@ def remains(port: int) -> set[str]:
     return threads | set(_connections(port))
 
 
-def processes(session: int) -> list[str]:
-    """Return the commands of all processes that were started in a session (see `setsid`)."""
+def processes(session: int) -> list[tuple[int, str]]:
+    """Return id and command of all processes that were started in a session (see `setsid`)."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ends as we look
@@ -33,7 +33,8 @@ def processes(session: int) -> list[str]:
                 (folder / "stat").read_text().rpartition(")")[2].split()
             )
             if int(its) == session and state != "Z":
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
+                command = (folder / "cmdline").read_text().replace("\0", " ")
+                found.append((int(folder.name), command))
     return found
 
 

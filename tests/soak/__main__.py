@@ -1,0 +1,55 @@
+"""`make soak`: the driver dies 20 times, a Python worker 20 times, Cassandra 10 times."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.soak.course import Soak, Victim
+
+
+def main() -> int:
+    """Return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
+    for name, kills in (("driver", 20), ("worker", 20), ("cassandra", 10)):
+        parser.add_argument(f"--{name}", type=int, default=kills, help="how often it dies")
+    given = parser.parse_args()
+    console = Console(highlight=False)
+    console.print(f"seed {given.seed}")
+    deaths: dict[Victim, int] = {
+        "driver": given.driver,
+        "worker": given.worker,
+        "cassandra": given.cassandra,
+    }
+    victims = [victim for victim, kills in deaths.items() for _ in range(kills)]
+    random.Random(given.seed).shuffle(victims)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="wal_sink-soak-") as folder:
+        outcome = Soak(Path(folder), given.seed, console.print).run(victims)
+    verdict = outcome.verdict
+    table = Table(
+        "kills", "starts", "epochs", "expected", "found", "missing", "extra", "mixed", "s"
+    )
+    counts = (
+        *(outcome.kills.total(), outcome.starts, outcome.epochs, *verdict[:4]),
+        *(len(outcome.mixed), round(time.monotonic() - began)),
+    )
+    table.add_row(*(f"{count:,}" for count in counts))
+    console.print(table)
+    if verdict.exact and verdict.expected and not outcome.mixed:
+        return 0
+    console.print("for example:", *verdict.examples, *outcome.mixed[:5], sep="\n  ")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""The course of a soak: kill, look that it goes on, kill again; in the end, compare."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from tests.soak.app import TABLE
+from tests.soak.feed import Feed
+from tests.spark.remains import processes
+from wal_sink.location import locate
+from wal_sink.testing.driver import Driver
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.oracle import Verdict, judge
+
+KEYSPACE = "soak"
+
+Victim = Literal["driver", "worker", "cassandra"]
+
+_PATIENCE_S = 180.0
+
+
+class Outcome(NamedTuple):
+    """What a soak found."""
+
+    verdict: Verdict
+    """Of the windows in the table, keys aside."""
+    mixed: list[int]
+    """Epochs whose rows are of more than one attempt."""
+    kills: Counter[str]
+    starts: int
+    """Of the application: one for each death of a driver, and for each worker that took the query along."""
+    epochs: int
+
+
+class Soak:
+    """One query, one node, and whoever kills them.
+
+    :param folder: an empty one.
+    :param seed: of everything that is left to chance here; the timing of the machine is not.
+    """
+
+    def __init__(
+        self, folder: Path, seed: int, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._say = say
+        self._feed = Feed(folder / "source", seed)
+        self._node = EmbeddedCassandra(folder / "cassandra")
+        self._starts = 0
+
+    def run(self, victims: Sequence[Victim]) -> Outcome:
+        """Kill the victims one after the other; let the query end; compare."""
+        with self._node:
+            self._node.create_keyspace(KEYSPACE)
+            self._node.execute(TABLE.format(KEYSPACE))
+            driver = self._start()
+            try:
+                with self._feed:
+                    for number, victim in enumerate(victims, start=1):
+                        driver = self._wait(driver)
+                        self._say(
+                            f"{number}/{len(victims)}: {victim}, epoch {self._checkpointed()}"
+                        )
+                        self._kill(victim, driver)
+                    self._wait(driver)
+            finally:
+                driver.__exit__(None, None, None)
+            for _ in range(
+                2
+            ):  # the first of these batches moves the watermark, the second one closes
+                self._feed.write()
+                with self._start(last=True) as last:
+                    last.finish()
+            return self._outcome(Counter(victims))
+
+    def _start(self, *, last: bool = False) -> Driver:
+        self._starts += 1
+        config = self._folder / f"config-{self._starts}.json"
+        config.write_text(
+            json.dumps(
+                {
+                    "source": str(self._folder / "source"),
+                    "checkpoint": str(self._folder / "checkpoint"),
+                    "port": self._node.port,
+                    "keyspace": KEYSPACE,
+                    "last": last,
+                }
+            )
+        )
+        return Driver(
+            ["-m", "tests.soak.app", str(config)],
+            self._folder / f"output-{self._starts}",
+            folder=Path(__file__).parents[2],
+        )
+
+    def _wait(self, driver: Driver) -> Driver:
+        """Wait until the query has gone on, mostly; start it again if it ended."""
+        before = self._checkpointed()
+        patient = self._random.random() < 0.8  # else it dies as it starts
+        deadline = time.monotonic() + (_PATIENCE_S if patient else self._random.uniform(0, 8))
+        while self._checkpointed() <= before and time.monotonic() < deadline:
+            if driver.process.poll() is not None:
+                driver = self._start()
+            time.sleep(0.1)
+        assert not patient or self._checkpointed() > before, driver.log()
+        time.sleep(self._random.uniform(0, 2))
+        return driver
+
+    def _kill(self, victim: Victim, driver: Driver) -> None:
+        if victim == "driver":
+            driver.kill()
+        elif victim == "worker":
+            self._kill_worker(driver)
+        else:
+            self._node.kill()
+            time.sleep(self._random.uniform(0, 3))
+            self._node.start()
+
+    def _kill_worker(self, driver: Driver) -> None:
+        """SIGKILL one of Spark's Python processes: of the tasks, of the planner, or of `commit`."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            workers = [
+                pid for pid, command in processes(driver.process.pid) if "pyspark" in command
+            ]
+            if workers:
+                os.kill(self._random.choice(workers), signal.SIGKILL)
+                return
+            assert time.monotonic() < deadline, "no worker to kill"
+            time.sleep(0.02)
+
+    def _checkpointed(self) -> int:
+        return locate(str(self._folder / "checkpoint")).open_checkpoint().last_commit()
+
+    def _outcome(self, kills: Counter[str]) -> Outcome:
+        rows = self._node.execute(
+            f"SELECT opened, device, events, total, attempt, epoch FROM {KEYSPACE}.windows"
+        )
+        attempts = defaultdict(set)
+        for row in rows:
+            attempts[row.epoch].add(row.attempt)
+        return Outcome(
+            verdict=judge(self._feed.closed(), [tuple(row)[:4] for row in rows]),
+            mixed=sorted(epoch for epoch, found in attempts.items() if len(found) > 1),
+            kills=kills,
+            starts=self._starts,
+            epochs=self._checkpointed() + 1,
+        )
