@@ -112,6 +112,7 @@ def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
 def reach(config: dict[str, Any], sink: wal_sink.Sink, query: StreamingQuery) -> StreamingQuery:
     """Wait until the epoch is checkpointed; write the marker."""
     while sink.status(query).checkpointed < config["epoch"]:
+        assert query.isActive, query.exception()
         time.sleep(0.05)
     Path(config["marker"]).write_text("here")
     return query
