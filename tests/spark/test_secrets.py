@@ -1,0 +1,116 @@
+"""Secrets are given to the sink, and found nowhere afterwards."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wal_sink
+from state_backends import S3Backend
+from tests.s3 import S3
+from tests.spark.app import rows
+from tests.spark.conftest import write_source
+from tests.spark.tables import Table
+from wal_sink.configuration import configure
+from wal_sink.testing.driver import Driver
+from wal_sink.testing.local_spark import local_session
+from wal_sink.testing.node import Node
+
+logger = logging.getLogger(__name__)
+
+PASSWORD, KEY = "Geheimnis-1", "Geheimnis-2"
+
+
+@pytest.mark.spark
+@pytest.mark.cassandra
+@pytest.mark.timeout(600)
+def test_no_secret_is_left_anywhere(cassandra: Node, keyspace: str, s3: S3, tmp_path: Path) -> None:
+    """One query that works and one that fails; their output, what Spark's UI shows, log and checkpoint."""
+    table = Table(cassandra, keyspace)
+    events, kept = tmp_path / "events", tmp_path / "kept"
+    events.mkdir()
+    config = {
+        "source": write_source(tmp_path / "source", 2),
+        "events": str(events),
+        "checkpoint": str(kept / "checkpoint"),
+        "bucket": s3.bucket(),
+        "storage": {**s3.options, "secret": KEY},
+        **table.config,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with Driver(
+        ["-m", "tests.spark.test_secrets", str(tmp_path / "config.json")],
+        tmp_path / "output",
+        {"AWS_EC2_METADATA_DISABLED": "true"},
+        folder=Path(__file__).parents[2],
+    ) as driver:
+        driver.finish()
+    assert len(table.ids()) > 0
+    said = driver.log()
+    assert "both queries have ended" in said
+    assert "no_such_table" in said, "the error of the failing query is among what is searched"
+    assert "org.apache.spark" in "".join(text for _, text in texts(events))
+    log = S3Backend(config["bucket"], s3.options)
+    found = [("output", said), *texts(events), *texts(kept)]
+    found += [(path, log.read(path).decode(errors="replace")) for path in log.list()]
+    assert any(name.endswith(".json") and "runs/" in name for name, _ in found)
+    leaks = [name for name, text in found if PASSWORD in text or KEY in text]
+    assert leaks == []
+
+
+def texts(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and content of every file."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            yield str(file), file.read_text(errors="replace")
+
+
+def main(config: dict[str, Any]) -> None:
+    """Run both queries, with everything logged that can be."""
+    logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
+    spark = local_session(
+        **{
+            "spark.eventLog.enabled": True,
+            "spark.eventLog.compress": False,
+            "spark.eventLog.dir": config["events"],
+        }
+    )
+    spark.sparkContext.setLogLevel("INFO")
+    options = {
+        "checkpointLocation": config["checkpoint"],
+        "wal.location": config["bucket"],
+        "wal.storageOptions": json.dumps(config["storage"]),
+        "cassandra.contactPoints": "127.0.0.1",
+        "cassandra.port": str(config["port"]),
+        "cassandra.username": "somebody",
+        "cassandra.password": PASSWORD,
+        "keyspace": config["keyspace"],
+        "table": config["table"],
+    }
+    logger.info("%r, %s", configure(options), configure(options))
+    with wal_sink.register(spark):
+        for changed in (
+            {},
+            {"table": "no_such_table", "checkpointLocation": config["checkpoint"] + "-2"},
+        ):
+            stream = rows(spark, config)
+            writer = stream.writeStream.format("wal_sink").options(**{**options, **changed})
+            query = writer.trigger(availableNow=True).start()
+            try:
+                query.awaitTermination()
+            except Exception:
+                logger.exception("this is meant to fail: %s", changed)
+            query.explain(True)
+            logger.info("%s %s %s", query.lastProgress, query.status, query.exception())
+    spark.stop()
+    logger.info("both queries have ended")
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
