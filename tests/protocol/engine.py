@@ -64,6 +64,8 @@ class World:
         """Rows of the attempts whose run wrote `commits/N`, by epoch."""
         self.keepers: dict[int, str] = {}
         """The runs that wrote `commits/N`, by epoch."""
+        self.settled: dict[int, str] = {}
+        """Runs whose attempts were begun before somebody set the checkpoint back, by epoch."""
         self.computed: dict[tuple[int, str], dict[str, int]] = {}
         """Rows of every attempt, by epoch and run."""
 
