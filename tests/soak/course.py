@@ -62,21 +62,18 @@ class Soak:
         with self._node:
             self._node.create_keyspace(KEYSPACE)
             self._node.execute(TABLE.format(KEYSPACE))
-            driver = self._start()
+            self._driver = self._start()
             try:
                 with self._feed:
                     for number, victim in enumerate(victims, start=1):
-                        driver = self._wait(driver)
-                        self._say(
-                            f"{number}/{len(victims)}: {victim}, epoch {self._checkpointed()}"
-                        )
-                        self._kill(victim, driver)
-                    self._wait(driver)
+                        self._wait()
+                        where = f"epoch {self._checkpointed()}"
+                        self._say(f"{number}/{len(victims)}: {victim}, {where}")
+                        self._kill(victim)
+                    self._wait()
             finally:
-                driver.__exit__(None, None, None)
-            for _ in range(
-                2
-            ):  # the first of these batches moves the watermark, the second one closes
+                self._driver.__exit__(None, None, None)
+            for _ in range(2):  # the first batch moves the watermark, the second one closes windows
                 self._feed.write()
                 with self._start(last=True) as last:
                     last.finish()
@@ -102,36 +99,34 @@ class Soak:
             folder=Path(__file__).parents[2],
         )
 
-    def _wait(self, driver: Driver) -> Driver:
+    def _wait(self) -> None:
         """Wait until the query has gone on, mostly; start it again if it ended."""
         before = self._checkpointed()
         patient = self._random.random() < 0.8  # else it dies as it starts
         deadline = time.monotonic() + (_PATIENCE_S if patient else self._random.uniform(0, 8))
         while self._checkpointed() <= before and time.monotonic() < deadline:
-            if driver.process.poll() is not None:
-                driver = self._start()
+            if self._driver.process.poll() is not None:
+                self._driver = self._start()
             time.sleep(0.1)
-        assert not patient or self._checkpointed() > before, driver.log()
+        assert not patient or self._checkpointed() > before, self._driver.log()
         time.sleep(self._random.uniform(0, 2))
-        return driver
 
-    def _kill(self, victim: Victim, driver: Driver) -> None:
+    def _kill(self, victim: Victim) -> None:
         if victim == "driver":
-            driver.kill()
+            self._driver.kill()
         elif victim == "worker":
-            self._kill_worker(driver)
+            self._kill_worker()
         else:
             self._node.kill()
             time.sleep(self._random.uniform(0, 3))
             self._node.start()
 
-    def _kill_worker(self, driver: Driver) -> None:
+    def _kill_worker(self) -> None:
         """SIGKILL one of Spark's Python processes: of the tasks, of the planner, or of `commit`."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
-            workers = [
-                pid for pid, command in processes(driver.process.pid) if "pyspark" in command
-            ]
+            started = processes(self._driver.process.pid)
+            workers = [pid for pid, command in started if "pyspark.daemon" in command]
             if workers:
                 os.kill(self._random.choice(workers), signal.SIGKILL)
                 return

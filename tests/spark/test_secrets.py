@@ -74,6 +74,7 @@ def texts(folder: Path) -> Iterator[tuple[str, str]]:
 def main(config: dict[str, Any]) -> None:
     """Run both queries, with everything logged that can be."""
     logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
+    logging.getLogger("py4j").setLevel(logging.INFO)  # it repeats each call of the application
     spark = local_session(
         **{
             "spark.eventLog.enabled": True,
