@@ -73,10 +73,9 @@ class Soak:
                     self._wait()
             finally:
                 self._driver.__exit__(None, None, None)
-            for _ in range(2):  # the first batch moves the watermark, the second one closes windows
-                self._feed.write()
-                with self._start(last=True) as last:
-                    last.finish()
+            self._feed.write()  # it moves the watermark; the batch without data after it closes windows
+            with self._start(last=True) as last:
+                last.finish()
             return self._outcome(Counter(victims))
 
     def _start(self, *, last: bool = False) -> Driver:

@@ -72,8 +72,8 @@ class Feed(threading.Thread):
         self._minute += 1
 
     def closed(self) -> list[Window]:
-        """Return the windows that are closed when all files but the last two are past the watermark."""
-        last = _BEGIN.replace(tzinfo=None) + timedelta(minutes=self._minute - 2)
+        """Return the windows that the watermark of the last file closes: all but its own."""
+        last = _BEGIN.replace(tzinfo=None) + timedelta(minutes=self._minute - 1)
         return [
             (opened, device, len(values), sum(values))
             for (opened, device), values in self._windows.items()

@@ -22,4 +22,4 @@ def test_six_deaths(tmp_path: Path) -> None:
     assert (outcome.verdict.missing, outcome.verdict.extra, outcome.mixed) == (0, 0, []), (
         f"seed {seed}: {outcome}"
     )
-    assert outcome.starts >= 1 + 3 + 2
+    assert outcome.starts >= 1 + 3 + 1, "each death of a driver, and the last run"

@@ -51,7 +51,7 @@ def refused(rows: DataFrame, table: Table, checkpoint: str, /, **options: object
         ({"cassandra.contactPoint": "x"}, ["cassandra.contactPoint", "cassandra.contactPoints"]),
         ({"cassandra.port": "ninety"}, ["cassandra.port", "int"]),
         ({"wal.compression": "gzip"}, ["wal.compression", "lz4", "zstd", "none"]),
-        ({"wal.location": "s3://bucket/log"}, ["wal.location", "s3"]),
+        ({"wal.location": "gs://bucket/log"}, ["wal.location", "gs"]),
         ({"wal.location": "memory://log"}, ["wal.location", "one process"]),
         ({"cassandra.consistencyLevel": "ANY"}, ["cassandra.consistencyLevel", "ANY"]),
         ({"cassandra.nulls": "drop"}, ["cassandra.nulls", "unset", "write"]),
