@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -55,7 +56,7 @@ def demo(
                 place,
                 picture.absolute(),
                 flights=flights,
-                say=console.print,
+                say=partial(console.print, soft_wrap=True),
                 sampled=progress.update,
             )
         if as_json:
@@ -139,5 +140,6 @@ def _print(console: Console, found: Report) -> None:
     if not found.problems:
         console.print(
             "wal_sink: each row exactly once."
-            f" foreachBatch, under the same {len(found.kills)} kills: {found.control_extra:,} ghosts."
+            f" foreachBatch, under the same {len(found.kills)} kills: {found.control_extra:,} ghosts.",
+            soft_wrap=True,
         )

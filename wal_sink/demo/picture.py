@@ -74,4 +74,4 @@ def _panel(axes: Axes, samples: Sequence[Sample], table: str, title: str) -> Non
     axes.set_xlabel("seconds")
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.legend(loc="lower right", frameon=False, fontsize=9)
+    axes.legend(loc="lower right", facecolor="white", edgecolor="none", framealpha=1, fontsize=9)
