@@ -31,7 +31,10 @@ SPARK = {
     "wal_sink.demo.control",
 }
 PURE = {
-    f"wal_sink.{name}" for name in ("protocol", "steps", "manifest", "record", "records", "layout")
+    f"wal_sink.{name}"
+    for name in (
+        *("protocol", "choice", "steps", "manifest", "offsets", "record", "records", "layout"),
+    )
 }
 IMPURE = {
     *("asyncio", "datetime", "fsspec", "io", "os", "pathlib", "random", "secrets", "shutil"),

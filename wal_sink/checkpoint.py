@@ -8,21 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from typing import NamedTuple
 
 from state_backends import StateBackend
-from wal_sink.errors import CheckpointNotVisible, UnknownOffsetsFormat
-from wal_sink.record import digest
+from wal_sink.durable import make_durable
+from wal_sink.errors import CheckpointNotVisible
+from wal_sink.offsets import Offsets, parse_offsets
 from wal_sink.records import LogUrl
-
-
-class Offsets(NamedTuple):
-    """Which part of the sources an epoch covers."""
-
-    text: str
-    """The whole file."""
-    digest: str
-    """Of the sources' offsets alone; the batch's time and watermark, line two, may differ."""
 
 
 class Checkpoint:
@@ -85,26 +76,38 @@ class Checkpoint:
         return -1
 
     def offsets(self, epoch: int) -> Offsets:
-        """Read `offsets/<epoch>`.
+        """Read `offsets/<epoch>` of an epoch that Spark is committing.
 
         :raises CheckpointNotVisible: the file is not there.
         :raises UnknownOffsetsFormat: its version is not `v1`.
         """
-        path = f"{self.url}/offsets/{epoch}"
-        try:
-            text = self._backend.read(f"offsets/{epoch}").decode()
-        except FileNotFoundError as error:
+        found = self.planned(epoch)
+        if found is None:
             raise CheckpointNotVisible(
-                f"{path} is not there although Spark is committing epoch {epoch}",
+                f"{self.url}/offsets/{epoch} is not there although Spark is committing epoch {epoch}",
                 "Give checkpointLocation as a location that the driver and this process share.",
-            ) from error
-        version, *lines = text.split("\n")
-        if version != "v1":
-            raise UnknownOffsetsFormat(
-                f"{path} has the version {version!r}, this version of wal_sink knows 'v1'",
-                "Upgrade wal_sink, or run the query with a Spark version that it is tested with.",
             )
-        return Offsets(text, digest("\n".join(lines[1:]).encode()))
+        return found
+
+    def planned(self, epoch: int) -> Offsets | None:
+        """Read `offsets/<epoch>`; None when the epoch is not planned yet, or its file is purged.
+
+        :raises UnknownOffsetsFormat: its version is not `v1`.
+        """
+        path = f"offsets/{epoch}"
+        try:
+            text = self._backend.read(path).decode()
+        except FileNotFoundError:
+            return None
+        return parse_offsets(text, f"{self.url}/{path}")
+
+    def make_durable(self, *epochs: int) -> None:
+        """See that a power loss cannot take back that epochs are planned and checkpointed (rule 8).
+
+        :raises OSError: they must not be acted on.
+        """
+        folders = ("offsets", "commits")
+        make_durable(self.url, [f"{folder}/{epoch}" for epoch in epochs for folder in folders])
 
 
 def _well_formed(commit: bytes) -> bool:

@@ -6,40 +6,41 @@ point and repeated by anyone: what is durable decides where it goes on.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from state_backends import StateBackendError
 from wal_sink import layout
 from wal_sink.checkpoint import Checkpoint
+from wal_sink.choice import choose, doubts
 from wal_sink.errors import (
     LogUnavailable,
     MissingSegment,
-    TargetRefused,
     TargetUnavailable,
-    WalSinkError,
     WrongOwner,
 )
+from wal_sink.evidence import gather
 from wal_sink.log import Log
-from wal_sink.manifest import Attempt
 from wal_sink.ownership import owned
 from wal_sink.protocol import (
     after_finish,
+    flushed_epoch,
     is_mine,
     missing_manifest,
     next_step,
     plan_window,
+    plan_without_rows,
     resting,
     unjoined,
 )
-from wal_sink.records import FlushedEpoch
 from wal_sink.slices import GoneError, slices
 from wal_sink.steps import (
     Begin,
+    Choose,
     CreateLedger,
     LookAgain,
+    PassOver,
     RecordFlushed,
     Rest,
     Resume,
@@ -48,6 +49,7 @@ from wal_sink.steps import (
     Unjoined,
     View,
 )
+from wal_sink.target_errors import target_errors
 from wal_sink.targets.base import (
     BegunEpoch,
     Mark,
@@ -58,6 +60,7 @@ from wal_sink.targets.base import (
     Window,
 )
 from wal_sink.trim import sweep, trim
+from wal_sink.witness import THIS_PROCESS, Witness
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +77,7 @@ class Flusher:
 
     :param clock_us: microseconds since 1970.
     :param say: told what the flusher does, before it does it.
+    :param witness: what was seen of the query's runs where this flusher runs (rule 11).
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Flusher:
         query_id: str,
         clock_us: Callable[[], int],
         say: Callable[[str, int | None], None] = lambda _doing, _epoch: None,
+        witness: Witness = THIS_PROCESS,
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
@@ -92,6 +97,8 @@ class Flusher:
         self._query_id = query_id
         self._clock_us = clock_us
         self._say = say
+        self._witness = witness
+        witness.watch(query_id)
         self._session: Session | None = None
         self._owner = Owner(query_id, "", checkpoint.url)
         self._looked_us = 0
@@ -110,6 +117,9 @@ class Flusher:
                 sweep(self._log)
                 self._swept = True
             step = next_step(view, self._owner)
+            if isinstance(step, Choose):
+                seen = gather(step, self._log, self._checkpoint, self._query_id, self._witness)
+                step = choose(seen)
             self._do(step, view)
         except (OSError, StateBackendError) as error:
             raise LogUnavailable(
@@ -151,7 +161,7 @@ class Flusher:
         return View(checkpointed, recorded, identity, asked, mark, self._log.attempts())
 
     def _read_ledger(self) -> Mark | None:
-        with self._target_errors():
+        with target_errors(self._target):
             mark = self._connected().flushed()
         self._looked_us = self._clock_us()
         return mark
@@ -166,10 +176,8 @@ class Flusher:
 
     def _do(self, step: Step, view: View) -> None:
         match step:
-            case Rest(why, odd):
-                self._say(why, None)
-                if odd:
-                    logger.warning("%s: %s", self._checkpoint.url, why)
+            case Rest():
+                self._rest(step, view)
             case CreateLedger(flushed):
                 self._create_ledger(flushed)
             case RecordFlushed(window):
@@ -180,38 +188,58 @@ class Flusher:
             case Resume(window):
                 logger.info("resuming epochs %d to %d", window.first, window.last)
                 self._flush(window)
-            case Begin(attempts):
-                assert view.mark is not None
-                self._begin(attempts, view.mark)
+            case Begin() | PassOver():
+                self._begin(step, view)
             case LookAgain(epoch):
                 missing_manifest(epoch, self._read_ledger())
             case Unjoined(window):
                 unjoined(window, self._log.newest_flushed())
 
+    def _rest(self, rest: Rest, view: View) -> None:
+        if rest.odd and self._checkpoint.last_commit() > view.checkpointed:
+            return  # another flusher was quick since the look: nothing is odd
+        self._say(rest.why, None)
+        if rest.odd:
+            logger.warning("%s: %s", self._checkpoint.url, rest.why)
+
     def _create_ledger(self, flushed: int) -> None:
-        with self._target_errors():
+        with target_errors(self._target):
             self._connected().create(flushed)
         if self._read_ledger() is None:
             raise TargetUnavailable("The ledger row could not be created", _ANSWERS)
 
-    def _begin(self, attempts: tuple[Attempt, ...], mark: Mark) -> None:
-        """Begin at `mark`; should the ledger have moved on since, the conditional update refuses."""
-        self._say("beginning", attempts[0].epoch)
-        manifests = []
-        for attempt in attempts:
-            found = self._log.manifest(attempt)
-            if found is None:
-                missing_manifest(attempt.epoch, self._read_ledger())
-                return
-            manifests.append((found[0], layout.manifest(attempt), found[1]))
-        window = plan_window(manifests, mark, self._clock_us(), uuid.uuid4().hex)
-        with self._target_errors():
+    def _begin(self, step: Begin | PassOver, view: View) -> None:
+        """Begin at the mark seen; should the ledger have moved on, the conditional update refuses."""
+        window = self._planned(step, view)
+        if window is None:
+            return
+        self._say("beginning", window.first)
+        self._checkpoint.make_durable(window.last, view.checkpointed)  # rule 8
+        with target_errors(self._target):
             outcome = self._connected().begin(window)
         read_back = None if outcome is Outcome.APPLIED else self._read_ledger()
         if is_mine(outcome, window, read_back):
             self._flush(window)
-        elif read_back == mark:
+        elif read_back == view.mark:
             raise TargetUnavailable(f"Epoch {window.first} could not be begun", _ANSWERS)
+
+    def _planned(self, step: Begin | PassOver, view: View) -> Window | None:
+        """Return the window to begin; None when another flusher has just done it."""
+        assert view.mark is not None
+        now_us, nonce = self._clock_us(), uuid.uuid4().hex
+        if isinstance(step, PassOver):
+            logger.warning("epoch %d comes from Spark's state repartition: no rows", step.epoch)
+            return plan_without_rows(step, view.mark, now_us, nonce)
+        for doubt in doubts(step, view.recorded):
+            logger.warning("%s: %s", self._checkpoint.url, doubt)
+        manifests = []
+        for attempt in step.attempts:
+            found = self._log.manifest(attempt)
+            if found is None:
+                missing_manifest(attempt.epoch, self._read_ledger())
+                return None
+            manifests.append((found[0], layout.manifest(attempt), found[1]))
+        return plan_window(manifests, view.mark, now_us, nonce)
 
     def _flush(self, window: Window) -> None:
         """Write what is begun, finish, record, trim. Every line may be the last: `Resume` follows."""
@@ -229,7 +257,7 @@ class Flusher:
             for plan, rows in slices(self._log, begun):
                 if self._interrupted or self._overtaken(window):
                     return False
-                with self._target_errors():
+                with target_errors(self._target):
                     self._connected().write(plan, rows)
                 self._say("writing", begun.epoch)
         except GoneError as gone:
@@ -254,7 +282,7 @@ class Flusher:
         """Move the mark (rule 16)."""
         self._say("finishing", window.last)
         for _ in range(_FINISH_TRIES):
-            with self._target_errors():
+            with target_errors(self._target):
                 outcome = self._connected().finish(window)
             if after_finish(outcome, window, self._read_ledger()) == "finished":
                 return
@@ -263,36 +291,5 @@ class Flusher:
     def _record(self, window: Window) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
         for begun in window.epochs:
-            self._log.record_flushed(
-                FlushedEpoch(
-                    epoch=begun.epoch,
-                    generation=begun.generation,
-                    manifest=begun.manifest,
-                    offsets_digest=begun.offsets_digest,
-                    rows=begun.rows,
-                    bytes=begun.bytes,
-                    base_us=begun.base_us,
-                    published_us=begun.published_us,
-                    begun_us=window.begun_us,
-                    recorded_us=self._clock_us(),
-                )
-            )
+            self._log.record_flushed(flushed_epoch(begun, window, self._clock_us()))
             logger.info("epoch %d of query %s is flushed", begun.epoch, self._query_id)
-
-    @contextlib.contextmanager
-    def _target_errors(self) -> Iterator[None]:
-        """Give the target's own exceptions a kind: worth another try, or the end of the line."""
-        try:
-            yield
-        except WalSinkError:
-            raise
-        except Exception as error:
-            if self._target.classify(error) == "fatal":
-                raise TargetRefused(
-                    f"The target refused for good: {type(error).__name__}: {error}",
-                    "Repair the target; the flush goes on by itself.",
-                ) from error
-            raise TargetUnavailable(
-                f"The target does not answer: {type(error).__name__}: {error}",
-                "Nothing, if this is an outage: the flush goes on by itself when it is over.",
-            ) from error

@@ -12,12 +12,14 @@ PLANS = "plans/"
 TICKETS = "tickets/"
 RUNS = "runs/"
 MANIFESTS = "manifests/"
+KEPT = "kept/"
 SEGMENTS = "segments/"
 FLUSHED = "flushed/"
 
 _EPOCH = "([0-9]{20})"
 _GENERATION = "([0-9]{6}|[1-9][0-9]{6,})"  # exactly what is made: a foreign name is never ours
 _MANIFEST = re.compile(rf"manifests/{_EPOCH}-{_GENERATION}\.json")
+_KEPT = re.compile(rf"kept/{_EPOCH}-{_GENERATION}\.json")
 _SEGMENT = re.compile(rf"segments/{_EPOCH}/[^/]+\.arrow")
 _RUN = re.compile(rf"runs/{_GENERATION}\.json")
 _FLUSHED = re.compile(rf"flushed/{_EPOCH}\.json")
@@ -43,6 +45,11 @@ def manifest(attempt: Attempt) -> str:
     return f"{MANIFESTS}{attempt.epoch:020}-{attempt.generation:06}.json"
 
 
+def kept(attempt: Attempt) -> str:
+    """Path of the note that Spark kept an attempt."""
+    return f"{KEPT}{attempt.epoch:020}-{attempt.generation:06}.json"
+
+
 def segment_folder(epoch: int) -> str:
     """Folder of an epoch's segments, of all attempts."""
     return f"{SEGMENTS}{epoch:020}/"
@@ -61,6 +68,12 @@ def flushed(epoch: int) -> str:
 def parse_manifest(path: str) -> Attempt | None:
     """Inverse of `manifest`; None for any other path."""
     match = _MANIFEST.fullmatch(path)
+    return Attempt(int(match[1]), int(match[2])) if match else None
+
+
+def parse_kept(path: str) -> Attempt | None:
+    """Inverse of `kept`; None for any other path."""
+    match = _KEPT.fullmatch(path)
     return Attempt(int(match[1]), int(match[2])) if match else None
 
 

@@ -13,7 +13,7 @@ from wal_sink import layout
 from wal_sink.errors import CorruptLog
 from wal_sink.manifest import Attempt, Manifest
 from wal_sink.record import digest
-from wal_sink.records import Claim, FlushedEpoch, FlusherReport, LogIdentity, Ticket
+from wal_sink.records import Claim, FlushedEpoch, FlusherReport, Kept, LogIdentity, Ticket
 from wal_sink.targets.base import Plan
 
 
@@ -104,11 +104,31 @@ class Log:
             )
         return manifest, digest(data)
 
-    def create_manifest(self, manifest: Manifest) -> Manifest:
-        """Create a manifest unless it is there; return the one that is there."""
-        path = layout.manifest(manifest.attempt)
-        self._create(path, manifest.to_json())
-        return Manifest.from_json(self.backend.read(path), self._where(path))
+    def create_manifest(self, manifest: Manifest) -> Manifest | None:
+        """Create a manifest unless it is there; return the one that is there.
+
+        None when it is gone again: the epoch was flushed from another attempt, and trimmed.
+        """
+        self._create(layout.manifest(manifest.attempt), manifest.to_json())
+        found = self.manifest(manifest.attempt)
+        return None if found is None else found[0]
+
+    # --- what Spark kept (rule 11) ---
+
+    def kept(self, epoch: int) -> list[Kept]:
+        """Read what fenced runs have left about an epoch."""
+        parsed = (layout.parse_kept(path) for path in self.backend.list(layout.KEPT))
+        found = []
+        for attempt in parsed:
+            if attempt is not None and attempt.epoch == epoch:
+                path = layout.kept(attempt)
+                if (data := self._read(path)) is not None:
+                    found.append(Kept.from_json(data, self._where(path)))
+        return found
+
+    def create_kept(self, kept: Kept) -> None:
+        """Note that Spark kept an attempt, once."""
+        self._create(layout.kept(Attempt(kept.epoch, kept.generation)), kept.to_json())
 
     # --- what is flushed (rule 17) ---
 

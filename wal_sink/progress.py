@@ -12,6 +12,7 @@ from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.log import Log
 from wal_sink.manifest import Attempt, Manifest
+from wal_sink.orphans import orphans
 from wal_sink.records import ErrorReport, FlusherReport
 
 _POLL_S = 0.05
@@ -46,6 +47,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes: int
     oldest_pending_seconds: float
     """Since the oldest pending epoch was published; 0 for none."""
+    orphan_segments: int
+    """Segments of unflushed epochs that no manifest names: of failed attempts, or of a batch under way."""
     safe_to_delete: bool
     """Whether checkpoint and log could be deleted without losing a row that Spark has computed."""
     doing: str | None
@@ -81,6 +84,7 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
         oldest_pending_seconds=(
             0.0 if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
         ),
+        orphan_segments=len(orphans(log)),
         safe_to_delete=_waiting(log, checkpointed, flushed) == 0 and published <= flushed,
         doing=report.doing if report else None,
         last_error=_text(report.error) if report and report.error else None,

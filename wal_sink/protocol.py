@@ -8,15 +8,22 @@ The argument
 conditional updates, and rows whose cells keep the highest write timestamp. Every process may stop at
 any instant, and any number of runs (old ones too) and flushers may act at once.
 
-*No uncommitted row.* A row is written only after `begin` of its epoch (rule 14), `begin` only for an
-epoch N that `commits/` covers (rule 10), and of several manifests of N the one of the highest
-generation is taken (rule 11). Why is that the attempt whose run wrote `commits/N`? A run that may still
-write `commits/N` took its ticket before it read the checkpoint (rule 2), so every run that started
-later sees its claim or makes it meet a higher one: it is refused before or right after it publishes
-(rules 3, 5, 7). What is left is a run that passed all checks, then stood still while a newer run
-published N, and then woke to write `commits/N`; rows of two attempts are still never mixed, as
-`begin` has decided once. Manifests are listed after `commits/` is read (rule 9): whoever wrote
-`commits/N` had published N before, so its manifest is in the listing.
+*No uncommitted row.* A row is written only after `begin` of its epoch (rule 14), and `begin` only for an
+epoch N that `commits/` covers (rule 10). Manifests are listed after `commits/` is read (rule 9): whoever
+wrote `commits/N` had published N before, so its manifest is in the listing. Is it the one that is taken?
+A run that may still write `commits/N` took its ticket before it read the checkpoint (rule 2), so every run
+that started later sees its claim or makes it meet a higher one: it is refused before or right after it
+publishes (rules 3, 5, 7). What is left is a run that passed all checks, then stood still while a newer run
+published N, and then woke to write `commits/N`. So of several manifests the one whose run is proven to
+have written `commits/N` is taken (rule 11): `choice` says what is a proof. Only when there is none, and
+nobody is left to give one, the highest generation is taken unproven. Even that never mixes two attempts,
+as `begin` has decided once, and never loses an epoch.
+
+*Two drivers.* Let A and B be runs that both publish N, A of the lower generation. Both are past their checks,
+so B has claimed after A's last check and before A publishes again. One of them creates `commits/N`, as
+Spark does not overwrite it. If that is B, A stops there; B goes on and its manifest of N + 1 proves B. If
+it is A, B stops there; A goes on to N + 1, where its check finds B's claim: it leaves its note in `kept/` and
+stops with `Fenced`. So whoever goes on leaves a proof, and no epoch above N has two attempts of A and B.
 
 *Every committed row.* An epoch without rows has a manifest too, so none missing is ever taken for
 empty (rule 12). Segments and manifests are deleted only at or below the newest `flushed/` record
@@ -48,9 +55,9 @@ from wal_sink.errors import (
 from wal_sink.manifest import Manifest
 from wal_sink.records import FlushedEpoch, LogIdentity
 from wal_sink.steps import (
-    Begin,
+    Choose,
     CreateLedger,
-    LookAgain,
+    PassOver,
     RecordFlushed,
     Rest,
     Resume,
@@ -111,7 +118,7 @@ def _trim_step(view: View) -> Trim | None:
     return Trim(first.epoch) if first is not None and first.epoch <= recorded else None
 
 
-def _flush_step(view: View) -> Resume | Begin | LookAgain | Rest:
+def _flush_step(view: View) -> Resume | Choose | Rest:
     assert view.mark is not None
     if view.mark.begun is not None:  # rule 10
         return Resume(view.mark.begun)
@@ -120,10 +127,7 @@ def _flush_step(view: View) -> Resume | Begin | LookAgain | Rest:
         following > view.checkpointed
     ):  # implied by `resting`; said again, so that nobody can break it
         return Rest("everything checkpointed is flushed")
-    candidates = [attempt for attempt in view.attempts if attempt.epoch == following]
-    if not candidates:
-        return LookAgain(following)  # rule 12
-    return Begin((max(candidates),))  # rule 11
+    return Choose(following, view.attempts)  # rules 11 and 12
 
 
 def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Unjoined | None:
@@ -198,6 +202,25 @@ def plan_window(
     return Window(nonce=nonce, begun_us=now_us, epochs=tuple(epochs))
 
 
+def plan_without_rows(step: PassOver, mark: Mark, now_us: int, nonce: str) -> Window:
+    """Fix the window of an epoch that Spark has made without a sink (rule 12): it uses up a timestamp.
+
+    :param now_us: the flusher's clock, microseconds since 1970.
+    """
+    begun = BegunEpoch(
+        epoch=step.epoch,
+        generation=step.generation,
+        manifest="",
+        digest="",
+        offsets_digest=step.offsets_digest,
+        base_us=max(now_us, mark.last_us + 1),
+        rows=0,
+        bytes=0,
+        published_us=now_us,
+    )
+    return Window(nonce=nonce, begun_us=now_us, epochs=(begun,))
+
+
 def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:
     """Whether `begin` was won: acknowledged, or read back after a lost or negative answer (rule 14).
 
@@ -231,6 +254,25 @@ def after_finish(
         "Somebody wrote to the ledger row with a timestamp in the future, by a plain UPDATE or a"
         " clock that runs ahead. Look at WRITETIME(flushed), delete the row with a timestamp above"
         " it, and insert it again as the log's newest flushed/ record says.",
+    )
+
+
+def flushed_epoch(begun: BegunEpoch, window: Window, now_us: int) -> FlushedEpoch:
+    """Say what was flushed, from the ledger alone (rule 17).
+
+    :param now_us: the flusher's clock, microseconds since 1970.
+    """
+    return FlushedEpoch(
+        epoch=begun.epoch,
+        generation=begun.generation,
+        manifest=begun.manifest,
+        offsets_digest=begun.offsets_digest,
+        rows=begun.rows,
+        bytes=begun.bytes,
+        base_us=begun.base_us,
+        published_us=begun.published_us,
+        begun_us=window.begun_us,
+        recorded_us=now_us,
     )
 
 

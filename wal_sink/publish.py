@@ -12,9 +12,10 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
+from state_backends import StateBackendError
 from wal_sink import layout
 from wal_sink.append import Appended
-from wal_sink.checkpoint import Checkpoint, Offsets
+from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import (
     AlreadyPublished,
     CheckpointNotVisible,
@@ -25,9 +26,10 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.log import Log
-from wal_sink.manifest import Manifest, SegmentRef
+from wal_sink.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.offsets import Offsets
 from wal_sink.ownership import own, owned
-from wal_sink.records import Claim, LogIdentity
+from wal_sink.records import Claim, Kept, LogIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +68,17 @@ class Publisher:
         query_id, run_id = _whose(epoch, appended)
         self._see_checkpoint(query_id)
         owned(self._log, self._checkpoint)  # before the claim: a copy must not fence the original
-        generation = self._own_generation(run_id)
-        if self._checkpoint.last_commit() >= epoch:  # rule 5
-            raise Fenced(f"Epoch {epoch} is checkpointed already, by another run", _STALE_RUN)
+        try:
+            generation = self._own_generation(run_id)
+            if self._checkpoint.last_commit() >= epoch:  # rule 5
+                raise Fenced(f"Epoch {epoch} is checkpointed already, by another run", _STALE_RUN)
+        except Fenced:
+            self._note_kept(epoch - 1, run_id)
+            raise
         offsets = self._checkpoint.offsets(epoch)
         self._own_log(epoch)
         if self._flushed_before(epoch, offsets):
+            self._still_newest(generation, epoch)
             return None
         segments = tuple(segment for task in appended for segment in task.segments)
         self._see_segments(segments)
@@ -88,14 +95,20 @@ class Publisher:
             published_us=self._clock_us(),
         )
         present = self._log.create_manifest(manifest)  # rule 6
-        if present.nonce != manifest.nonce:
+        if present is not None and present.nonce != manifest.nonce:
             raise AlreadyPublished(
                 f"{self._log.url}/{layout.manifest(manifest.attempt)} exists with other contents",
                 "Two publishers act as one run. Stop the query and start it again.",
             )
-        if self._log.highest_generation() > generation:  # rule 7
-            raise Fenced(f"Generation {generation} was overtaken at epoch {epoch}", _STALE_RUN)
+        self._still_newest(generation, epoch)
+        if present is None:  # an older run has committed it after all, and it is trimmed
+            raise Fenced(f"Epoch {epoch} was flushed from another attempt meanwhile", _STALE_RUN)
         return manifest
+
+    def _still_newest(self, generation: int, epoch: int) -> None:
+        """Rule 7: look again before Spark may write `commits/<epoch>`."""
+        if self._log.highest_generation() > generation:
+            raise Fenced(f"Generation {generation} was overtaken at epoch {epoch}", _STALE_RUN)
 
     def _see_checkpoint(self, query_id: str) -> None:
         """Rule 0: the checkpoint read here is the one that Spark runs from."""
@@ -122,6 +135,25 @@ class Publisher:
         if claim.run_id != run_id:
             raise Fenced(f"Generation {mine} is claimed by run {claim.run_id}", _STALE_RUN)
         return mine
+
+    def _note_kept(self, epoch: int, run_id: str) -> None:
+        """Rule 11: leave a proof that Spark kept the last epoch of this run, which ends here.
+
+        Spark lets a run come to an epoch only after `commits/` of the one before. The run that
+        fenced this one may have published that epoch as well.
+        """
+        try:
+            ticket = self._log.ticket(run_id)
+            mine = Attempt(epoch, ticket.generation + 1) if ticket else None
+            found = self._log.manifest(mine) if mine else None
+            if mine is None or found is None or found[0].run_id != run_id:
+                return  # not published by this run, or flushed and trimmed
+            highest = self._log.highest_generation()
+            self._log.create_kept(
+                Kept(epoch=epoch, generation=mine.generation, run_id=run_id, highest=highest)
+            )
+        except (OSError, StateBackendError):  # what is raised is that the run is fenced
+            logger.warning("that epoch %d was kept could not be noted", epoch, exc_info=True)
 
     def _own_log(self, epoch: int) -> None:
         """Rule 1: from the first publish on the log belongs to this checkpoint."""

@@ -39,13 +39,25 @@ class Claim(Record, frozen=True, kw_only=True):
     """The sink's options as the run had them, without secrets."""
 
 
+class Kept(Record, frozen=True, kw_only=True):
+    """`kept/<epoch>-<generation>.json`: a run that was fenced had written `commits/<epoch>` (rule 11)."""
+
+    epoch: int
+    generation: int
+    run_id: str
+    highest: int
+    """The highest generation claimed when this was written. Whoever claimed a higher one and published
+    the epoch all the same has found `commits/<epoch>` deleted since."""
+
+
 class FlushedEpoch(Record, frozen=True, kw_only=True):
     """`flushed/<epoch>.json`: what was delivered. The newest one is the flushed mark of the log (rule 17)."""
 
     epoch: int
     generation: int
+    """The attempt that was flushed; of an epoch without manifest, the highest that was passed over."""
     manifest: str
-    """Path that the manifest had."""
+    """Path that the manifest had; empty for an epoch that Spark's state repartition made (rule 12)."""
     offsets_digest: str
     rows: int
     bytes: int

@@ -24,6 +24,8 @@ def slices(log: Log, begun: BegunEpoch) -> Iterator[tuple[Plan, Slice]]:
     :raises GoneError: the manifest or a segment is missing.
     :raises CorruptLog: what is there is not what was begun.
     """
+    if not begun.manifest:
+        return  # Spark made the epoch without a sink (rule 12)
     manifest = _begun_manifest(log, begun)
     plan = _plan(log, manifest)
     first_us = begun.base_us

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from wal_sink.manifest import Attempt
-from wal_sink.records import FlushedEpoch, LogIdentity
+from wal_sink.offsets import Offsets
+from wal_sink.records import FlushedEpoch, Kept, LogIdentity
 from wal_sink.targets.base import Mark, Window
 
 
@@ -25,6 +26,37 @@ class View:
     """The ledger row; None when there is none, or when it was not read."""
     attempts: tuple[Attempt, ...]
     """The manifests there are."""
+
+
+class Contender(NamedTuple):
+    """A manifest of the epoch that is flushed next, as far as it is needed to choose."""
+
+    attempt: Attempt
+    run_id: str
+    offsets_digest: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a flusher knows of the epoch that is flushed next; read after the `View`."""
+
+    epoch: int
+    attempts: tuple[Attempt, ...]
+    """The manifests there are, as listed for the `View`."""
+    contenders: tuple[Contender, ...]
+    """Those of the epoch itself."""
+    before: tuple[Offsets | None, Offsets | None]
+    """From what the two epochs before were planned, nearest first; None: purged, or cannot matter."""
+    planned: Offsets | None
+    after: Offsets | None
+    kept: tuple[Kept, ...]
+    """What fenced runs have left about the epoch."""
+    committed: str | None
+    """The run whose progress event for the epoch this process saw."""
+    lost: frozenset[str]
+    """Runs that ended in this process because another one had written the file that they were to write."""
+    running: str | None
+    """The run of the query that lives in this process."""
 
 
 class Rest(NamedTuple):
@@ -59,10 +91,29 @@ class Resume(NamedTuple):
     window: Window
 
 
+class Choose(NamedTuple):
+    """An epoch is to be begun: `choice.choose` says from which of its attempts."""
+
+    epoch: int
+    attempts: tuple[Attempt, ...]
+    """All manifests there are."""
+
+
 class Begin(NamedTuple):
     """Begin a window with these attempts, one an epoch, contiguous."""
 
     attempts: tuple[Attempt, ...]
+    proven: bool = True
+    """False when nothing tells which of several attempts Spark has kept (rule 11)."""
+
+
+class PassOver(NamedTuple):
+    """Begin an epoch without rows: Spark has made it without a sink (rule 12)."""
+
+    epoch: int
+    generation: int
+    """The highest one that had published the epoch before Spark went back behind it, 0 for none."""
+    offsets_digest: str
 
 
 class LookAgain(NamedTuple):
@@ -77,4 +128,15 @@ class Unjoined(NamedTuple):
     window: Window
 
 
-Step: TypeAlias = Unjoined | Rest | CreateLedger | RecordFlushed | Trim | Resume | Begin | LookAgain
+Step: TypeAlias = (
+    Unjoined
+    | Rest
+    | CreateLedger
+    | RecordFlushed
+    | Trim
+    | Resume
+    | Choose
+    | Begin
+    | PassOver
+    | LookAgain
+)

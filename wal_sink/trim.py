@@ -34,12 +34,13 @@ def trim(log: Log, epoch: int) -> None:
     for attempt in attempts:
         _compare(log, attempt, record)
     log.delete(log.backend.list(layout.segment_folder(epoch)))
+    log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, epoch))
     log.delete(layout.manifest(attempt) for attempt in attempts)
     _forget_old_records(log)
 
 
 def sweep(log: Log) -> None:
-    """Delete what killed tasks left half written, and segments of flushed epochs that came late.
+    """Delete what killed tasks left half written, and what came late of flushed epochs.
 
     Segments above the flushed mark stay, named by a manifest or not: their task may be alive.
     """
@@ -56,6 +57,12 @@ def sweep(log: Log) -> None:
     if late:
         logger.info("deleting %d segments of epochs up to %d", len(late), mark.epoch)
         log.delete(late)
+    log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, mark.epoch))
+
+
+def _is_done(kept: str, flushed: int) -> bool:
+    attempt = layout.parse_kept(kept)
+    return attempt is not None and attempt.epoch <= flushed
 
 
 def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
@@ -64,15 +71,18 @@ def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
     found = log.manifest(attempt)
     if found is None:
         return  # another trimmer was faster
-    if record is None or found[0].offsets_digest != record.offsets_digest:
+    same = record is not None and found[0].offsets_digest == record.offsets_digest
+    if record is None or not (same or attempt.generation < record.generation):
         raise Diverged(
             f"{log.url}/{layout.manifest(attempt)} covers other source offsets than what was flushed"
             f" as epoch {attempt.epoch}",
             "Two histories exist under one epoch: the checkpoint was set back, or two queries ran from"
             " it. Decide which is right; if it is the one in the table, move the manifest away.",
         )
-    # An attempt before the flushed one lost as it should. A later one recomputed what was flushed.
-    level = logging.WARNING if attempt.generation > record.generation else logging.INFO
+    # An attempt before the flushed one lost as it should; with other offsets, Spark went back behind it
+    # before anything was flushed (rule 12). A later one recomputed what was flushed.
+    odd = not same or attempt.generation > record.generation
+    level = logging.WARNING if odd else logging.INFO
     logger.log(level, "deleting %s: epoch flushed from another attempt", layout.manifest(attempt))
 
 

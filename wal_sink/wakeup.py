@@ -1,7 +1,8 @@
 """Spark's listener: takes a run's ticket when it starts, and wakes the flusher afterwards.
 
 Events are hints. They are late, one thread delivers all of them, and a crash loses them; what is
-checkpointed stands in `commits/`. Only `onQueryStarted` matters: Spark calls it inside `start()`, before
+checkpointed stands in `commits/`. Whose attempt at it Spark kept, though, only they tell at once: they
+are noted with the `Witness` (rule 11). And `onQueryStarted` matters: Spark calls it inside `start()`, before
 the run reads the checkpoint, which is where the ticket has to be taken (rule 2).
 """
 
@@ -19,8 +20,13 @@ from pyspark.sql.streaming.listener import (
 )
 
 from wal_sink.errors import WalSinkError
+from wal_sink.witness import THIS_PROCESS, Witness
 
 logger = logging.getLogger(__name__)
+
+
+_GAVE_WAY = "CONCURRENT_STREAM_LOG_UPDATE"
+"""Spark's error class for a run that finds `offsets/N` or `commits/N` written by another one (4.3.0)."""
 
 
 class Woken(Protocol):
@@ -39,8 +45,9 @@ class Woken(Protocol):
 class Listener(StreamingQueryListener):
     """Passes events on as plain values, quickly."""
 
-    def __init__(self, woken: Woken) -> None:
+    def __init__(self, woken: Woken, witness: Witness = THIS_PROCESS) -> None:
         self._woken = woken
+        self._witness = witness
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Take the ticket. An error here does not stop the query: `commit` does, finding no ticket."""
@@ -53,14 +60,19 @@ class Listener(StreamingQueryListener):
                 error,
                 exc_info=None if isinstance(error, WalSinkError) else error,
             )
+        self._witness.started(str(event.id), str(event.runId))  # last: a flusher is watching now
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Wake the flusher."""
-        self._woken.progressed(str(event.progress.id))
+        """Note whose epoch is checkpointed, and wake the flusher."""
+        progress = event.progress
+        self._witness.progressed(str(progress.id), str(progress.runId), progress.batchId)
+        self._woken.progressed(str(progress.id))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Nothing new was checkpointed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Let the flusher finish."""
+        gave_way = event.errorClassOnException == _GAVE_WAY
+        self._witness.terminated(str(event.id), str(event.runId), gave_way=gave_way)
         self._woken.terminated(str(event.id), str(event.runId))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
+from tests.protocol.cases import CASES
 from tests.protocol.engine import World
 
 
@@ -16,3 +17,11 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A new query, on each kind of store."""
     root = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path)
     return World(open_backend(f"{root}/checkpoint"), open_backend(f"{root}/log"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was explored: the figures of tests/README.md."""
+    if CASES:
+        terminalreporter.section("explored")
+        for what, how_much in CASES.items():
+            terminalreporter.write_line(f"{what}: {how_much}")

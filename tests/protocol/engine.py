@@ -7,6 +7,7 @@ commits/N.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from wal_sink.targets.base import Plan, Target, plan_key
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.ticket import take_ticket
+from wal_sink.witness import Witness
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 Rows = Sequence[tuple[str, int]]
@@ -60,30 +62,49 @@ class World:
         self.query_id = str(uuid.uuid4())
         self.committed: dict[int, dict[str, int]] = {}
         """Rows of the attempts whose run wrote `commits/N`, by epoch."""
+        self.keepers: dict[int, str] = {}
+        """The runs that wrote `commits/N`, by epoch."""
+        self.computed: dict[tuple[int, str], dict[str, int]] = {}
+        """Rows of every attempt, by epoch and run."""
+
+    def forget(self) -> None:
+        """Delete checkpoint and log: stores in memory are as slow as they are full."""
+        for backend in (self.checkpoint, self.log_backend):
+            backend.delete(backend.list())
 
     @property
     def log(self) -> Log:
         """The log, without faults."""
         return Log(self.log_backend)
 
-    def run(self, faults: Faults | None = None, *, listening: bool = True) -> Run:
+    def run(
+        self,
+        faults: Faults | None = None,
+        *,
+        listening: bool = True,
+        witness: Witness | None = None,
+    ) -> Run:
         """Start a run of the query; `listening` means that the sink is registered."""
-        return Run(self, faults or Faults(), listening=listening)
+        return Run(self, faults or Faults(), listening=listening, witness=witness or Witness())
 
-    def flusher(self, faults: Faults | None = None) -> Flusher:
-        """Start a flusher, in a process of its own as far as its memory goes."""
+    def flusher(self, faults: Faults | None = None, witness: Witness | None = None) -> Flusher:
+        """Start a flusher, in a process of its own as far as its memory goes.
+
+        :param witness: what its process saw of runs; None when it is a process without any.
+        """
         faults = faults or Faults()
         return Flusher(
             Log(FaultyBackend(self.log_backend, faults)),
-            Checkpoint(self.checkpoint),
+            Checkpoint(FaultyBackend(self.checkpoint, faults)),
             FaultyTarget(self.target, faults),
             query_id=self.query_id,
             clock_us=self.clock,
+            witness=witness or Witness(),
         )
 
-    def flush(self, faults: Faults | None = None) -> list[Step]:
+    def flush(self, faults: Faults | None = None, witness: Witness | None = None) -> list[Step]:
         """Flush until there is nothing to do; return the steps."""
-        flusher = self.flusher(faults)
+        flusher = self.flusher(faults, witness)
         steps: list[Step] = []
         try:
             for _ in range(100):
@@ -109,18 +130,24 @@ class World:
 class Run:
     """One run of the query, from `start()` on."""
 
-    def __init__(self, world: World, faults: Faults, *, listening: bool) -> None:
+    def __init__(self, world: World, faults: Faults, *, listening: bool, witness: Witness) -> None:
         self.world = world
+        self.faults = faults
+        self.witness = witness
         self.run_id = str(uuid.uuid4())
         self.log = Log(FaultyBackend(world.log_backend, faults))
-        if "metadata" not in world.checkpoint.list():
-            world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
+        self.checkpoint = FaultyBackend(world.checkpoint, faults)
+        if "metadata" not in self.checkpoint.list():
+            self.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
         if listening:
-            take_ticket(self.log, self.run_id)
-        self.next = Checkpoint(world.checkpoint).last_commit() + 1
+            with contextlib.suppress(OSError):  # an error in the callback does not stop Spark
+                take_ticket(self.log, self.run_id)
+            witness.watch(world.query_id)
+            witness.started(world.query_id, self.run_id)
+        self.next = Checkpoint(self.checkpoint).last_commit() + 1
         key = plan_key(SCHEMA, world.target.name, world.target.shape)
         if self.log.plan(key) is None:
-            self.log.create_plan(world.target.plan(SCHEMA, key))
+            self.log.create_plan(FaultyTarget(world.target, faults).plan(SCHEMA, key))
         plan = self.log.plan(key)
         assert plan is not None
         self.plan: Plan = plan
@@ -140,12 +167,16 @@ class Run:
     def write_offsets(self, offset: str | None = None) -> None:
         """Write offsets/N, unless a run before has planned the batch already."""
         epoch = self.next
-        body = f'v1\n{{"batchTimestampMs":{self.world.clock.us}}}\n{{"offset":{offset or epoch}}}'
-        if f"offsets/{epoch}" not in self.world.checkpoint.list("offsets/"):
-            self.world.checkpoint.create(f"offsets/{epoch}", body.encode())
+        conf = {"spark.sql.shuffle.partitions": "2"}
+        metadata = json.dumps({"batchTimestampMs": self.world.clock(), "conf": conf})
+        body = f'v1\n{metadata}\n{{"offset":{offset or epoch}}}'
+        if f"offsets/{epoch}" not in self.checkpoint.list("offsets/"):
+            self.checkpoint.create(f"offsets/{epoch}", body.encode())
 
     def tasks(self, *partitions: Rows) -> list[Appended]:
         """Run the tasks; Spark runs at least one."""
+        rows = dict(row for part in partitions for row in part)
+        self.world.computed[self.next, self.run_id] = rows
         return [
             append(
                 [pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA)],
@@ -167,15 +198,33 @@ class Run:
         """Call the sink's `commit()`."""
         publisher = Publisher(
             self.log,
-            Checkpoint(self.world.checkpoint),
+            Checkpoint(self.checkpoint),
             plan=self.plan.key,
             options={},
             clock_us=self.world.clock,
         )
         return publisher.publish(self.next, appended)
 
-    def write_commit(self, partitions: Sequence[Rows]) -> None:
-        """Write commits/N; an epoch that exists stays, as for Spark's rename without overwriting."""
-        self.world.checkpoint.create(f"commits/{self.next}", b'v1\n{"nextBatchWatermarkMs":0}')
-        self.world.committed[self.next] = dict(row for rows in partitions for row in rows)
+    def write_commit(self, partitions: Sequence[Rows], *, heard: bool = True) -> None:
+        """Write commits/N; an epoch that exists stays, as for Spark's rename without overwriting.
+
+        :param heard: whether the event about it arrives.
+        """
+        path = f"commits/{self.next}"
+        body = json.dumps({"nextBatchWatermarkMs": 0, "by": self.run_id})
+        try:
+            self.checkpoint.create(path, f"v1\n{body}".encode())
+        finally:  # it may have taken effect although this process dies
+            there = path in self.world.checkpoint.list("commits/")
+            if there and body.encode() in self.world.checkpoint.read(path):
+                self.world.keepers[self.next] = self.run_id
+                self.world.committed[self.next] = dict(row for rows in partitions for row in rows)
+        if heard:
+            with self.faults.around(f"event {self.next}"):
+                pass  # it comes late, and in a crash never
+            self.witness.progressed(self.world.query_id, self.run_id, self.next)
         self.next += 1
+
+    def end(self, *, gave_way: bool = False) -> None:
+        """End as a query does whose driver lives on."""
+        self.witness.terminated(self.world.query_id, self.run_id, gave_way=gave_way)

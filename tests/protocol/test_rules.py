@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from state_backends import StateBackend, open_backend
-from tests.protocol.engine import NOW_US, World
+from tests.protocol.engine import NOW_US, Run, World
 from wal_sink import errors, layout
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.manifest import Attempt
-from wal_sink.records import Claim
+from wal_sink.orphans import orphans
+from wal_sink.progress import status
+from wal_sink.records import Claim, Kept
 from wal_sink.slices import slices
 from wal_sink.steps import Begin, CreateLedger, RecordFlushed, Rest, Resume, Trim, Unjoined
 from wal_sink.targets.base import Mark, Outcome, Owner, Plan, Session, Slice, Window
 from wal_sink.testing.cell_store import CellSession
 from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
 from wal_sink.trim import trim
+from wal_sink.witness import Witness
 
 
 def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
@@ -316,6 +321,64 @@ def test_rule_7_overtaken_while_publishing_is_fenced(world: World) -> None:
 # --- flush ----------------------------------------------------------------------------------------
 
 
+def test_rule_8_the_checkpoint_is_durable_before_it_is_acted_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark was not seen to sync its files: a power loss must not take back what is being flushed."""
+    folder = tmp_path / "checkpoint"
+    world = World(open_backend(str(folder)), open_backend(str(tmp_path / "log")))
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    (folder / "commits" / ".1.crc").write_bytes(b"crc")
+    synced: set[int] = set()
+    seen: dict[int, set[str]] = {}
+    fsync, begin = os.fsync, CellSession.begin
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def look(session: CellSession, window: Window) -> Outcome:
+        every = [folder / "offsets", folder / "commits", *folder.glob("[oc]*/*")]
+        found = {str(path.relative_to(folder)) for path in every if path.stat().st_ino in synced}
+        seen[window.first] = found
+        return begin(session, window)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(CellSession, "begin", look)
+    world.flush()
+    assert seen[0] >= {"offsets", "commits", "offsets/0", "commits/0", "commits/1"}
+    assert seen[1] >= {"offsets", "commits", "offsets/1", "commits/1", "commits/.1.crc"}
+
+
+def test_rule_8_what_cannot_be_made_durable_is_not_acted_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails: nothing is begun."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend("memory://failing-disk"))
+    world.run().batch([("a", 1)])
+
+    def fail(descriptor: int) -> None:
+        raise OSError("disk failure")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(errors.LogUnavailable, match="disk failure"):
+        world.flush()
+    assert world.store.ledger[world.query_id].begun is None
+
+
+def test_rule_8_purged_files_need_not_be_durable(tmp_path: Path) -> None:
+    """Spark keeps the newest hundred; whoever is further behind flushes all the same."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend("memory://purged"))
+    run = world.run()
+    for epoch in range(3):
+        run.batch([(f"k{epoch}", epoch)])
+    world.checkpoint.delete(["commits/0", "offsets/0", "commits/1", "offsets/1"])
+    world.flush()
+    assert world.table() == world.expected()
+
+
 def test_rule_8_only_what_commits_covers_is_flushed(world: World) -> None:
     """A published epoch without `commits/N` stays in the log."""
     run = world.run()
@@ -354,11 +417,8 @@ def test_rule_9_commits_are_read_before_manifests(world: World) -> None:
     flusher.run_once()
     faults.operations.clear()
     flusher.run_once()
-    assert faults.operations.index("flushed") < faults.operations.index("list manifests/")
-    world.checkpoint = FaultyBackend(world.checkpoint, faults)  # both in one sequence
-    faults.operations.clear()
-    world.flusher(faults).run_once()
     seen = faults.operations
+    assert seen.index("flushed") < seen.index("list manifests/")
     assert seen.index("list commits/") < seen.index("read metadata") < seen.index("list manifests/")
 
 
@@ -423,6 +483,252 @@ def test_rule_11_the_highest_generation_is_flushed(world: World) -> None:
     world.run().batch([("both", 3)])
     world.flush()
     assert world.table() == {"both": 3}
+
+
+ZOMBIE, RESTARTED = [("zombie", 1), ("both", 1)], [("restarted", 2), ("both", 2)]
+
+
+def overtaken(world: World, witness: Witness | None = None) -> tuple[Run, Run]:
+    """A run publishes epoch 0 and stands still; another one does, too; then the first one commits.
+
+    :param witness: of the process of the second run; the first one's is another process.
+    """
+    old = world.run()
+    old.publish(ZOMBIE)
+    new = world.run(witness=witness)
+    new.publish(RESTARTED)
+    old.write_commit([ZOMBIE])
+    with pytest.raises(FileExistsError):
+        new.write_commit([RESTARTED])
+    new.end()
+    return old, new
+
+
+def test_rule_11_a_fenced_run_says_that_its_last_epoch_was_kept(world: World) -> None:
+    """The highest generation is not the one that Spark kept: the run that did goes on, and is fenced."""
+    old, _ = overtaken(world)
+    with pytest.raises(errors.Fenced):
+        old.publish([("late", 3)])
+    steps = world.flush()
+    assert Begin((Attempt(0, 1),)) in steps
+    assert world.table() == world.expected() == {"zombie": 1, "both": 1}
+    assert world.log_backend.list(layout.KEPT) == []
+
+
+def test_rule_11_a_note_that_could_not_be_written_is_said(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run is fenced all the same; the choice is unproven then, and that is said, too."""
+    old, _ = overtaken(world)
+    faults = Faults(at=0, error=lambda: OSError("disk full"), matching=f"create {layout.KEPT}")
+    old.log.backend = FaultyBackend(world.log_backend, faults)
+    with pytest.raises(errors.Fenced):
+        old.publish([("late", 3)])
+    assert faults.injected is not None
+    assert "could not be noted" in caplog.text
+    assert Begin((Attempt(0, 2),), proven=False) in world.flush()
+    assert "unproven" in caplog.text
+    assert world.table() in ({"zombie": 1, "both": 1}, {"restarted": 2, "both": 2})
+
+
+def test_rule_11_no_note_about_an_epoch_of_another_run(world: World) -> None:
+    """A run that is fenced at its first epoch has not committed the one before."""
+    world.run().batch([("a", 1)])
+    old, new = world.run(), world.run()
+    new.publish([("b", 2)])
+    with pytest.raises(errors.Fenced):
+        old.publish([("c", 3)])
+    assert world.log_backend.list(layout.KEPT) == []
+
+
+def test_rule_11_a_progress_event_proves_which_attempt_was_kept(world: World) -> None:
+    """The flusher that lives in the process of the run that wrote `commits/0` need not wait."""
+    witness = Witness()
+    old = world.run(witness=witness)
+    old.publish(ZOMBIE)
+    world.run().publish(RESTARTED)
+    old.write_commit([ZOMBIE])
+    assert Begin((Attempt(0, 1),)) in world.flush(witness=witness)
+    assert world.table() == world.expected()
+
+
+def test_rule_11_a_run_that_gave_way_did_not_write_the_commit(world: World) -> None:
+    """Spark says so when it ends; the run that was faster need not have been seen."""
+    witness = Witness()
+    _, new = overtaken(world, witness)
+    new.end(gave_way=True)
+    assert Begin((Attempt(0, 1),)) in world.flush(witness=witness)
+    assert world.table() == world.expected() == {"zombie": 1, "both": 1}
+
+
+def test_rule_11_a_run_that_gave_way_later_had_written_its_earlier_commits(world: World) -> None:
+    """It found `offsets/1` written by another run; its event for epoch 0 had come before."""
+    world.run().publish([("dead", 1)])
+    witness = Witness()
+    run = world.run(witness=witness)
+    run.batch([("kept", 2)])
+    run.end(gave_way=True)
+    assert witness.lost(world.query_id, 0, {run.run_id}) == frozenset()
+    assert Begin((Attempt(0, 2),)) in world.flush(witness=witness)
+
+
+def test_rule_11_an_event_from_before_the_checkpoint_was_set_back_proves_nothing(
+    world: World,
+) -> None:
+    """`commits/0` was deleted and the query started again in the same process."""
+    witness = Witness()
+    first = world.run(witness=witness)
+    first.batch([("first", 1)])
+    first.end()
+    edit(world.checkpoint, "commits/0", None)
+    second = world.run(witness=witness)
+    second.publish([("second", 2)])
+    second.write_commit([[("second", 2)]], heard=False)
+    assert isinstance(world.flush(witness=witness)[-1], Rest)
+    assert world.table() == {}
+    second.batch([("more", 3)])
+    world.flush(witness=witness)
+    assert world.table() == world.expected() == {"second": 2, "more": 3}
+
+
+def test_rule_11_without_proof_the_next_epoch_is_waited_for(world: World) -> None:
+    """The event was lost; the run lives in this process and publishes the next epoch: it is proven."""
+    world.run().publish([("dead", 1)])
+    witness = Witness()
+    run = world.run(witness=witness)
+    run.publish([("kept", 2)])
+    run.write_commit([[("kept", 2)]], heard=False)
+    rest = world.flush(witness=witness)[-1]
+    assert isinstance(rest, Rest)
+    assert "waiting" in rest.why
+    assert world.table() == {}
+    run.publish([("next", 3)])
+    assert Begin((Attempt(0, 2),)) in world.flush(witness=witness)
+    assert world.table() == world.expected() == {"kept": 2}
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_rule_11_when_no_such_run_lives_the_highest_is_taken_unproven(
+    world: World, caplog: pytest.LogCaptureFixture, *, ended: bool
+) -> None:
+    """It ended here with its event lost, or its process is gone: the line goes on, and says so."""
+    world.run().publish([("dead", 1)])
+    witness = Witness()
+    run = world.run(witness=witness)
+    run.publish([("kept", 2)])
+    run.write_commit([[("kept", 2)]], heard=False)
+    if ended:
+        run.end()
+    assert Begin((Attempt(0, 2),), proven=False) in world.flush(witness=witness if ended else None)
+    assert "unproven" in caplog.text
+    assert world.table() == {"kept": 2}
+
+
+def test_rule_11_a_generation_that_falls_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From one epoch to the next; it means that somebody edited log or checkpoint."""
+    dead = world.run()
+    dead.publish([("dead", 1)])
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    world.flush()
+    assert "falls" not in caplog.text
+    run.batch([("c", 3)])
+    manifest = world.log.manifest(Attempt(2, 2))
+    assert manifest is not None
+    edit(world.log_backend, layout.manifest(Attempt(2, 2)), None)
+    world.log.create_manifest(msgspec.structs.replace(manifest[0], generation=1))
+    world.flush()
+    assert "falls from 2 at epoch 1 to 1 at epoch 2" in caplog.text
+
+
+def repartition(world: World, last_kept: int, batch: int, partitions: int) -> None:
+    """Do as Spark's offline state repartition does: copy a batch, change its partitions, commit it."""
+    backend = world.checkpoint
+    version, line, *sources = backend.read(f"offsets/{last_kept}").decode().split("\n")
+    metadata = json.loads(line)
+    metadata["conf"]["spark.sql.shuffle.partitions"] = str(partitions)
+    text = "\n".join([version, json.dumps(metadata), *sources])
+    backend.create(f"offsets/{batch}", text.encode())
+    backend.create(f"commits/{batch}", backend.read(f"commits/{last_kept}"))
+
+
+def test_rule_12_a_batch_of_the_state_repartition_has_no_rows(world: World) -> None:
+    """Spark made it without a sink, so it has no manifest; what comes after it is flushed."""
+    run = world.run()
+    run.batch([("a", 1)])
+    repartition(world, last_kept=0, batch=1, partitions=8)
+    run = world.run()
+    assert run.batch([("b", 2)]) == 2
+    repartition(world, last_kept=2, batch=3, partitions=4)
+    repartition(world, last_kept=3, batch=4, partitions=2)
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2}
+    assert [(r.epoch, r.rows, r.manifest == "") for r in world.log.flushed_since(-1)] == [
+        (0, 1, False),
+        (1, 0, True),
+        (2, 1, False),
+        (3, 0, True),
+        (4, 0, True),
+    ]
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_rule_12_what_the_repartition_passed_over_is_not_flushed(
+    world: World, *, published: bool
+) -> None:
+    """It commits the failed batch, too, and plans its data again: flushed, it would be there twice."""
+    world.run().batch([("a", 1)])
+    failed = world.run()
+    failed.write_offsets()
+    appended = failed.tasks([("failed", 2)])
+    if published:
+        failed.commit(appended)
+    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    repartition(world, last_kept=0, batch=2, partitions=8)
+    run = world.run()
+    assert run.batch([("again", 2)], offset="1") == 3
+    world.flush()
+    assert world.table() == {"a": 1, "again": 2}
+    assert [r.epoch for r in world.log.flushed_since(-1)] == [0, 1, 2, 3]
+    assert world.log_backend.list(layout.SEGMENTS) == []
+    assert world.log.attempts() == ()
+
+
+def test_rule_12_begun_without_rows_is_resumed(world: World) -> None:
+    """A flusher died between `begin` and `finish` of an epoch that has no manifest."""
+    world.run().batch([("a", 1)])
+    repartition(world, last_kept=0, batch=1, partitions=8)
+    flush_until(world, "finish 1")
+    assert any(isinstance(step, Resume) for step in world.flush())
+    assert world.store.ledger[world.query_id].flushed == 1
+
+
+def test_rule_12_what_spark_went_back_behind_is_never_flushed(world: World) -> None:
+    """`offsets/1` was planned anew after a run had published the epoch with other data."""
+    world.run().batch([("a", 1)])
+    world.run().publish([("behind", 2)])
+    edit(world.checkpoint, "offsets/1", None)
+    run = world.run()
+    run.publish([("b", 2)], offset="77")
+    run.write_commit([[("b", 2)]])
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2}
+    assert world.log.attempts() == ()
+
+
+def test_rule_12_nothing_is_flushed_when_only_what_spark_went_back_behind_is_there(
+    world: World,
+) -> None:
+    """The epoch was computed anew without the sink: somebody has to decide."""
+    world.run().publish([("behind", 1)])
+    edit(world.checkpoint, "offsets/0", b'v1\n{}\n{"offset":77}')
+    world.checkpoint.create("commits/0", b"v1\n{}")
+    with pytest.raises(errors.Diverged, match="Epoch 0"):
+        world.flush()
+    assert world.table() == {}
 
 
 def test_rule_12_a_checkpointed_epoch_without_manifest_stops_the_line(world: World) -> None:
@@ -738,6 +1044,34 @@ def test_rule_18_late_segments_of_a_flushed_epoch_are_swept(world: World) -> Non
     world.flush()
     left = world.log_backend.list(layout.SEGMENTS)
     assert [layout.parse_segment_epoch(path) for path in left] == [1]
+
+
+def test_rule_18_orphans_of_unflushed_epochs_are_counted_and_stay(world: World) -> None:
+    """Their tasks may be alive; they go with their epoch."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.tasks([("of a failed attempt", 1)], [("too", 2)])
+    assert world.log_backend.list(layout.KEPT) == []
+    world.flush()
+    assert len(orphans(world.log)) == 2
+    run.batch([("b", 2)])
+    assert len(orphans(world.log)) == 2
+    assert len(world.log_backend.list(layout.SEGMENTS)) == 3
+    assert status(Checkpoint(world.checkpoint), world.log).orphan_segments == 2
+    world.flush()
+    assert orphans(world.log) == []
+    assert world.log_backend.list(layout.SEGMENTS) == []
+
+
+def test_rule_18_late_notes_of_fenced_runs_are_swept(world: World) -> None:
+    """Written between the trim of their epoch and its end, they mean nothing any more."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    for epoch in (0, 1):
+        world.log.create_kept(Kept(epoch=epoch, generation=1, run_id=run.run_id, highest=2))
+    world.flush()
+    assert world.log_backend.list(layout.KEPT) == [layout.kept(Attempt(1, 1))]
 
 
 def test_rule_18_a_late_manifest_is_deleted_with_a_warning(

@@ -19,6 +19,7 @@ NUMBERS = st.integers(0, 10**7)
 
 PARSERS: list[Callable[[str], object]] = [
     layout.parse_manifest,
+    layout.parse_kept,
     layout.parse_run,
     layout.parse_flushed,
     layout.parse_segment_epoch,
@@ -32,6 +33,15 @@ def test_a_manifest_is_parsed_back(epoch: int, generation: int) -> None:
     path = layout.manifest(Attempt(epoch, generation))
     assert layout.parse_manifest(path) == Attempt(epoch, generation)
     only(layout.parse_manifest, path)
+
+
+@given(EPOCHS, GENERATIONS)
+@settings(deadline=None)
+def test_a_kept_note_is_parsed_back(epoch: int, generation: int) -> None:
+    """It names an attempt, as a manifest does, and is never taken for one."""
+    path = layout.kept(Attempt(epoch, generation))
+    assert layout.parse_kept(path) == Attempt(epoch, generation)
+    only(layout.parse_kept, path)
 
 
 @given(GENERATIONS)
@@ -66,7 +76,7 @@ def test_a_segment_is_parsed_back(
 
 def only(parser: Callable[[str], object], path: str) -> None:
     """No other parser takes the path, and a store does."""
-    assert [other(path) for other in PARSERS if other is not parser] == [None] * 3
+    assert [other(path) for other in PARSERS if other is not parser] == [None] * (len(PARSERS) - 1)
     assert check_path(path) == path
 
 
@@ -132,7 +142,7 @@ def test_what_is_parsed_was_made_here(path: str) -> None:
 )
 def test_a_foreign_path_is_nothing(path: str) -> None:
     """What an editor, a copy or a later version leaves there is passed over."""
-    assert [parse(path) for parse in PARSERS] == [None] * 4
+    assert [parse(path) for parse in PARSERS] == [None] * len(PARSERS)
 
 
 @given(EPOCHS, EPOCHS, NUMBERS, NUMBERS)
@@ -171,5 +181,6 @@ def test_paths_are_as_documented() -> None:
     assert layout.ticket("run") == "tickets/run.json"
     assert layout.run(12) == "runs/000012.json"
     assert layout.manifest(Attempt(41, 3)) == "manifests/00000000000000000041-000003.json"
+    assert layout.kept(Attempt(41, 3)) == "kept/00000000000000000041-000003.json"
     assert layout.segment(41, 5, 2, "x") == "segments/00000000000000000041/000005-2-x.arrow"
     assert layout.flushed(41) == "flushed/00000000000000000041.json"

@@ -84,6 +84,7 @@ def test_before_the_first_publish(world: World) -> None:
         pending_rows=0,
         pending_bytes=0,
         oldest_pending_seconds=0.0,
+        orphan_segments=0,
         safe_to_delete=True,
         doing=None,
         last_error=None,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wal_sink.choice import choose, doubts
 from wal_sink.errors import (
     CorruptLog,
+    Diverged,
     LedgerBehindLog,
     LedgerShadowed,
     MissingManifest,
@@ -16,20 +22,26 @@ from wal_sink.errors import (
     WrongOwner,
 )
 from wal_sink.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.offsets import Offsets, parse_offsets
 from wal_sink.protocol import (
     after_finish,
     is_mine,
     missing_manifest,
     next_step,
     plan_window,
+    plan_without_rows,
     resting,
     unjoined,
 )
-from wal_sink.records import FlushedEpoch, LogIdentity
+from wal_sink.records import FlushedEpoch, Kept, LogIdentity
 from wal_sink.steps import (
     Begin,
+    Choose,
+    Contender,
     CreateLedger,
+    Evidence,
     LookAgain,
+    PassOver,
     RecordFlushed,
     Rest,
     Resume,
@@ -43,6 +55,16 @@ from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Window
 OWNER = Owner("query", "log", "file:///checkpoint")
 NOW = 1_700_000_000_000_000
 ABSENT = None
+
+
+def offsets(sources: str, us: int = 1, partitions: int | None = 2) -> Offsets:
+    """What Spark writes as `offsets/<epoch>`."""
+    conf = {} if partitions is None else {"spark.sql.shuffle.partitions": str(partitions)}
+    line = json.dumps({"batchTimestampMs": us, "conf": {"other": "x", **conf}})
+    return parse_offsets(f"v1\n{line}\n{sources}", "offsets/5")
+
+
+PLANNED = offsets("5", 5)
 
 
 def begun(epoch: int, rows: int = 1) -> BegunEpoch:
@@ -107,10 +129,35 @@ def step(
 ) -> Step:
     seen = tuple(Attempt(*attempt) for attempt in attempts)
     asked = resting(checkpointed, recorded(record), identity(first)) is None
-    return next_step(
+    found = next_step(
         View(checkpointed, recorded(record), identity(first), asked, ledger, seen),
         OWNER,
     )
+    if isinstance(found, Choose):
+        assert found.attempts == seen
+        return choose(evidence(found.epoch, *seen))
+    return found
+
+
+def evidence(epoch: int, *attempts: Attempt, **changes: Any) -> Evidence:
+    """What is known of an epoch when nothing but its manifests is."""
+    plain = Evidence(
+        epoch=epoch,
+        attempts=attempts,
+        contenders=tuple(
+            Contender(attempt, f"run {attempt.generation}", PLANNED.digest)
+            for attempt in attempts
+            if attempt.epoch == epoch
+        ),
+        before=(None, None),
+        planned=PLANNED,
+        after=None,
+        kept=(),
+        committed=None,
+        lost=frozenset(),
+        running=None,
+    )
+    return dataclasses.replace(plain, **changes)
 
 
 # --- resting --------------------------------------------------------------------------------------
@@ -171,7 +218,8 @@ def test_records_without_an_owner_are_refused() -> None:
         # the next epoch, and nothing else (rule 10); of several attempts the highest (rule 11)
         (0, ABSENT, mark(-1), [(0, 1)], Begin((Attempt(0, 1),))),
         (9, 4, mark(4), [(5, 1), (6, 1)], Begin((Attempt(5, 1),))),
-        (9, 4, mark(4), [(5, 1), (5, 9), (5, 10), (6, 11)], Begin((Attempt(5, 10),))),
+        (9, 4, mark(4), [(5, 1), (5, 9), (5, 10), (6, 10)], Begin((Attempt(5, 10),))),
+        (9, 4, mark(4), [(5, 1), (5, 9), (6, 10)], Begin((Attempt(5, 9),), proven=False)),
         # what is begun is finished first, whatever was published since (rules 10 and 14)
         (9, 4, mark(4, begun=window(5)), [(5, 1), (5, 2)], Resume(window(5))),
         (9, 4, mark(4, begun=window(5, 6)), [], Resume(window(5, 6))),
@@ -244,6 +292,179 @@ def test_what_stops_the_line(
     with pytest.raises(error, match=match) as caught:
         step(9, record, ledger, [(5, 1)])
     assert caught.value.remedy
+
+
+# --- choose ---------------------------------------------------------------------------------------
+
+ONE, TWO, THREE = Attempt(5, 1), Attempt(5, 2), Attempt(5, 3)
+
+
+def kept(generation: int, highest: int, run_id: str | None = None) -> Kept:
+    """A note that a fenced run left about epoch 5."""
+    return Kept(
+        epoch=5, generation=generation, run_id=run_id or f"run {generation}", highest=highest
+    )
+
+
+@pytest.mark.parametrize(
+    ("attempts", "known", "taken"),
+    [
+        ([ONE], {}, ONE),
+        ([ONE], {"running": "run 1"}, ONE),
+        # a later manifest proves the highest generation
+        ([ONE, TWO, Attempt(6, 2)], {"running": "run 2"}, TWO),
+        ([ONE, TWO, Attempt(9, 2)], {"running": "run 2"}, TWO),
+        # a note of a fenced run
+        ([ONE, TWO], {"kept": (kept(1, highest=2),)}, ONE),
+        ([ONE, TWO, THREE], {"kept": (kept(2, highest=3),)}, TWO),
+        ([ONE, TWO], {"kept": (kept(2, highest=7),), "running": "run 2"}, TWO),
+        # a progress event
+        ([ONE, TWO], {"committed": "run 1"}, ONE),
+        ([ONE, TWO], {"committed": "run 2", "running": "run 2"}, TWO),
+        # all others ended because somebody else had written `commits/5`
+        ([ONE, TWO], {"lost": frozenset({"run 2"})}, ONE),
+        ([ONE, TWO, THREE], {"lost": frozenset({"run 1", "run 3"})}, TWO),
+        ([ONE], {"lost": frozenset({"run 1"})}, ONE),
+        # which is weaker than that one has gone on
+        ([ONE, TWO, Attempt(6, 2)], {"lost": frozenset({"run 2"})}, TWO),
+        # the checkpoint was set back in between: of two proofs the later one counts
+        ([ONE, TWO, Attempt(6, 2)], {"kept": (kept(1, highest=2),)}, TWO),
+    ],
+)
+def test_the_attempt_that_is_proven(
+    attempts: list[Attempt], known: dict[str, Any], taken: Attempt
+) -> None:
+    """Rule 11: the one whose run wrote `commits/N`."""
+    assert choose(evidence(5, *attempts, **known)) == Begin((taken,))
+
+
+def test_of_those_that_have_not_lost_the_highest_is_taken() -> None:
+    """Two are left, and nothing tells them apart."""
+    known = evidence(5, ONE, TWO, THREE, lost=frozenset({"run 3"}))
+    assert choose(known) == Begin((TWO,), proven=False)
+    assert isinstance(choose(dataclasses.replace(known, running="run 1")), Rest)
+    assert choose(dataclasses.replace(known, running="run 3")) == Begin((TWO,), proven=False)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "known"),
+    [
+        ([ONE, TWO], {}),
+        # the epoch before, and epochs of other runs, say nothing
+        ([Attempt(4, 2), ONE, TWO, Attempt(6, 3)], {}),
+        # a lower generation has gone on, and a higher one published after it: it was set back
+        ([ONE, TWO, Attempt(6, 1)], {}),
+        # the note is older than an attempt: it was set back
+        ([ONE, TWO], {"kept": (kept(1, highest=1),)}),
+        # another run under the same number, an event of a run that has not published
+        ([ONE, TWO], {"kept": (kept(1, highest=2, run_id="other"),)}),
+        ([ONE, TWO], {"committed": "other"}),
+        # all have lost, which cannot be
+        ([ONE, TWO], {"lost": frozenset({"run 1", "run 2"})}),
+    ],
+)
+def test_without_a_proof_somebody_is_waited_for(
+    attempts: list[Attempt], known: dict[str, Any]
+) -> None:
+    """While a run that published it lives here; else the highest is taken, and that is said."""
+    for alive in ("run 1", "run 2"):
+        rest = choose(evidence(5, *attempts, **known, running=alive))
+        assert isinstance(rest, Rest)
+        assert "epoch 5" in rest.why
+    for gone in (None, "run 3"):
+        step = choose(evidence(5, *attempts, **known, running=gone))
+        assert step == Begin((TWO,), proven=False)
+        assert "unproven" in doubts(step, None)[0]
+
+
+def test_a_generation_that_falls_is_said() -> None:
+    """From one epoch to the next; nothing else is said of a proven choice."""
+    assert doubts(Begin((ONE,)), None) == []
+    assert doubts(Begin((ONE,)), recorded(4)) == []
+    higher = recorded(4)
+    assert higher is not None
+    (said,) = doubts(Begin((ONE,)), msgspec.structs.replace(higher, generation=2))
+    assert "falls from 2" in said
+
+
+def test_what_spark_went_back_behind_is_not_taken() -> None:
+    """Rule 12: its source offsets are not those that the checkpoint has for the epoch."""
+    other = Contender(THREE, "run 3", "other offsets")
+    one = Contender(ONE, "run 1", PLANNED.digest)
+    assert choose(evidence(5, ONE, THREE, contenders=(one, other))) == Begin((ONE,))
+    assert choose(evidence(5, THREE, contenders=(other,), planned=None)) == Begin((THREE,))
+    with pytest.raises(Diverged, match="Epoch 5"):
+        choose(evidence(5, THREE, contenders=(other,)))
+
+
+BEFORE, EARLIER = offsets("4", 4), offsets("3", 3)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        # the batch is a copy of the one before, with other partitions
+        ({"before": (BEFORE, EARLIER), "planned": offsets("4", 4, 8)}, True),
+        (
+            {
+                "before": (BEFORE, EARLIER),
+                "planned": offsets("4", 4, 8),
+                "after": offsets("6", 6, 8),
+            },
+            True,
+        ),
+        (
+            {
+                "before": (BEFORE, EARLIER),
+                "planned": offsets("4", 4, 8),
+                "after": offsets("4", 4, 9),
+            },
+            True,
+        ),
+        # it is a copy of the one before that: the one in between was passed over
+        ({"before": (BEFORE, EARLIER), "planned": offsets("3", 3, 8)}, True),
+        # the next batch is: this one was passed over
+        ({"before": (BEFORE, EARLIER), "after": offsets("4", 4, 8)}, True),
+        # the next batch copies this one
+        ({"before": (BEFORE, EARLIER), "after": offsets("5", 5, 8)}, False),
+        # other sources, another time, the same partitions, or none told
+        ({"before": (BEFORE, EARLIER), "planned": offsets("5", 4, 8)}, False),
+        ({"before": (BEFORE, EARLIER), "planned": offsets("4", 5, 8)}, False),
+        ({"before": (BEFORE, EARLIER), "planned": offsets("4", 4, 2)}, False),
+        ({"before": (BEFORE, EARLIER), "planned": offsets("4", 4, None)}, False),
+        # purged
+        ({"planned": offsets("4", 4, 8)}, False),
+        ({"before": (BEFORE, EARLIER), "planned": None}, False),
+    ],
+)
+def test_batches_that_spark_makes_without_a_sink(known: dict[str, Any], *, expected: bool) -> None:
+    """Rule 12: the offline state repartition, and what it passes over."""
+    step = choose(evidence(5, **known))
+    if not expected:
+        assert step == LookAgain(5)
+    else:
+        planned = known.get("planned", PLANNED)
+        assert step == PassOver(5, 0, planned.digest)
+        assert choose(evidence(5, ONE, TWO, **known)) == PassOver(5, 2, planned.digest)
+
+
+@pytest.mark.parametrize(("now", "last", "base"), [(200, 0, 200), (200, 199, 200), (200, 500, 501)])
+def test_an_epoch_without_manifest_uses_up_a_timestamp(now: int, last: int, base: int) -> None:
+    """So that the timestamps of what follows still grow."""
+    planned = plan_without_rows(PassOver(5, 3, "digest"), mark(4, last_us=last), now, "nonce")
+    (begun_,) = planned.epochs
+    assert (begun_.epoch, begun_.generation, begun_.manifest, begun_.rows) == (5, 3, "", 0)
+    assert (planned.nonce, begun_.base_us, planned.last_us) == ("nonce", base, base)
+
+
+@pytest.mark.parametrize("line", ["", "{", "[1]", '{"conf":[]}', '{"conf":{"x":"y"}}'])
+def test_offsets_that_do_not_tell_their_partitions(line: str) -> None:
+    """Nothing is taken for a repartition then."""
+    odd = parse_offsets(f"v1\n{line}\n5", "there")
+    assert odd.partitions is None
+    assert odd.digest == PLANNED.digest
+    assert not odd.repartitions(PLANNED)
+    assert not PLANNED.repartitions(odd)
 
 
 # --- plan_window ----------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ class Faults:
         """Names of the counted operations, as `<verb> <path or argument>`."""
         self.injected: str | None = None
         """The operation that failed: a harness checks that it injected what it meant to."""
+        self.took_effect = False
+        """Whether the operation that failed was carried out before its caller heard of the fault."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -75,6 +77,7 @@ class Faults:
             raise self._error()
         try:
             yield
+            self.took_effect = self.took_effect or due
         finally:
             if due:
                 raise self._error()  # in place of the answer, be it a result or an error

@@ -1,0 +1,100 @@
+"""The independent judge: reads checkpoint, log and table as they lie there, with none of the sink's code.
+
+The engine writes the run's id into `commits/N`, which Spark does not. So the judge knows whose attempt
+was kept, and the engine remembers what each attempt computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from state_backends import StateBackend
+from tests.protocol.engine import World
+from wal_sink.testing.oracle import judge
+
+
+def objects(backend: StateBackend, folder: str) -> dict[str, Any]:
+    """Read a folder of JSON objects, by name without folder and ending."""
+    return {
+        path.removeprefix(folder).removesuffix(".json"): json.loads(backend.read(path))
+        for path in backend.list(folder)
+    }
+
+
+def kept(world: World) -> dict[int, str]:
+    """Return who wrote `commits/N`, by epoch; purged ones as they were when they were written."""
+    found = dict(world.keepers)
+    for path in world.checkpoint.list("commits/"):
+        body = world.checkpoint.read(path).decode().split("\n")[1]
+        found[int(path.removeprefix("commits/"))] = json.loads(body)["by"]
+    return found
+
+
+def newest(epochs: Iterable[int], world: World) -> dict[str, int]:
+    """Lay the kept attempts of epochs over each other, as the table should show them."""
+    table: dict[str, int] = {}
+    whose = kept(world)
+    for epoch in sorted(epochs):
+        table.update(world.computed.get((epoch, whose[epoch]), {}))
+    return table
+
+
+def safe(world: World, why: object) -> None:
+    """At any moment: what is visible was kept, whole attempts are not mixed, nothing needed is gone."""
+    whose = kept(world)
+    wrote: dict[int, set[str]] = {}
+    for (key,), row in world.store.table.items():
+        found = {a for a, rows in world.computed.items() if rows.get(key) == row.cells["v"].value}
+        assert found, f"{key} was never computed ({why})"
+        for epoch, run in found:
+            wrote.setdefault(epoch, set()).add(run)
+            assert epoch in whose, f"a row of epoch {epoch} without commits/{epoch} ({why})"
+    mixed = {epoch: runs for epoch, runs in wrote.items() if len(runs) > 1}
+    assert not mixed, f"two attempts at one epoch are visible: {mixed} ({why})"
+    strangers = {epoch: runs for epoch, runs in wrote.items() if runs != {whose[epoch]}}
+    assert not strangers, f"rows of attempts that Spark did not keep: {strangers} ({why})"
+    needed_is_there(world, why)
+
+
+def needed_is_there(world: World, why: object) -> None:
+    """Every segment of a kept attempt above the flushed mark exists, to the byte."""
+    backend = world.log_backend
+    mark = max((int(epoch) for epoch in objects(backend, "flushed/")), default=-1)
+    whose = kept(world)
+    for manifest in objects(backend, "manifests/").values():
+        epoch = manifest["epoch"]
+        ledger = world.store.ledger.get(world.query_id)
+        if epoch <= max(mark, ledger.flushed if ledger else -1):
+            continue
+        if whose.get(epoch) == manifest["run_id"]:
+            for segment in manifest["segments"]:
+                data = backend.read(segment["path"])
+                found = (len(data), hashlib.sha256(data).hexdigest())
+                assert found == (segment["bytes"], segment["digest"]), why
+
+
+def complete(world: World, epochs: int, why: object) -> None:
+    """At the end: every kept row once and none extra, marks without gaps, timestamps that grow, no rest."""
+    safe(world, why)
+    assert sorted(kept(world)) == list(range(epochs)), why
+    verdict = judge(newest(range(epochs), world).items(), world.table().items())
+    assert verdict.exact, f"{verdict} ({why})"
+    backend = world.log_backend
+    records = list(objects(backend, "flushed/").values())
+    assert [record["epoch"] for record in records] == list(range(epochs)), why
+    ledger = world.store.ledger[world.query_id]
+    assert (ledger.flushed, ledger.begun) == (epochs - 1, None), why
+    for older, newer in pairwise(records):
+        assert newer["base_us"] > older["base_us"] + max(older["rows"], 1) - 1, why
+    for (key,), row in world.store.table.items():
+        (epoch,) = {
+            e for (e, _), rows in world.computed.items() if rows.get(key) == row.cells["v"].value
+        }
+        record = records[epoch]
+        assert 0 <= row.cells["v"].us - record["base_us"] < record["rows"], f"{key} ({why})"
+    left = {path.split("/")[0] for path in backend.list()}
+    assert left <= {"flushed", "log.json", "plans", "runs", "tickets"}, f"{left} ({why})"

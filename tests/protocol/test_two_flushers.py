@@ -1,0 +1,68 @@
+"""Two flushers of one query: every way to stop one of them anywhere and let the other one in.
+
+Some epochs are checkpointed, one of them with the attempt of a run that died before it. Flusher A stops
+before its k-th operation, B flushes to its end or to its j-th operation, A goes on to its end, then B: all
+pairs (k, j). There is no fence among flushers: `begin` decides once, and what both write is the same.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+from tests.protocol import raw
+from tests.protocol.cases import covered
+from tests.protocol.engine import World
+from tests.protocol.interleave import Process, Turns, open_operations, take_turns
+from tests.protocol.test_crash_everywhere import flush, new_world
+from tests.protocol.test_two_drivers import rows
+from wal_sink.testing.faults import Faults
+from wal_sink.witness import Witness
+
+EPOCHS = 3
+
+
+def published() -> World:
+    """A query that has run without a flusher: epoch 1 has two attempts, epoch 2 no rows."""
+    world = new_world()
+    dead = world.run()
+    dead.batch(*rows(0, dead.run_id))
+    dead.publish(*rows(1, dead.run_id))
+    run = world.run()
+    run.batch(*rows(1, run.run_id))
+    run.batch()
+    return world
+
+
+def flushers(world: World, k: int, j: int) -> tuple[Turns, Turns]:
+    """Let two flushers take turns; what is visible is looked at whenever the turn changes."""
+    counts = open_operations(world)
+    processes = []
+    for stop in (k, j):
+        turns = Turns(stop, counts=counts)
+        flusher = world.flusher(turns, Witness())
+        processes.append(Process(turns, lambda _, flusher=flusher: flush(flusher)))  # type: ignore[misc]
+    first, second = processes
+    take_turns(first, second, lambda: raw.safe(world, (k, j)))
+    return first.turns, second.turns
+
+
+def test_all_pairs_of_stops_give_one_table() -> None:
+    """Nothing lost or doubled, nothing of the dead attempt, nothing left, and no error to anybody."""
+    pairs = both = 0
+    for k in count():
+        for j in count():
+            world = published()
+            first, second = flushers(world, k, j)
+            where = (k, first.stopped_before, j, second.stopped_before)
+            wrote = [any(op.startswith("write ") for op in t.operations) for t in (first, second)]
+            both += all(wrote)
+            pairs += 1
+            flush(world.flusher(Faults()))
+            raw.complete(world, EPOCHS, where)
+            world.forget()
+            if not second.stopped_before:
+                break
+        if not first.stopped_before:
+            break
+    covered("two flushers, pairs of stops", f"{pairs}, in {both} of which both wrote rows")
+    assert both
