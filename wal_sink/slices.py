@@ -72,6 +72,6 @@ def plan_of(log: Log, manifest: Manifest) -> Plan:
         raise CorruptLog(
             f"Epoch {manifest.epoch} was checked against the plan {manifest.plan}, which is gone",
             f"Restore {log.url}/{layout.plan(manifest.plan)} from a copy of the log, or start the query"
-            " with the same schema and options again, which makes it anew.",
+            f" with the same schema and options again, which makes it anew. {remedies.VERIFY}",
         )
     return plan

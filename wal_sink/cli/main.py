@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from wal_sink.cli.demo import demo
+from wal_sink.cli.verify import verify
 
 app = typer.Typer(
     name="wal-sink",
@@ -14,8 +15,4 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
-
-
-@app.callback()
-def _wal_sink() -> None:
-    """Keep `demo` a command of its own, although it is the only one so far."""
+app.command()(verify)
