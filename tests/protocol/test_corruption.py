@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from state_backends import StateBackend, open_backend
@@ -20,6 +21,7 @@ from wal_sink.manifest import Attempt
 from wal_sink.operate.decide import GivenUp
 from wal_sink.operate.findings import Verified
 from wal_sink.operate.query import Query
+from wal_sink.operate.rewind import Rewound, plan_rewind, rewind
 from wal_sink.operate.set_aside import plan_set_aside, set_aside
 from wal_sink.operate.verify import verify
 from wal_sink.testing.oracle import judge
@@ -223,6 +225,83 @@ def fresh(world: World) -> Verified:
     """A query that has just started."""
     world.run()
     return look(world)
+
+
+# --- the ledger -----------------------------------------------------------------------------------
+
+
+def truncate_ledger(world: World) -> None:
+    del world.store.ledger[world.query_id]
+
+
+def restore_old_ledger(world: World) -> None:
+    """The row as it was after epoch 0, while epoch 1 was being flushed."""
+    mark = world.store.ledger[world.query_id]
+    assert mark.last is not None
+    old = msgspec.structs.replace(mark, flushed=0, begun=mark.last, last=None)
+    world.store.ledger[world.query_id] = old
+
+
+def shadow_ledger(world: World) -> None:
+    world.store.shadowed_until_us[world.query_id] = NOW_US + 10**12
+
+
+LEDGERS = {
+    "a truncated ledger": (truncate_ledger, errors.LedgerBehindLog),
+    "a ledger from a backup": (restore_old_ledger, errors.LedgerBehindLog),
+    "a shadowed ledger row": (shadow_ledger, errors.LedgerShadowed),
+}
+
+
+@pytest.mark.parametrize("name", LEDGERS)
+def test_a_ledger_that_cannot_be_right_stops_the_line(world: World, name: str) -> None:
+    """Found by `verify` before a flusher meets it; every epoch above the mark stays in the log."""
+    fill(world)
+    damage, error = LEDGERS[name]
+    damage(world)
+    (finding,) = look(world).findings
+    assert (finding.kind, finding.exit_code) == (error.__name__, error.exit_code)
+    assert "wal-sink rewind CHECKPOINT --to" in finding.remedy
+    said = stuck(world, error)
+    assert "wal-sink rewind CHECKPOINT --to" in said
+    assert world.log.flushed_epochs() == [0, 1]
+    assert [attempt.epoch for attempt in world.log.attempts()] == [2, 3, 4]
+    later = {f"{name}{epoch}" for epoch in (3, 4) for name in "ab"}
+    assert not later & world.table().keys()
+
+
+@pytest.mark.parametrize("name", [name for name in LEDGERS if "shadowed" not in name])
+def test_rewind_to_the_mark_when_the_table_is_whole(world: World, name: str) -> None:
+    """The row says again what the log says; nothing is lost, nothing is flushed twice."""
+    fill(world)
+    used = world.store.ledger[world.query_id].last_us
+    LEDGERS[name][0](world)
+    done = go_back(world, 1)
+    assert done.again == 0
+    mark = world.store.ledger[world.query_id]
+    assert (mark.flushed, mark.last_us, mark.begun) == (1, used, None)
+    goes_on_without(world, {})
+
+
+def test_a_shadowed_row_is_left_behind_with_its_table(world: World) -> None:
+    """Another ledger table gets the row; what was begun is written again, with the same timestamps."""
+    fill(world)
+    shadow_ledger(world)
+    stuck(world, errors.LedgerShadowed)
+    before = dict(world.store.table)
+    del world.store.shadowed_until_us[world.query_id]  # `cassandra.ledgerTable` names another one
+    truncate_ledger(world)
+    go_back(world, 1)
+    goes_on_without(world, {})
+    for key, row in before.items():
+        for name, cell in row.cells.items():
+            now = world.store.table[key].cells[name]
+            assert now == cell or key == ("last",)
+
+
+def go_back(world: World, to: int) -> Rewound:
+    """`wal-sink rewind`."""
+    return rewind(plan_rewind(query(world), world.target, to, NOW_US), NOW_US, "as a test")
 
 
 # --- ways out: an epoch is given up ---------------------------------------------------------------

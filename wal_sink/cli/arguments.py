@@ -31,6 +31,9 @@ OptionPairs = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+Begun = Annotated[
+    bool, typer.Option("--begun", help="Also if rows of it are possibly in the table already.")
+]
 Why = Annotated[
     str, typer.Option("--why", metavar="TEXT", help="Kept with the record of the decision.")
 ]

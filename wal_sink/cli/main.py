@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from wal_sink.cli.accept_gap import accept_gap
+from wal_sink.cli.adopt import adopt
 from wal_sink.cli.demo import demo
+from wal_sink.cli.rewind import rewind
+from wal_sink.cli.set_aside import set_aside
 from wal_sink.cli.verify import verify
 
 app = typer.Typer(
@@ -16,3 +20,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(verify)
+app.command()(set_aside)
+app.command()(accept_gap)
+app.command()(adopt)
+app.command()(rewind)
