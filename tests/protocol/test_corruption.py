@@ -17,6 +17,7 @@ from tests.protocol.engine import NOW_US, World
 from wal_sink import errors, layout
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
+from wal_sink.log import Log
 from wal_sink.manifest import Attempt
 from wal_sink.operate.decide import GivenUp
 from wal_sink.operate.findings import Verified
@@ -24,6 +25,7 @@ from wal_sink.operate.query import Query
 from wal_sink.operate.rewind import Rewound, plan_rewind, rewind
 from wal_sink.operate.set_aside import plan_set_aside, set_aside
 from wal_sink.operate.verify import verify
+from wal_sink.progress import await_flushed
 from wal_sink.testing.oracle import judge
 
 BROKEN = 2
@@ -217,8 +219,39 @@ def test_a_healthy_log_has_no_findings(world: World) -> None:
     assert found.bytes == sum(
         world.log_backend.size(path) for path in world.log_backend.list(layout.SEGMENTS)
     )
+    alone = verify(query(world), None, NOW_US)
+    assert (alone.findings, alone.ledger, alone.segments) == ((), None, 7)
     world.flush()
     assert look(world).findings == ()
+
+
+def test_a_lost_log_json_stops_the_line(world: World) -> None:
+    """Before the first flush, too: epochs that wait are not taken for nothing published."""
+    world.run().batch([("a", 1)])
+    edit(world.log_backend, layout.LOG, None)
+    said = stuck(world, errors.CorruptLog)
+    assert "log.json is gone" in said
+    for target in (None, lambda: world.target):
+        (finding,) = verify(query(world), target, NOW_US).findings
+        assert finding.what in said
+    with pytest.raises(errors.FlushTimeout):
+        await_flushed(Checkpoint(world.checkpoint), world.log, timeout=0)
+
+
+def test_verify_beside_a_flusher(world: World) -> None:
+    """What is flushed and trimmed while it looks is no finding."""
+    fill(world)
+    listed = world.log.attempts
+
+    class Slow(Log):
+        def attempts(self) -> tuple[Attempt, ...]:
+            found = listed()
+            world.flush()
+            return found
+
+    slow = query(world)._replace(log=Slow(world.log_backend))
+    found = verify(slow, lambda: world.target, NOW_US)
+    assert (found.findings, found.epochs) == ((), 3)
 
 
 def fresh(world: World) -> Verified:

@@ -37,6 +37,8 @@ def output(*, as_json: bool) -> Iterator[Console]:
     console = Console(stderr=as_json, highlight=False)
     handler = RichHandler(console=console, show_path=False, show_time=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    # What matters of a driver's own warnings comes as an error of ours, with what to do about it.
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     try:
         with _store_errors():
             yield console

@@ -16,7 +16,7 @@ from wal_sink.operate.findings import Finding, Findings, Verified
 from wal_sink.operate.live import is_live, last_report
 from wal_sink.operate.query import Query
 from wal_sink.ownership import owned
-from wal_sink.protocol import next_step, unjoined
+from wal_sink.protocol import next_step, resting, unjoined
 from wal_sink.records import FlushedEpoch, LogIdentity
 from wal_sink.shadow import refuse_shadowed
 from wal_sink.steps import Unjoined, View
@@ -137,6 +137,9 @@ class _Verification:
         if identity is not None:
             owner = self._query.owner(identity)
         with self._findings.noting():
+            if not view.asked:
+                resting(view.checkpointed, view.recorded, identity, view.attempts)
+                return
             step = next_step(view, owner)
             if isinstance(step, Unjoined):
                 unjoined(step.window, self._log.newest_flushed())
