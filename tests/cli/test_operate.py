@@ -279,6 +279,19 @@ def test_what_cannot_be_meant_is_refused(job: Job, arguments: list[str], named: 
     assert job.world.log_backend.list() == before
 
 
+def test_a_plan_is_not_a_statement(job: Job) -> None:
+    """A plan in the log that names another table, or more than a table, is refused before it is sent."""
+    (path,) = job.world.log_backend.list(layout.PLANS)
+    fields = json.loads(job.world.log_backend.read(path))
+    for table in (f'"{job.keyspace}"."other"', f"{fields['table']} (k) VALUES ('x'); --"):
+        edit(job.world.log_backend, path, json.dumps(fields | {"table": table}).encode())
+        job.flush(errors.CorruptLog)
+    assert job.table().keys() == {"a0", "b0", "a1", "b1"}
+    edit(job.world.log_backend, path, json.dumps(fields).encode())
+    job.flush()
+    assert job.table() == EVERYTHING
+
+
 def test_every_remedy_names_a_command_that_exists() -> None:
     """Verbs and flags in `wal_sink.remedies` are those of the command line."""
     from wal_sink import remedies  # noqa: PLC0415
