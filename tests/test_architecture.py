@@ -34,6 +34,7 @@ PURE = {
     f"wal_sink.{name}"
     for name in (
         *("protocol", "choice", "steps", "manifest", "offsets", "record", "records", "layout"),
+        *("remedies", "shadow"),
     )
 }
 IMPURE = {

@@ -44,8 +44,8 @@ class Checkpoint:
         :raises CheckpointNotVisible: there is no readable `metadata` here.
         """
         try:
-            return str(json.loads(self._backend.read("metadata"))["id"])
-        except (FileNotFoundError, ValueError, KeyError) as error:
+            return _one_name(json.loads(self._backend.read("metadata"))["id"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise CheckpointNotVisible(
                 f"No query id can be read from {self.url}/metadata ({type(error).__name__})",
                 "Give checkpointLocation as a location that the driver and this process share.",
@@ -64,6 +64,10 @@ class Checkpoint:
         if self.log_url() is None:
             with contextlib.suppress(FileExistsError):  # another run was faster; the caller reads
                 self._backend.create(self.LOG_URL, LogUrl(log=url).to_json())
+
+    def replace_log_url(self, url: str) -> None:
+        """Note another place of the query's log, whole: an operator adopts it (rule 22)."""
+        self._backend.replace(self.LOG_URL, LogUrl(log=url).to_json())
 
     def last_commit(self) -> int:
         """Return the highest checkpointed epoch, -1 for none.
@@ -113,6 +117,13 @@ class Checkpoint:
         """
         folders = ("offsets", "commits")
         make_durable(self.url, [f"{folder}/{epoch}" for epoch in epochs for folder in folders])
+
+
+def _one_name(query_id: object) -> str:
+    """See that an id can name a folder, and no other place: the log is one that has its name."""
+    if not re.fullmatch(r"[0-9A-Za-z_-]+", str(query_id)):
+        raise ValueError(query_id)
+    return str(query_id)
 
 
 def _well_formed(commit: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Which of an epoch's attempts is flushed (rules 11 and 12). Pure.
+"""Which of an epoch's attempts is flushed (rules 11, 12 and 22). Pure.
 
 Why a proof is needed, and when there is one
 --------------------------------------------
@@ -35,6 +35,12 @@ batch is then a copy of N - 1, and the data of N is computed again after it. Flu
 had published as N would show that data twice. Both are flushed as epochs without rows.
 (Between writing that `commits/N` and planning the copy, the tool leaves nothing to tell N by: nobody may
 flush while it runs.)
+
+Epochs that an operator has given up
+------------------------------------
+
+The record of it is read before anything else of the epoch, as that may be unreadable. It is flushed as
+an epoch without rows, like any other: `begin` makes it final, and the mark moves without a gap.
 """
 
 from __future__ import annotations
@@ -45,6 +51,7 @@ from wal_sink.errors import Diverged
 from wal_sink.manifest import Attempt
 from wal_sink.records import FlushedEpoch
 from wal_sink.steps import Begin, Contender, Evidence, LookAgain, PassOver, Rest
+from wal_sink.targets.base import BegunEpoch, Mark, Window
 
 
 def choose(evidence: Evidence) -> Begin | PassOver | LookAgain | Rest:
@@ -52,9 +59,8 @@ def choose(evidence: Evidence) -> Begin | PassOver | LookAgain | Rest:
 
     :raises Diverged: what is published under it is not what Spark's checkpoint says.
     """
-    if (planned := _without_rows(evidence)) is not None:
-        passed = [contender.attempt.generation for contender in evidence.contenders]
-        return PassOver(evidence.epoch, max(passed, default=0), planned)
+    if (passed := _passed_over(evidence)) is not None:
+        return passed
     if not evidence.contenders:
         return LookAgain(evidence.epoch)  # rule 12
     candidates = [c for c in evidence.contenders if _covers_the_plan(c, evidence)]
@@ -97,6 +103,25 @@ def proven_attempts(evidence: Evidence, candidates: Sequence[Contender]) -> list
     ]
 
 
+def plan_without_rows(step: PassOver, mark: Mark, now_us: int, nonce: str) -> Window:
+    """Fix the window of an epoch that is passed over (rules 12 and 22): it uses up a timestamp.
+
+    :param now_us: the flusher's clock, microseconds since 1970.
+    """
+    begun = BegunEpoch(
+        epoch=step.epoch,
+        generation=step.generation,
+        manifest="",
+        digest="",
+        offsets_digest=step.offsets_digest,
+        base_us=max(now_us, mark.last_us + 1),
+        rows=0,
+        bytes=0,
+        published_us=now_us,
+    )
+    return Window(nonce=nonce, begun_us=now_us, epochs=(begun,))
+
+
 def doubts(step: Begin, recorded: FlushedEpoch | None) -> list[str]:
     """Say what an operator may want to read later about a choice (rule 11).
 
@@ -120,6 +145,16 @@ def doubts(step: Begin, recorded: FlushedEpoch | None) -> list[str]:
 def _covers_the_plan(contender: Contender, evidence: Evidence) -> bool:
     """Whether Spark has not gone back behind it; not known when `offsets/N` is purged."""
     return evidence.planned is None or contender.offsets_digest == evidence.planned.digest
+
+
+def _passed_over(evidence: Evidence) -> PassOver | None:
+    if (decided := evidence.decision) is not None:  # rule 22
+        why = f"given up by {decided.by} ({decided.verb}): {decided.why}"
+        return PassOver(evidence.epoch, decided.generation, decided.offsets_digest, why)
+    if (planned := _without_rows(evidence)) is not None:
+        published = [contender.attempt.generation for contender in evidence.contenders]
+        return PassOver(evidence.epoch, max(published, default=0), planned)
+    return None
 
 
 def _without_rows(evidence: Evidence) -> str | None:

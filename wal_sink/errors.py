@@ -113,6 +113,12 @@ class WrongOwner(WalSinkError):
     exit_code = 5
 
 
+class FlusherAtWork(WalSinkError):
+    """A flusher of the query is alive, or has just moved the ledger: an operator's command waits."""
+
+    exit_code = 5
+
+
 class NotRegistered(WalSinkError):
     """The run has no ticket: it was started where `wal_sink.register` was not listening (rule 2)."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.log import Log
+from wal_sink.records import Decision
 from wal_sink.steps import Choose, Contender, Evidence
 from wal_sink.witness import Witness
 
@@ -16,6 +17,8 @@ def gather(
     A manifest that vanished since it was listed is left out: another flusher has trimmed it.
     """
     epoch = step.epoch
+    if (decision := log.decision(epoch)) is not None:  # its manifests may be unreadable, or gone
+        return given_up(step, decision)
     named = [attempt for attempt in step.attempts if attempt.epoch == epoch]
     found = [(attempt, log.manifest(attempt)) for attempt in named]
     contenders = tuple(
@@ -43,4 +46,21 @@ def gather(
         committed=seen.committed(query_id, epoch, rivals) if several else None,
         lost=seen.lost(query_id, epoch, rivals) if several else frozenset(),
         running=seen.running(query_id) if several else None,
+    )
+
+
+def given_up(step: Choose, decision: Decision) -> Evidence:
+    """Return what there is to know of an epoch that an operator has given up (rule 22)."""
+    return Evidence(
+        epoch=step.epoch,
+        attempts=step.attempts,
+        contenders=(),
+        before=(None, None),
+        planned=None,
+        after=None,
+        kept=(),
+        committed=None,
+        lost=frozenset(),
+        running=None,
+        decision=decision,
     )

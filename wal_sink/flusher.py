@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Callable
 
 from state_backends import StateBackendError
-from wal_sink import layout
+from wal_sink import layout, remedies
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.choice import choose, doubts
+from wal_sink.choice import choose, doubts, plan_without_rows
 from wal_sink.errors import (
     LogUnavailable,
     MissingSegment,
@@ -30,7 +30,6 @@ from wal_sink.protocol import (
     missing_manifest,
     next_step,
     plan_window,
-    plan_without_rows,
     resting,
     unjoined,
 )
@@ -118,10 +117,12 @@ class Flusher:
         """
         try:
             view = self._look()
-            if not self._swept:
+            step = next_step(view, self._owner)
+            if (
+                not self._swept
+            ):  # after the ledger is found to agree: `rewind` may need what is there
                 sweep(self._log)
                 self._swept = True
-            step = next_step(view, self._owner)
             if isinstance(step, Choose):
                 seen = gather(step, self._log, self._checkpoint, self._query_id, self._witness)
                 step = choose(seen)
@@ -186,13 +187,13 @@ class Flusher:
             case CreateLedger(flushed):
                 self._create_ledger(flushed)
             case RecordFlushed(window):
-                self._record(window)
+                self._record(window, self._given_up(window))
             case Trim(epoch):
                 self._say("trimming", epoch)
                 trim(self._log, epoch)
             case Resume(window):
                 logger.info("resuming epochs %d to %d", window.first, window.last)
-                self._flush(window)
+                self._flush(window, self._given_up(window))
             case Begin() | PassOver():
                 self._begin(step, view)
             case LookAgain(epoch):
@@ -233,7 +234,7 @@ class Flusher:
         assert view.mark is not None
         now_us, nonce = self._clock_us(), uuid.uuid4().hex
         if isinstance(step, PassOver):
-            logger.warning("epoch %d comes from Spark's state repartition: no rows", step.epoch)
+            logger.warning("epoch %d is flushed without rows: %s", step.epoch, step.why)
             return plan_without_rows(step, view.mark, now_us, nonce)
         for doubt in doubts(step, view.recorded):
             logger.warning("%s: %s", self._checkpoint.url, doubt)
@@ -246,12 +247,21 @@ class Flusher:
             manifests.append((found[0], layout.manifest(attempt), found[1]))
         return plan_window(manifests, view.mark, now_us, nonce)
 
-    def _flush(self, window: Window) -> None:
-        """Write what is begun, finish, record, trim. Every line may be the last: `Resume` follows."""
-        if not all(self._write(epoch, window) for epoch in window.epochs):
+    def _given_up(self, window: Window) -> frozenset[int]:
+        """Return the epochs that an operator has given up since they were begun (rule 22)."""
+        begun = [epoch.epoch for epoch in window.epochs if epoch.manifest]
+        return frozenset(epoch for epoch in begun if self._log.decision(epoch) is not None)
+
+    def _flush(self, window: Window, given_up: frozenset[int] = frozenset()) -> None:
+        """Write what is begun, finish, record, trim. Every line may be the last: `Resume` follows.
+
+        Just begun, nothing can be given up without `Resume` finding it.
+        """
+        wanted = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
+        if not all(self._write(epoch, window) for epoch in wanted):
             return
         self._finish(window)
-        self._record(window)
+        self._record(window, given_up)
         for epoch in window.epochs:
             trim(self._log, epoch.epoch)
 
@@ -271,8 +281,7 @@ class Flusher:
                 return False
             raise MissingSegment(
                 f"Epoch {begun.epoch} needs {gone}, which is gone from {self._log.url}",
-                "Restore the file from a copy of the log. The epoch is begun: nothing else can take"
-                " its place.",
+                remedies.lost_segment(begun.epoch, begun=True),
             ) from gone
         return True
 
@@ -293,8 +302,11 @@ class Flusher:
                 return
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
 
-    def _record(self, window: Window) -> None:
+    def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
         for begun in window.epochs:
-            self._log.record_flushed(flushed_epoch(begun, window, self._clock_us()))
+            record = flushed_epoch(
+                begun, window, self._clock_us(), given_up=begun.epoch in given_up
+            )
+            self._log.record_flushed(record)
             logger.info("epoch %d of query %s is flushed", begun.epoch, self._query_id)

@@ -15,6 +15,7 @@ MANIFESTS = "manifests/"
 KEPT = "kept/"
 SEGMENTS = "segments/"
 FLUSHED = "flushed/"
+DECISIONS = "decisions/"
 
 _EPOCH = "([0-9]{20})"
 _GENERATION = "([0-9]{6}|[1-9][0-9]{6,})"  # exactly what is made: a foreign name is never ours
@@ -23,6 +24,9 @@ _KEPT = re.compile(rf"kept/{_EPOCH}-{_GENERATION}\.json")
 _SEGMENT = re.compile(rf"segments/{_EPOCH}/[^/]+\.arrow")
 _RUN = re.compile(rf"runs/{_GENERATION}\.json")
 _FLUSHED = re.compile(rf"flushed/{_EPOCH}\.json")
+_DECISION = re.compile(rf"decisions/{_EPOCH}\.json")
+_OWN_SEGMENT = re.compile(rf"segments/{_EPOCH}/[0-9A-Za-z_-]+\.arrow")
+_PLAN_KEY = re.compile(r"[0-9A-Za-z_-]+")
 
 
 def plan(key: str) -> str:
@@ -65,6 +69,27 @@ def flushed(epoch: int) -> str:
     return f"{FLUSHED}{epoch:020}.json"
 
 
+def decision(epoch: int) -> str:
+    """Path of an operator's decision to give an epoch up."""
+    return f"{DECISIONS}{epoch:020}.json"
+
+
+def intervention(verb: str, at_us: int) -> str:
+    """Path of the record of what an operator did to the ledger or to names; `at_us` since 1970."""
+    return f"{DECISIONS}{verb}-{at_us:020}.json"
+
+
+def is_segment_of(path: str, epoch: int) -> bool:
+    """Whether a path that was read somewhere is that of a segment of this epoch, and of nothing else."""
+    match = _OWN_SEGMENT.fullmatch(path)
+    return match is not None and int(match[1]) == epoch
+
+
+def is_plan_key(key: str) -> bool:
+    """Whether a key that was read somewhere names a plan, and no other place."""
+    return _PLAN_KEY.fullmatch(key) is not None
+
+
 def parse_manifest(path: str) -> Attempt | None:
     """Inverse of `manifest`; None for any other path."""
     match = _MANIFEST.fullmatch(path)
@@ -92,4 +117,10 @@ def parse_flushed(path: str) -> int | None:
 def parse_segment_epoch(path: str) -> int | None:
     """Epoch of a segment's path; None for any other path."""
     match = _SEGMENT.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def parse_decision(path: str) -> int | None:
+    """Inverse of `decision`; None for any other path."""
+    match = _DECISION.fullmatch(path)
     return int(match[1]) if match else None

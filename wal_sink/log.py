@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from state_backends import StateBackend
-from wal_sink import layout
+from wal_sink import layout, remedies
 from wal_sink.errors import CorruptLog
 from wal_sink.manifest import Attempt, Manifest
 from wal_sink.record import digest
-from wal_sink.records import Claim, FlushedEpoch, FlusherReport, Kept, LogIdentity, Ticket
+from wal_sink.records import (
+    Claim,
+    Decision,
+    FlushedEpoch,
+    FlusherReport,
+    Intervention,
+    Kept,
+    LogIdentity,
+    Ticket,
+)
 from wal_sink.targets.base import Plan
 
 
@@ -48,6 +57,13 @@ class Log:
             raise CorruptLog(f"{self._where(layout.LOG)} vanished", "Do not edit the log by hand.")
         return present
 
+    def replace_identity(self, identity: LogIdentity) -> None:
+        """Put another `log.json` in its place, whole: an operator adopts the log (rule 22).
+
+        A crash may bring the old one back; then the log is as wrongly owned as before.
+        """
+        self.backend.replace(layout.LOG, identity.to_json())
+
     # --- who may publish (rules 2 and 3) ---
 
     def create_ticket(self, ticket: Ticket) -> None:
@@ -70,6 +86,13 @@ class Log:
         path = layout.run(generation)
         self._create(path, claim.to_json())
         return Claim.from_json(self.backend.read(path), self._where(path))
+
+    def newest_claim(self) -> Claim | None:
+        """Read the newest run's claim; None before the first."""
+        generation = self.highest_generation()
+        path = layout.run(generation)
+        data = self._read(path) if generation else None
+        return None if data is None else Claim.from_json(data, self._where(path))
 
     # --- what was agreed with the target ---
 
@@ -101,6 +124,11 @@ class Log:
             raise CorruptLog(
                 f"{self._where(path)} holds the manifest of {manifest.attempt}",
                 "Restore the file from a copy; manifests must not be renamed.",
+            )
+        if not _names_only_its_own(manifest):
+            raise CorruptLog(
+                f"{self._where(path)} names a plan or a segment that is not its own",
+                "Somebody has edited it. " + remedies.lost_manifest(attempt.epoch),
             )
         return manifest, digest(data)
 
@@ -134,8 +162,7 @@ class Log:
 
     def newest_flushed(self) -> FlushedEpoch | None:
         """Read the newest record: the flushed mark of the log."""
-        parsed = (layout.parse_flushed(path) for path in self.backend.list(layout.FLUSHED))
-        newest = max((epoch for epoch in parsed if epoch is not None), default=None)
+        newest = max(self.flushed_epochs(), default=None)
         return None if newest is None else self.flushed(newest)
 
     def flushed(self, epoch: int) -> FlushedEpoch | None:
@@ -146,14 +173,42 @@ class Log:
 
     def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
         """Read the records of all epochs above `epoch`, ascending."""
-        paths = self.backend.list(layout.FLUSHED)
-        parsed = sorted(e for p in paths if (e := layout.parse_flushed(p)) is not None)
-        records = (self.flushed(e) for e in parsed if e > epoch)
+        records = (self.flushed(e) for e in self.flushed_epochs() if e > epoch)
         return [record for record in records if record is not None]
 
     def record_flushed(self, record: FlushedEpoch) -> None:
         """Record that an epoch is in the target, once."""
         self._create(layout.flushed(record.epoch), record.to_json())
+
+    def flushed_epochs(self) -> list[int]:
+        """List the epochs that have a record, ascending."""
+        parsed = (layout.parse_flushed(path) for path in self.backend.list(layout.FLUSHED))
+        return sorted(epoch for epoch in parsed if epoch is not None)
+
+    # --- what operators have decided (rule 22) ---
+
+    def decision(self, epoch: int) -> Decision | None:
+        """Read the decision to give an epoch up."""
+        path = layout.decision(epoch)
+        data = self._read(path)
+        return None if data is None else Decision.from_json(data, self._where(path))
+
+    def decided(self) -> list[int]:
+        """List the epochs that were given up, ascending."""
+        parsed = (layout.parse_decision(path) for path in self.backend.list(layout.DECISIONS))
+        return sorted(epoch for epoch in parsed if epoch is not None)
+
+    def create_decision(self, decision: Decision) -> Decision:
+        """Record a decision unless there is one; return the one that stands."""
+        path = layout.decision(decision.epoch)
+        self._create(path, decision.to_json())
+        return Decision.from_json(self.backend.read(path), self._where(path))
+
+    def record_intervention(self, intervention: Intervention) -> str:
+        """Record what an operator is about to do; return the record's path."""
+        path = layout.intervention(intervention.verb, intervention.at_us)
+        self._create(path, intervention.to_json())
+        return path
 
     # --- hints ---
 
@@ -186,3 +241,11 @@ class Log:
             self.backend.create(path, data)
         except FileExistsError:
             return  # the first content stays; callers to whom it matters read it back
+
+
+def _names_only_its_own(manifest: Manifest) -> bool:
+    """Whether nothing that it names lies elsewhere: what it names is read, and sent."""
+    return layout.is_plan_key(manifest.plan) and all(
+        layout.is_segment_of(segment.path, manifest.epoch) and min(segment.rows, segment.bytes) >= 0
+        for segment in manifest.segments
+    )

@@ -7,7 +7,7 @@ cannot start a second log while epochs still wait in the first: they would never
 
 from __future__ import annotations
 
-from wal_sink import layout
+from wal_sink import remedies
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import WrongOwner
 from wal_sink.log import Log
@@ -46,8 +46,7 @@ def _refuse_other_log(log: Log, checkpoint: Checkpoint) -> None:
         raise WrongOwner(
             f"The log of {checkpoint.url} is {found}, not {log.url}",
             "Set wal.location back: epochs may wait in that log. A copied checkpoint must not be"
-            " used: start the copy with a new one. If checkpoint or log were moved as they are,"
-            f" correct log in {checkpoint.url}/{checkpoint.LOG_URL}.",
+            f" used: start the copy with a new one. If checkpoint or log were moved: {remedies.ADOPT}.",
         )
 
 
@@ -56,5 +55,5 @@ def _refuse_other_checkpoint(identity: LogIdentity, log: Log, checkpoint: Checkp
         raise WrongOwner(
             f"{log.url} belongs to the checkpoint {identity.checkpoint}, not to {checkpoint.url}",
             "A copied checkpoint must not be used: start the copy with a new one. If the checkpoint"
-            f" was moved, correct checkpoint in {log.url}/{layout.LOG} and in the ledger row.",
+            f" was moved: {remedies.ADOPT}.",
         )

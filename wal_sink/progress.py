@@ -147,8 +147,10 @@ def pending_epochs(checkpoint: Checkpoint, log: Log) -> int:
 
 def _waiting(log: Log, checkpointed: int, flushed: int) -> int:
     """How many checkpointed epochs are not flushed; those before the first publish are not ours."""
-    if checkpointed <= flushed or (identity := log.identity()) is None:
+    if checkpointed <= flushed:
         return 0
+    if (identity := log.identity()) is None:  # lost, if epochs wait all the same
+        return len({attempt.epoch for attempt in log.attempts() if attempt.epoch <= checkpointed})
     return max(0, checkpointed - max(flushed, identity.first_epoch - 1))
 
 

@@ -38,6 +38,10 @@ rows (rule 14).
 
 *Same path.* A flusher that has just started knows nothing and looks; one that has run for a year does
 the same. There is no recovery code.
+
+*Ways out.* What an operator decides is an object of the log, too, written before anything follows from it
+(rule 22). An epoch that is given up is begun and finished like any other, without rows: the mark never
+jumps. `operate` has the argument for each verb.
 """
 
 from __future__ import annotations
@@ -45,6 +49,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
+from wal_sink import remedies
 from wal_sink.errors import (
     CorruptLog,
     LedgerBehindLog,
@@ -52,12 +59,12 @@ from wal_sink.errors import (
     MissingManifest,
     WrongOwner,
 )
-from wal_sink.manifest import Manifest
+from wal_sink.manifest import Attempt, Manifest
 from wal_sink.records import FlushedEpoch, LogIdentity
+from wal_sink.shadow import shadow_remedy
 from wal_sink.steps import (
     Choose,
     CreateLedger,
-    PassOver,
     RecordFlushed,
     Rest,
     Resume,
@@ -70,18 +77,23 @@ from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Window
 
 
 def resting(
-    checkpointed: int, recorded: FlushedEpoch | None, identity: LogIdentity | None
+    checkpointed: int,
+    recorded: FlushedEpoch | None,
+    identity: LogIdentity | None,
+    attempts: tuple[Attempt, ...] = (),
 ) -> Rest | None:
     """Tell from checkpoint and log alone that there is nothing to flush; the target is not asked then.
 
-    :raises CorruptLog: the log says what was flushed, but no longer whose it is.
+    :raises CorruptLog: the log says what was flushed, or is to be, but no longer whose it is.
     """
     if identity is None:
-        if recorded is not None:
-            raise CorruptLog(
-                f"log.json is gone while flushed/ records epoch {recorded.epoch}",
-                "Restore log.json from a copy of the log.",
+        # A first publish under way is above `checkpointed`: it creates log.json before its manifest.
+        waiting = [attempt.epoch for attempt in attempts if attempt.epoch <= checkpointed]
+        if recorded is not None or waiting:
+            why = (
+                f"flushed/ records epoch {recorded.epoch}" if recorded else f"{min(waiting)} waits"
             )
+            raise CorruptLog(f"log.json is gone while {why}", "Restore it from a copy of the log.")
         return Rest("nothing is published yet")
     if recorded is not None and checkpointed < recorded.epoch:  # rule 19
         return Rest(
@@ -106,7 +118,7 @@ def next_step(view: View, owner: Owner) -> Step:
     return (
         (_ledger_step(view, owner) if view.asked else None)
         or _trim_step(view)
-        or resting(view.checkpointed, view.recorded, view.identity)
+        or resting(view.checkpointed, view.recorded, view.identity, view.attempts)
         or _flush_step(view)
     )
 
@@ -140,22 +152,23 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Unj
         raise LedgerBehindLog(
             f"The ledger has no row for query {owner.query_id}, but the log says that epoch"
             f" {recorded.epoch} is flushed",
-            "Restore the ledger table, or, if the target was emptied on purpose, start the query"
-            " with a new checkpoint.",
+            "Restore the ledger table. If the rows are all there, make its row anew:"
+            f" {remedies.rewind(recorded.epoch)}. If not, start the query with a new checkpoint.",
         )
     if (mark.log_id, mark.checkpoint) != (owner.log_id, owner.checkpoint):  # rule 1
         raise WrongOwner(
             f"The ledger row of query {owner.query_id} belongs to log {mark.log_id} of checkpoint"
             f" {mark.checkpoint}, not to log {owner.log_id} of {owner.checkpoint}",
             "A copied checkpoint must not flush: start the copy with a new checkpoint, or give it a"
-            " ledger table of its own (cassandra.ledgerTable).",
+            f" ledger table of its own (cassandra.ledgerTable). If it was moved: {remedies.ADOPT}.",
         )
     floor = recorded.epoch if recorded else view.identity.first_epoch - 1
     if mark.flushed < floor:  # rule 19
         raise LedgerBehindLog(
             f"The ledger says that epoch {mark.flushed} is flushed, the log says {floor}",
-            "The target was restored from a backup, or the ledger table truncated. Restore both to"
-            " one time; what the log has trimmed cannot be flushed again.",
+            "The target was restored from a backup, or the ledger table truncated. If the rows are"
+            f" gone, too: {remedies.rewind(mark.flushed)} flushes the epochs again that the log still"
+            f" holds. If the table holds all of them: {remedies.rewind(floor)}.",
         )
     if mark.flushed > floor:  # rule 17
         if mark.last is None or mark.last.last != mark.flushed:
@@ -202,25 +215,6 @@ def plan_window(
     return Window(nonce=nonce, begun_us=now_us, epochs=tuple(epochs))
 
 
-def plan_without_rows(step: PassOver, mark: Mark, now_us: int, nonce: str) -> Window:
-    """Fix the window of an epoch that Spark has made without a sink (rule 12): it uses up a timestamp.
-
-    :param now_us: the flusher's clock, microseconds since 1970.
-    """
-    begun = BegunEpoch(
-        epoch=step.epoch,
-        generation=step.generation,
-        manifest="",
-        digest="",
-        offsets_digest=step.offsets_digest,
-        base_us=max(now_us, mark.last_us + 1),
-        rows=0,
-        bytes=0,
-        published_us=now_us,
-    )
-    return Window(nonce=nonce, begun_us=now_us, epochs=(begun,))
-
-
 def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:
     """Whether `begin` was won: acknowledged, or read back after a lost or negative answer (rule 14).
 
@@ -242,7 +236,7 @@ def after_finish(
     if mark is None:
         raise LedgerBehindLog(
             f"The ledger row vanished while epoch {window.last} was flushed",
-            "Restore the ledger table; the rows of the epoch are written, its mark is not.",
+            f"Restore the ledger table, or make the row anew: {remedies.rewind(window.first - 1)}.",
         )
     if mark.flushed >= window.last:
         return "finished"  # by this flusher or by another one
@@ -251,17 +245,20 @@ def after_finish(
     raise LedgerShadowed(
         f"The ledger acknowledged an update for epoch {window.last} and still says that epoch"
         f" {mark.flushed} is flushed",
-        "Somebody wrote to the ledger row with a timestamp in the future, by a plain UPDATE or a"
-        " clock that runs ahead. Look at WRITETIME(flushed), delete the row with a timestamp above"
-        " it, and insert it again as the log's newest flushed/ record says.",
+        shadow_remedy(window.first - 1),
     )
 
 
-def flushed_epoch(begun: BegunEpoch, window: Window, now_us: int) -> FlushedEpoch:
+def flushed_epoch(
+    begun: BegunEpoch, window: Window, now_us: int, *, given_up: bool = False
+) -> FlushedEpoch:
     """Say what was flushed, from the ledger alone (rule 17).
 
     :param now_us: the flusher's clock, microseconds since 1970.
+    :param given_up: an operator gave the epoch up when it was begun: it is passed over (rule 22).
     """
+    if given_up:
+        begun = msgspec.structs.replace(begun, manifest="", rows=0, bytes=0)
     return FlushedEpoch(
         epoch=begun.epoch,
         generation=begun.generation,
@@ -300,6 +297,6 @@ def missing_manifest(epoch: int, mark: Mark | None) -> None:
         return
     raise MissingManifest(
         f"Epoch {epoch} is checkpointed but has no manifest in the log",
-        "Restore the log's manifests/ folder from a copy. The epoch is not taken for an empty one:"
-        " without it rows would be lost.",
+        "Restore the log's manifests/ folder from a copy. The epoch is not taken for an empty one. To"
+        f" give its rows up: {remedies.accept_gap(epoch)}. {remedies.VERIFY}",
     )

@@ -7,6 +7,7 @@ from typing import Self
 
 import msgspec
 
+from wal_sink import remedies
 from wal_sink.errors import CorruptLog
 
 FORMAT = 1
@@ -39,7 +40,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         except msgspec.DecodeError as error:
             raise CorruptLog(
                 f"{where} cannot be read as {cls.__name__}: {error}",
-                "Restore the file from a copy. Do not delete it: what it names may be unflushed.",
+                "Restore the file from a copy. Do not delete it: what it names may be unflushed."
+                f" {remedies.VERIFY} A lost manifest: {remedies.set_aside(None)}.",
             ) from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from wal_sink.record import Record
@@ -67,6 +69,53 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
     begun_us: int
     recorded_us: int
     """Clock of the flusher when it wrote this file, after the ledger said finished."""
+
+
+class FileCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that was taken out of the log."""
+
+    path: str
+    """In the log, and below `Decision.where`."""
+    bytes: int
+    digest: str
+    """SHA-256 of the copy, as it was read back."""
+
+
+class Decision(Record, frozen=True, kw_only=True):
+    """`decisions/<epoch>.json`: an operator has given up an epoch; flushers pass over it (rule 22).
+
+    Created once, and never deleted: it says which rows the table lacks, and where they are.
+    """
+
+    verb: Literal["set-aside", "accept-gap", "rewind"]
+    epoch: int
+    by: str
+    """`<user>@<host>`."""
+    at_us: int
+    why: str
+    where: str
+    """URL of the folder that holds what was set aside; empty when there was nothing to keep."""
+    files: tuple[FileCopy, ...]
+    generation: int
+    """The highest one that had published the epoch, 0 for none."""
+    offsets_digest: str
+    """Of the source offsets that the epoch covers; empty when nobody knows any more."""
+    rows: int
+    """Rows that are given up, -1 when nobody can tell."""
+    last_us: int
+    """The last write timestamp that rows of it may have in the target; 0 when it was not begun."""
+
+
+class Intervention(Record, frozen=True, kw_only=True):
+    """`decisions/<verb>-<time>.json`: what an operator was about to change, written before (rule 22)."""
+
+    verb: Literal["adopt", "rewind"]
+    by: str
+    at_us: int
+    why: str
+    before: dict[str, str]
+    """Who named whom, and the ledger row, as they were seen."""
+    after: dict[str, str]
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
 from state_backends import StateBackend
+from wal_sink import layout, remedies
 from wal_sink.errors import CorruptLog
 from wal_sink.manifest import SegmentRef
 
@@ -56,23 +57,37 @@ def read_segment(backend: StateBackend, ref: SegmentRef) -> Iterator[pa.RecordBa
     :raises CorruptLog: it is not what its task wrote.
     """
     with contextlib.closing(backend.open_input(ref.path)) as source:
-        _verify(source, ref, f"{backend.url}/{ref.path}")
+        _verify(source, ref, f"{backend.url}/{ref.path}", lambda _size: None)
         source.seek(0)
         reader = pa.ipc.open_file(pa.PythonFile(source, mode="r"))
         for index in range(reader.num_record_batches):
             yield reader.get_batch(index)
 
 
-def _verify(source: BinaryIO, ref: SegmentRef, where: str) -> None:
+def check_segment(
+    backend: StateBackend, ref: SegmentRef, read: Callable[[int], None] = lambda _size: None
+) -> None:
+    """See that a segment is what its task wrote, to the byte.
+
+    :param read: told how many bytes were read, chunk by chunk.
+    :raises FileNotFoundError: the segment is gone.
+    :raises CorruptLog: it is something else.
+    """
+    with contextlib.closing(backend.open_input(ref.path)) as source:
+        _verify(source, ref, f"{backend.url}/{ref.path}", read)
+
+
+def _verify(source: BinaryIO, ref: SegmentRef, where: str, read: Callable[[int], None]) -> None:
     sha256, size = hashlib.sha256(), 0
     while chunk := source.read(_CHUNK):
         sha256.update(chunk)
         size += len(chunk)
+        read(len(chunk))
     if (size, sha256.hexdigest()) != (ref.bytes, ref.digest):
         raise CorruptLog(
             f"Segment {where} has {size} bytes with SHA-256 {sha256.hexdigest()};"
             f" its manifest says {ref.bytes} bytes with {ref.digest}",
-            "Restore the file from a copy. Nothing of its epoch that is not yet sent will be sent.",
+            remedies.lost_segment(layout.parse_segment_epoch(ref.path), begun=True),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wal_sink import layout
+from wal_sink import layout, remedies
 from wal_sink.errors import CorruptLog
 from wal_sink.log import Log
 from wal_sink.manifest import Attempt, Manifest
@@ -25,9 +25,9 @@ def slices(log: Log, begun: BegunEpoch) -> Iterator[tuple[Plan, Slice]]:
     :raises CorruptLog: what is there is not what was begun.
     """
     if not begun.manifest:
-        return  # Spark made the epoch without a sink (rule 12)
-    manifest = _begun_manifest(log, begun)
-    plan = _plan(log, manifest)
+        return  # Spark made the epoch without a sink (rule 12), or it is given up (rule 22)
+    manifest = begun_manifest(log, begun)
+    plan = plan_of(log, manifest)
     first_us = begun.base_us
     for segment in manifest.segments:
         try:
@@ -40,12 +40,16 @@ def slices(log: Log, begun: BegunEpoch) -> Iterator[tuple[Plan, Slice]]:
         raise CorruptLog(
             f"The segments of epoch {begun.epoch} hold {first_us - begun.base_us} rows, its manifest"
             f" says {begun.rows}",
-            "Restore the log from a copy.",
+            remedies.lost_segment(begun.epoch, begun=True),
         )
 
 
-def _begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
-    """Read the manifest that was begun, and see that it is that one to the byte."""
+def begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
+    """Read the manifest that was begun, and see that it is that one to the byte.
+
+    :raises GoneError: it is missing.
+    :raises CorruptLog: it is another one.
+    """
     found = log.manifest(Attempt(begun.epoch, begun.generation))
     if found is None:
         raise GoneError(begun.manifest)
@@ -53,16 +57,21 @@ def _begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
     if digest != begun.digest:
         raise CorruptLog(
             f"{log.url}/{begun.manifest} has changed since the ledger began its epoch",
-            "Restore the file from a copy; manifests are never edited.",
+            "Manifests are never edited. " + remedies.lost_segment(begun.epoch, begun=True),
         )
     return manifest
 
 
-def _plan(log: Log, manifest: Manifest) -> Plan:
+def plan_of(log: Log, manifest: Manifest) -> Plan:
+    """Read the plan that an epoch was checked against.
+
+    :raises CorruptLog: it is gone, or cannot be read.
+    """
     plan = log.plan(manifest.plan)
     if plan is None:
         raise CorruptLog(
             f"Epoch {manifest.epoch} was checked against the plan {manifest.plan}, which is gone",
-            f"Restore {log.url}/{layout.plan(manifest.plan)} from a copy of the log.",
+            f"Restore {log.url}/{layout.plan(manifest.plan)} from a copy of the log, or start the query"
+            f" with the same schema and options again, which makes it anew. {remedies.VERIFY}",
         )
     return plan

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from wal_sink.manifest import Attempt
 from wal_sink.offsets import Offsets
-from wal_sink.records import FlushedEpoch, Kept, LogIdentity
+from wal_sink.records import Decision, FlushedEpoch, Kept, LogIdentity
 from wal_sink.targets.base import Mark, Window
 
 
@@ -57,6 +57,8 @@ class Evidence:
     """Runs that ended in this process because another one had written the file that they were to write."""
     running: str | None
     """The run of the query that lives in this process."""
+    decision: Decision | None = None
+    """That an operator has given the epoch up; then nothing else is looked at."""
 
 
 class Rest(NamedTuple):
@@ -108,12 +110,13 @@ class Begin(NamedTuple):
 
 
 class PassOver(NamedTuple):
-    """Begin an epoch without rows: Spark has made it without a sink (rule 12)."""
+    """Begin an epoch without rows: Spark made it without a sink (rule 12), or it is given up (22)."""
 
     epoch: int
     generation: int
-    """The highest one that had published the epoch before Spark went back behind it, 0 for none."""
+    """The highest one that had published the epoch before it was given up, 0 for none."""
     offsets_digest: str
+    why: str = "Spark's state repartition made it"
 
 
 class LookAgain(NamedTuple):

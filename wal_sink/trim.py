@@ -31,8 +31,10 @@ def trim(log: Log, epoch: int) -> None:
     """
     attempts = [attempt for attempt in log.attempts() if attempt.epoch == epoch]
     record = log.flushed(epoch)
+    settled = _set_aside(log, record)
     for attempt in attempts:
-        _compare(log, attempt, record)
+        if layout.manifest(attempt) not in settled:
+            _compare(log, attempt, record)
     log.delete(log.backend.list(layout.segment_folder(epoch)))
     log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, epoch))
     log.delete(layout.manifest(attempt) for attempt in attempts)
@@ -63,6 +65,14 @@ def sweep(log: Log) -> None:
 def _is_done(kept: str, flushed: int) -> bool:
     attempt = layout.parse_kept(kept)
     return attempt is not None and attempt.epoch <= flushed
+
+
+def _set_aside(log: Log, record: FlushedEpoch | None) -> set[str]:
+    """Return the paths of manifests that an operator has copied away: they may be unreadable."""
+    if record is None or record.manifest:
+        return set()
+    decision = log.decision(record.epoch)
+    return {copy.path for copy in decision.files} if decision else set()
 
 
 def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:

@@ -18,9 +18,18 @@ from wal_sink.checkpoint import Checkpoint
 from wal_sink.manifest import Attempt
 from wal_sink.orphans import orphans
 from wal_sink.progress import status
-from wal_sink.records import Claim, Kept
+from wal_sink.records import Claim, Decision, Kept
 from wal_sink.slices import slices
-from wal_sink.steps import Begin, CreateLedger, RecordFlushed, Rest, Resume, Trim, Unjoined
+from wal_sink.steps import (
+    Begin,
+    CreateLedger,
+    PassOver,
+    RecordFlushed,
+    Rest,
+    Resume,
+    Trim,
+    Unjoined,
+)
 from wal_sink.targets.base import Mark, Outcome, Owner, Plan, Session, Slice, Window
 from wal_sink.testing.cell_store import CellSession
 from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
@@ -1192,3 +1201,86 @@ def test_rule_21_flinks_hole_a_failed_epoch_then_a_good_one(world: World) -> Non
     while not isinstance(flusher.run_once(), Rest):
         pass
     assert world.table() == {"failed": 1, "good": 2}
+
+
+# --- ways out -------------------------------------------------------------------------------------
+
+
+def test_rule_22_an_epoch_is_passed_over_by_a_decision_alone(world: World) -> None:
+    """It is begun and finished without rows; the mark moves by one, and a timestamp is used up."""
+    run = world.run()
+    for epoch in range(3):
+        run.batch([(f"k{epoch}", epoch)])
+    world.log.create_decision(decision(1))
+    steps = world.flush()
+    (passed,) = (step for step in steps if isinstance(step, PassOver))
+    assert (passed.epoch, passed.why) == (1, "given up by anna@host (set-aside): damaged")
+    assert world.table() == {"k0": 0, "k2": 2}
+    records = [world.log.flushed(epoch) for epoch in range(3)]
+    assert [record.rows for record in records if record] == [1, 0, 1]
+    bases = [record.base_us for record in records if record]
+    assert bases == sorted(set(bases))
+
+
+def test_rule_22_what_is_begun_is_finished_without_further_rows(world: World) -> None:
+    """The decision came after the first slice; `begun` in the ledger stays what it was."""
+    run = world.run()
+    run.batch([("a", 1)], [("b", 1)])
+    run.batch([("c", 2)])
+    with pytest.raises(errors.TargetUnavailable):
+        world.flush(Faults(at=3, error=ConnectionError, matching="write"))
+    begun = world.store.ledger[world.query_id].begun
+    assert begun is not None
+    world.log.create_decision(decision(0))
+    steps = world.flush()
+    assert Resume(begun) in steps
+    assert world.table() == {"a": 1, "c": 2}
+
+
+def test_rule_22_a_decision_is_made_once(world: World) -> None:
+    """Of two operators the first one has decided."""
+    world.run().batch([("a", 1)])
+    first = world.log.create_decision(decision(0))
+    again = world.log.create_decision(msgspec.structs.replace(first, by="bert@host"))
+    assert again == first == world.log.decision(0)
+    assert world.log.decided() == [0]
+
+
+def test_rule_22_an_unreadable_decision_stops_the_line(world: World) -> None:
+    """Whether the epoch is to be flushed is not guessed."""
+    world.run().batch([("a", 1)])
+    world.log_backend.create(layout.decision(0), b"{")
+    with pytest.raises(errors.CorruptLog, match="decisions/"):
+        world.flush()
+    assert world.table() == {}
+
+
+def test_rule_22_nothing_is_swept_while_the_ledger_lies_behind(world: World) -> None:
+    """What an operator has put back for a rewind is still there when the error is read."""
+    run = world.run()
+    run.batch([("a", 1)])
+    kept = {path: world.log_backend.read(path) for path in world.log_backend.list(layout.SEGMENTS)}
+    world.flush()
+    run.batch([("b", 2)])
+    for path, data in kept.items():
+        world.log_backend.create(path, data)
+    set_mark(world, flushed=-1, last=None)
+    with pytest.raises(errors.LedgerBehindLog):
+        world.flush()
+    assert kept.keys() <= set(world.log_backend.list(layout.SEGMENTS))
+
+
+def decision(epoch: int) -> Decision:
+    return Decision(
+        verb="set-aside",
+        epoch=epoch,
+        by="anna@host",
+        at_us=NOW_US,
+        why="damaged",
+        where="memory://elsewhere",
+        files=(),
+        generation=1,
+        offsets_digest="",
+        rows=1,
+        last_us=0,
+    )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_sink.choice import choose, doubts
+from wal_sink.choice import choose, doubts, plan_without_rows
 from wal_sink.errors import (
     CorruptLog,
     Diverged,
@@ -29,7 +29,6 @@ from wal_sink.protocol import (
     missing_manifest,
     next_step,
     plan_window,
-    plan_without_rows,
     resting,
     unjoined,
 )

@@ -17,9 +17,12 @@ from wal_sink.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.record import FORMAT, Record, digest
 from wal_sink.records import (
     Claim,
+    Decision,
     ErrorReport,
+    FileCopy,
     FlushedEpoch,
     FlusherReport,
+    Intervention,
     Kept,
     LogIdentity,
     LogUrl,
@@ -105,6 +108,31 @@ GOLDEN_RECORDS: dict[str, Record] = {
         published_us=US + 2_000,
         begun_us=US + 2_000,
         recorded_us=US + 3_000,
+    ),
+    "decision": Decision(
+        verb="set-aside",
+        epoch=41,
+        by="anna@worker-1",
+        at_us=US + 4_000,
+        why="CorruptLog: Segment … has 3 bytes",
+        where="file:///backup/lost/0d0a7c52-8a3f-4c8e-8f57-2f1b7a7f9c11",
+        files=(
+            FileCopy(
+                path="segments/00000000000000000041/000000-0-aaaa.arrow", bytes=3, digest="a" * 64
+            ),
+        ),
+        generation=3,
+        offsets_digest="c" * 64,
+        rows=1_001,
+        last_us=US + 1_005,
+    ),
+    "intervention": Intervention(
+        verb="adopt",
+        by="anna@worker-1",
+        at_us=US,
+        why="moved to the new disk",
+        before={"log.json": "file:///old"},
+        after={"log.json": "file:///data/checkpoints/köln"},
     ),
     "kept": Kept(epoch=41, generation=3, run_id=RUN, highest=4),
     "flusher_report": FlusherReport(flusher="worker-1:4711", doing="resting", heartbeat_us=US),

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from wal_sink.cli.accept_gap import accept_gap
+from wal_sink.cli.adopt import adopt
 from wal_sink.cli.demo import demo
+from wal_sink.cli.rewind import rewind
+from wal_sink.cli.set_aside import set_aside
+from wal_sink.cli.verify import verify
 
 app = typer.Typer(
     name="wal-sink",
@@ -14,8 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
-
-
-@app.callback()
-def _wal_sink() -> None:
-    """Keep `demo` a command of its own, although it is the only one so far."""
+app.command()(verify)
+app.command()(set_aside)
+app.command()(accept_gap)
+app.command()(adopt)
+app.command()(rewind)

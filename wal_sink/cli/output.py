@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from wal_sink.errors import WalSinkError
+from state_backends import StateBackendError
+from wal_sink.errors import LogUnavailable, WalSinkError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 """Type of every command's parameter `as_json`."""
@@ -36,8 +37,11 @@ def output(*, as_json: bool) -> Iterator[Console]:
     console = Console(stderr=as_json, highlight=False)
     handler = RichHandler(console=console, show_path=False, show_time=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    # What matters of a driver's own warnings comes as an error of ours, with what to do about it.
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     try:
-        yield console
+        with _store_errors():
+            yield console
     except WalSinkError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"[red]{type(error).__name__}[/red]:", str(error), markup=True
@@ -45,6 +49,16 @@ def output(*, as_json: bool) -> Iterator[Console]:
         if as_json:
             document(Failure(error=type(error).__name__, what=error.what, remedy=error.remedy))
         raise typer.Exit(error.exit_code) from error
+
+
+@contextlib.contextmanager
+def _store_errors() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, StateBackendError) as error:
+        raise LogUnavailable(
+            f"A store or a file cannot be used: {error!r}", "See to it, and run the command again."
+        ) from error
 
 
 def document(value: msgspec.Struct) -> None:

@@ -205,6 +205,21 @@ class Session(ABC):
         """Set `flushed`, `last_us`, `last = window`, nothing begun, if `begun = window` exactly."""
 
     @abstractmethod
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        """Make the ledger row `new` if it is exactly `seen`; None: if there is no row.
+
+        Only operators' commands do this (rule 22); flushers move the row by `begin` and `finish`.
+        """
+
+    def written_us(self) -> int | None:
+        """Return when the newest part of the ledger row was written, as far as the target says so.
+
+        Microseconds since 1970. Not None where writes carry timestamps: one of the future would hide
+        every later update (rule 16).
+        """
+        return None
+
+    @abstractmethod
     def close(self) -> None:
         """Release the connection. Idempotent."""
 

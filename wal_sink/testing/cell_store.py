@@ -70,6 +70,8 @@ class CellStore(Target):
         self.lock = threading.Lock()
         self.table: dict[Key, Row] = {}
         self.ledger: dict[str, Mark] = {}
+        self.shadowed_until_us: dict[str, int] = {}
+        """Ledger rows that somebody wrote with a timestamp of the future: updates change nothing."""
 
     @property
     def shape(self) -> Mapping[str, str]:
@@ -180,11 +182,26 @@ class CellSession(Session):
             self._put(mark, flushed=window.last, last_us=window.last_us, begun=None, last=window)
             return Outcome.APPLIED
 
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        """Replace the row if it is the one that was seen."""
+        with self._store.lock:
+            mark = self._store.ledger.get(self._owner.query_id)
+            if mark != seen:
+                return Outcome.REFUSED
+            self._put(mark or new, **msgspec.structs.asdict(new))
+            return Outcome.APPLIED
+
+    def written_us(self) -> int | None:
+        """Return the timestamp of a plain write that shadows the row."""
+        return self._store.shadowed_until_us.get(self._owner.query_id)
+
     def close(self) -> None:
         """Nothing is held."""
 
     def _put(self, mark: Mark, **changes: Any) -> None:
-        self._store.ledger[self._owner.query_id] = msgspec.structs.replace(mark, **changes)
+        """Update the row; without effect where a plain write of the future shadows it (rule 16)."""
+        if self._owner.query_id not in self._store.shadowed_until_us:
+            self._store.ledger[self._owner.query_id] = msgspec.structs.replace(mark, **changes)
 
 
 def _newer(old: Cell | None, new: Cell, kind: pa.DataType) -> Cell:

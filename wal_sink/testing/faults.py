@@ -200,6 +200,14 @@ class FaultySession(Session):
             name = f"write {rows.epoch} {part.first_us}"
             self.faults.call(name, lambda part=part: self.inner.write(plan, part))  # type: ignore[misc]
 
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        """See `Session`."""
+        return self._conditional("replace row", lambda: self.inner.replace_row(seen, new))
+
+    def written_us(self) -> int | None:
+        """See `Session`."""
+        return self.faults.call("written", self.inner.written_us)
+
     def finish(self, window: Window) -> Outcome:
         """See `Session`."""
         return self._conditional(f"finish {window.last}", lambda: self.inner.finish(window))

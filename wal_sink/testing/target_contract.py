@@ -14,26 +14,15 @@ A plug-in author runs it by giving a fixture and one method::
 from __future__ import annotations
 
 import pickle
-import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
 
 from wal_sink.errors import InvalidRow
-from wal_sink.targets.base import (
-    BegunEpoch,
-    Outcome,
-    Owner,
-    Plan,
-    Session,
-    Slice,
-    Target,
-    Window,
-    plan_key,
-)
+from wal_sink.targets.base import Plan, Session, Slice, Target, plan_key
+from wal_sink.testing.ledger_contract import LedgerContract
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("v", pa.int64()), ("t", pa.string())])
 """Columns of the table: k text and n int are its key, v is a bigint, t a text."""
@@ -42,10 +31,9 @@ Record = tuple[str | None, int | None, int | None, str | None]
 Table = dict[tuple[str, int], tuple[int | None, str | None]]
 
 _BASE_US = 1_700_000_000_000_000
-_RACERS = 6
 
 
-class TargetContract(ABC):
+class TargetContract(LedgerContract, ABC):
     """Subclass as `Test…` with a fixture `target` and `rows`."""
 
     @abstractmethod
@@ -56,122 +44,6 @@ class TargetContract(ABC):
     def plan(self, target: Target) -> Plan:
         """Return the agreed plan."""
         return target.plan(SCHEMA, plan_key(SCHEMA, target.name, target.shape))
-
-    @pytest.fixture
-    def owner(self) -> Owner:
-        """Return the owner of a ledger row that no other test uses."""
-        return Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
-
-    @pytest.fixture
-    def session(self, target: Target, plan: Plan, owner: Owner) -> Iterator[Session]:
-        """Connect, with the ledger row of a query that starts at epoch 0."""
-        assert plan.target == target.name
-        with target.connect(owner) as session:
-            session.create(-1)
-            yield session
-
-    # --- the ledger: guarantees 1 and 2 ---
-
-    @pytest.mark.usefixtures("plan")
-    def test_the_ledger_row_is_created_once(self, target: Target, owner: Owner) -> None:
-        """A query that the target does not know has no mark; the first `create` makes it."""
-        with target.connect(owner) as session:
-            assert session.flushed() is None
-            session.create(6)
-            session.create(41)
-            mark = session.flushed()
-        assert mark is not None
-        assert (mark.flushed, mark.last_us, mark.begun, mark.last) == (6, 0, None, None)
-        assert (mark.log_id, mark.checkpoint) == (owner.log_id, owner.checkpoint)
-
-    def test_begin_and_finish_move_the_mark(self, session: Session) -> None:
-        """`begin` stores the window, `finish` makes it the last one and moves `flushed` and `last_us`."""
-        window = _window(0, rows=10)
-        assert session.begin(window) is Outcome.APPLIED
-        begun = session.flushed()
-        assert begun is not None
-        assert (begun.flushed, begun.begun) == (-1, window)
-        assert session.finish(window) is Outcome.APPLIED
-        mark = session.flushed()
-        assert mark is not None
-        assert (mark.flushed, mark.last_us, mark.begun, mark.last) == (
-            0,
-            _BASE_US + 9,
-            None,
-            window,
-        )
-
-    def test_begin_is_refused_while_something_is_begun(self, session: Session) -> None:
-        """Whoever comes second finishes what is begun; it cannot begin something else."""
-        assert session.begin(first := _window(0)) is Outcome.APPLIED
-        assert session.begin(_window(0)) is Outcome.REFUSED
-        mark = session.flushed()
-        assert mark is not None
-        assert mark.begun == first
-
-    @pytest.mark.parametrize("epoch", [1, 5])
-    def test_begin_is_refused_behind_a_gap(self, session: Session, epoch: int) -> None:
-        """Only `flushed + 1` can be begun: the mark never jumps over an epoch."""
-        assert session.begin(_window(epoch)) is Outcome.REFUSED
-
-    def test_begin_is_refused_for_what_is_flushed(self, session: Session) -> None:
-        """A flushed epoch is not begun again."""
-        session.begin(window := _window(0))
-        session.finish(window)
-        assert session.begin(_window(0)) is Outcome.REFUSED
-
-    def test_finish_is_refused_for_another_window(self, session: Session) -> None:
-        """Only who knows exactly what is begun can finish it."""
-        assert session.finish(_window(0)) is Outcome.REFUSED
-        session.begin(window := _window(0))
-        assert session.finish(_window(0)) is Outcome.REFUSED
-        assert session.finish(window) is Outcome.APPLIED
-        assert session.finish(window) is Outcome.REFUSED
-
-    @pytest.mark.usefixtures("plan")
-    def test_without_a_row_nothing_is_applied(self, target: Target, owner: Owner) -> None:
-        """A lost ledger row is not made anew by `begin` or `finish`."""
-        with target.connect(owner) as session:
-            assert session.begin(_window(0)) is Outcome.REFUSED
-            assert session.finish(_window(0)) is Outcome.REFUSED
-            assert session.flushed() is None
-
-    def test_of_many_beginners_one_wins(
-        self, target: Target, session: Session, owner: Owner
-    ) -> None:
-        """`begin` takes effect at most once, whoever races; the ledger holds the winner's window."""
-        for epoch in range(3):
-            windows = [_window(epoch) for _ in range(_RACERS)]
-            with ThreadPoolExecutor(_RACERS) as pool:
-                outcomes = list(pool.map(lambda w: _begin_alone(target, owner, w), windows))
-            assert outcomes.count(Outcome.APPLIED) <= 1
-            mark = session.flushed()
-            assert mark is not None
-            assert mark.begun in windows
-            for window, outcome in zip(windows, outcomes, strict=True):
-                if outcome is not Outcome.UNKNOWN:
-                    assert (outcome is Outcome.APPLIED) == (window == mark.begun)
-            assert session.finish(mark.begun) is Outcome.APPLIED
-
-    def test_queries_do_not_share_a_mark(self, target: Target, session: Session) -> None:
-        """Each query has a ledger row of its own."""
-        session.begin(_window(0))
-        with target.connect(Owner(str(uuid.uuid4()), "other", "file:///other")) as other:
-            assert other.flushed() is None
-
-    def test_a_second_session_sees_the_mark(
-        self, target: Target, session: Session, owner: Owner
-    ) -> None:
-        """`flushed` is linearizable over sessions."""
-        session.begin(window := _window(0))
-        with target.connect(owner) as other:
-            mark = other.flushed()
-            assert mark is not None
-            assert mark.begun == window
-            assert other.finish(window) is Outcome.APPLIED
-        mark = session.flushed()
-        assert mark is not None
-        assert mark.flushed == 0
 
     # --- rows: guarantees 3, 4 and 5 ---
 
@@ -249,27 +121,7 @@ class TargetContract(ABC):
         assert target.classify(ValueError("never seen")) == "fatal"
 
 
-def _window(epoch: int, rows: int = 1) -> Window:
-    begun = BegunEpoch(
-        epoch=epoch,
-        generation=1,
-        manifest=f"manifests/{epoch}",
-        digest="d",
-        offsets_digest="o",
-        base_us=_BASE_US + epoch * 1_000,
-        rows=rows,
-        bytes=rows * 10,
-        published_us=_BASE_US,
-    )
-    return Window(nonce=uuid.uuid4().hex, begun_us=_BASE_US, epochs=(begun,))
-
-
 def _slice(target: Target, plan: Plan, records: Sequence[Record], us: int = _BASE_US) -> Slice:
     columns = list(zip(*records, strict=True)) or [()] * len(SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return Slice(0, target.check(pa.record_batch(arrays, schema=SCHEMA), plan), us)
-
-
-def _begin_alone(target: Target, owner: Owner, window: Window) -> Outcome:
-    with target.connect(owner) as session:
-        return session.begin(window)

@@ -18,6 +18,10 @@ NOTHING = ""
 """What `begun` and `last` hold for none: a condition on null would not match a deleted cell alone."""
 
 
+COLUMNS = ("log_id", "checkpoint", "flushed", "last_us", "begun", "last")
+"""All but the key, in the order of `Mark`."""
+
+
 class Ledger:
     """The row of one query.
 
@@ -36,21 +40,17 @@ class Ledger:
         :raises TargetUnavailable: no answer for a while.
         :raises CorruptLog: the row is not one that this version wrote.
         """
-        query = (
-            "SELECT log_id, checkpoint, flushed, last_us, begun, last "  # noqa: S608 -- quoted name
-            f"FROM {self._table} WHERE query_id = ?"
-        )
-        try:
-            row = retrying(PATIENCE)(
-                lambda: self._execute(query, (self._owner.query_id,), LEDGER_READ).one()
-            )
-        except Exception as error:
-            if classify(error) == "fatal":
-                raise
-            raise TargetUnavailable(
-                f"The ledger {self._table} cannot be read: {error}", "See to the cluster."
-            ) from error
+        row = self._row(", ".join(COLUMNS))
         return None if row is None else self._mark(row)
+
+    def written_us(self) -> int | None:
+        """Read when the newest cell of the row was written, in its own timestamps.
+
+        :raises TargetUnavailable: no answer for a while.
+        """
+        row = self._row(", ".join(f"writetime({name}) AS {name}" for name in COLUMNS))
+        written = [us for us in row or () if us is not None]
+        return max(written, default=None)
 
     def create(self, flushed: int) -> None:
         """Create the row unless there is one. Whether it is ours, a read tells."""
@@ -83,6 +83,35 @@ class Ledger:
             *(self._owner.query_id, window.first - 1, text),
         )
         return self._conditional(update, values)
+
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        """Write the whole row, if it is exactly the one that was seen (rule 22)."""
+        if seen is None:
+            insert = (
+                f"INSERT INTO {self._table} "  # noqa: S608 -- quoted name
+                f"({', '.join(COLUMNS)}, query_id) VALUES (?, ?, ?, ?, ?, ?, ?) "
+                "IF NOT EXISTS USING TTL 0"
+            )
+            return self._conditional(insert, (*_cells(new), self._owner.query_id))
+        update = (
+            f"UPDATE {self._table} USING TTL 0 "  # noqa: S608 -- quoted name
+            f"SET {', '.join(f'{name} = ?' for name in COLUMNS)} "
+            f"WHERE query_id = ? IF {' AND '.join(f'{name} = ?' for name in COLUMNS)}"
+        )
+        return self._conditional(update, (*_cells(new), self._owner.query_id, *_cells(seen)))
+
+    def _row(self, columns: str) -> Any:
+        query = f"SELECT {columns} FROM {self._table} WHERE query_id = ?"  # noqa: S608 -- quoted name
+        try:
+            return retrying(PATIENCE)(
+                lambda: self._execute(query, (self._owner.query_id,), LEDGER_READ).one()
+            )
+        except Exception as error:
+            if classify(error) == "fatal":
+                raise
+            raise TargetUnavailable(
+                f"The ledger {self._table} cannot be read: {error}", "See to the cluster."
+            ) from error
 
     def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
         """Send one conditional statement, once.
@@ -133,3 +162,9 @@ class Ledger:
             "Flush with the newer version that wrote it, or restore the row from a backup. Do not "
             "delete it: it says what is in the table already.",
         )
+
+
+def _cells(mark: Mark) -> tuple[object, ...]:
+    """Return the row's values; windows that are equal have equal texts."""
+    begun, last = (NOTHING if w is None else w.to_text() for w in (mark.begun, mark.last))
+    return (mark.log_id, mark.checkpoint, mark.flushed, mark.last_us, begun, last)

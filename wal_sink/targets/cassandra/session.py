@@ -39,6 +39,14 @@ class CassandraSession(Session):
         """One conditional update."""
         return self._ledger.finish(window)
 
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        """One conditional update, or insert."""
+        return self._ledger.replace_row(seen, new)
+
+    def written_us(self) -> int | None:
+        """Read the write times of the row's cells."""
+        return self._ledger.written_us()
+
     def close(self) -> None:
         """Disconnect. Idempotent."""
         self._connection.close()

@@ -8,12 +8,13 @@ from typing import Any
 from cassandra import InvalidRequest
 from cassandra.query import BatchStatement, BatchType
 
+from wal_sink.errors import CorruptLog
 from wal_sink.targets.base import Plan, Slice
 from wal_sink.targets.cassandra.bind import Rows, bind
 from wal_sink.targets.cassandra.compare import refuse_changed
 from wal_sink.targets.cassandra.group import group
 from wal_sink.targets.cassandra.live import read_table
-from wal_sink.targets.cassandra.names import quote
+from wal_sink.targets.cassandra.names import qualified, quote
 from wal_sink.targets.cassandra.options import TableName
 from wal_sink.targets.cassandra.send import send_all
 
@@ -55,6 +56,11 @@ class Writer:
 
     def _refuse_changed(self, plan: Plan) -> None:
         name = TableName(plan.details["keyspace"], plan.details["table"])
+        if plan.table != qualified(*name):  # plans come from a shared folder, and become statements
+            raise CorruptLog(
+                f"Plan {plan.key} writes to {plan.table} and was agreed for {qualified(*name)}",
+                "Somebody has edited it. Restore the file in the log's plans/ folder from a copy.",
+            )
         refuse_changed(plan, read_table(self._session, name))
 
 

@@ -1,0 +1,310 @@
+"""`verify` and the ways out as processes, over a real Cassandra; `tests.protocol.engine` plays Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+from tests.protocol.test_corruption import edit, segments
+from wal_sink import errors, layout
+from wal_sink.cli.main import app
+from wal_sink.manifest import Attempt
+from wal_sink.options import parse
+from wal_sink.records import Claim
+from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = pytest.mark.cassandra
+
+
+class Job(NamedTuple):
+    """A query in a folder, and what a shell knows of it."""
+
+    world: World
+    node: EmbeddedCassandra
+    keyspace: str
+    folder: Path
+
+    def flush(self, error: type[errors.WalSinkError] | None = None) -> None:
+        """Flush; `error` is the one with which the line stops."""
+        if error is None:
+            self.world.flush()
+            return
+        with pytest.raises(error):
+            self.world.flush()
+
+    def table(self) -> dict[str, int]:
+        found = self.node.execute(f"SELECT k, v FROM {self.keyspace}.t")
+        return {row.k: row.v for row in found}
+
+    def command(
+        self, *arguments: object, checkpoint: str = "checkpoint", answer: str | None = None
+    ) -> Done:
+        """Run `wal-sink <verb> <checkpoint> …` as a shell does; without an answer, stdin is closed."""
+        verb, *others = map(str, arguments)
+        done = subprocess.run(
+            [Path(sys.executable).with_name("wal-sink"), verb, checkpoint, *others],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            **({"input": answer} if answer is not None else {"stdin": subprocess.DEVNULL}),
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+
+class Done(NamedTuple):
+    """What a command returned and printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The one document on standard output."""
+        assert self.out, self.err
+        found = json.loads(self.out)
+        assert isinstance(found, dict)
+        return found
+
+
+def target(node: EmbeddedCassandra, keyspace: str, **more: str) -> tuple[CassandraTarget, Mapping]:  # type: ignore[type-arg]
+    raw = {
+        "cassandra.contactPoints": node.host,
+        "cassandra.port": str(node.port),
+        "keyspace": keyspace,
+        "table": "t",
+        **more,
+    }
+    return CassandraTarget(parse(raw, CassandraOptions)), raw
+
+
+@pytest.fixture
+def job(cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path) -> Job:
+    """Two epochs are flushed and three wait; the log is where it is by default."""
+    cassandra.execute(f"CREATE TABLE {keyspace}.t (k text PRIMARY KEY, v bigint)")
+    made, options = target(cassandra, keyspace)
+    checkpoint = open_backend(str(tmp_path / "checkpoint"))
+    world = World(checkpoint, checkpoint, made)
+    world.log_backend = open_backend(str(tmp_path / "checkpoint" / "wal_sink" / world.query_id))
+    world.clock.us = time.time_ns() // 1_000
+    run = world.run()
+    for epoch in range(5):
+        run.batch([(f"a{epoch}", epoch)], [(f"b{epoch}", epoch)])
+        if epoch == 1:
+            world.flush()
+    # As a run of Spark leaves it: the engine has no options.
+    claim = Claim(run_id=run.run_id, options={**options, "wal.compression": "lz4"})
+    edit(world.log_backend, layout.run(1), claim.to_json())
+    return Job(world, cassandra, keyspace, tmp_path)
+
+
+EVERYTHING = {f"{name}{epoch}": epoch for epoch in range(5) for name in "ab"}
+
+
+def test_verify_and_set_aside(job: Job) -> None:
+    """From the finding to the line that goes on: exit codes, documents, the question, the rows."""
+    healthy = job.command("verify", "--json")
+    assert (healthy.code, healthy.document["findings"]) == (0, [])
+    assert [healthy.document[name] for name in ("checkpointed", "flushed", "ledger")] == [4, 1, 1]
+    assert "Nothing is wrong" in job.command("verify").out
+
+    path = segments(job.world)[1]
+    edit(job.world.log_backend, path, job.world.log_backend.read(path)[:-1])
+    job.flush(errors.CorruptLog)
+    found = job.command("verify", "--json")
+    (finding,) = found.document["findings"]
+    assert (found.code, finding["kind"], finding["epoch"]) == (6, "CorruptLog", 2)
+    assert finding["file"] == f"{job.world.log_backend.url}/{path}"
+    said = job.command("verify")
+    assert said.code == 6
+    assert "wal-sink set-aside CHECKPOINT 2 --to URL --begun" in said.out
+
+    verb = ("set-aside", 2, "--to", "aside")
+    refused = job.command(*verb, "--json", "--yes")
+    assert (refused.code, refused.document["error"]) == (2, "OptionError")
+    assert "--begun" in refused.document["remedy"]
+    for answer in (None, "", "n\n", "what\n"):
+        refused = job.command(*verb, "--begun", "--json", answer=answer)
+        assert (refused.code, refused.document["error"]) == (2, "OptionError")
+        assert "--yes" in refused.document["remedy"]
+        assert "possibly in the table" in refused.err
+    assert job.world.log.decided() == []
+    assert len(segments(job.world)) == 2
+    done = job.command(*verb, "--begun", "--json", "--why", "disk 3 died", answer="y\n")
+    assert done.code == 0, done.err
+    assert done.document["rows_possibly_in_target"] is True
+    decision = done.document["decision"]
+    assert (decision["verb"], decision["epoch"], decision["why"]) == ("set-aside", 2, "disk 3 died")
+    copies = job.folder / "aside" / job.world.query_id
+    assert decision["where"] == f"file://{copies}"
+    assert sorted(f["path"] for f in decision["files"]) == open_backend(str(copies)).list()
+
+    job.flush()
+    assert EVERYTHING.items() - job.table().items() == {("b2", 2)}
+    after = job.command("verify", "--json")
+    assert (after.code, after.document["ledger"]) == (0, 4)
+    again = job.command(*verb, "--begun", "--yes")
+    assert again.code == 2
+    assert "is flushed, or was passed over" in again.err
+
+
+def test_accept_gap(job: Job) -> None:
+    """The document names the decision; `--yes` asks nobody."""
+    edit(job.world.log_backend, layout.manifest(Attempt(2, 1)), None)
+    job.flush(errors.MissingManifest)
+    found = job.command("verify", "--json")
+    assert (found.code, found.document["findings"][0]["kind"]) == (6, "MissingManifest")
+    assert job.command("accept-gap", 2).code == 2
+    done = job.command("accept-gap", 2, "--yes", "--json")
+    assert (done.code, done.document["decision"]["verb"]) == (0, "accept-gap")
+    job.flush()
+    assert EVERYTHING.items() - job.table().items() == {("a2", 2), ("b2", 2)}
+
+
+def test_rewind(job: Job) -> None:
+    """The ledger was truncated, the rows are there."""
+    job.node.execute(f"TRUNCATE {job.keyspace}.wal_sink_ledger")
+    job.flush(errors.LedgerBehindLog)
+    found = job.command("verify", "--json")
+    assert (found.code, found.document["findings"][0]["kind"]) == (7, "LedgerBehindLog")
+    lost = job.command("rewind", "--to", 0, "--yes", "--json")
+    assert (lost.code, lost.document["error"]) == (6, "MissingManifest")
+    assert "--to 1" in lost.document["remedy"]
+    assert job.command("rewind", "--to", 1).code == 2
+    done = job.command("rewind", "--to", 1, "--yes", "--json")
+    assert (done.code, done.document["again"]) == (0, 0)
+    job.flush()
+    assert job.table() == EVERYTHING
+
+
+def test_a_shadowed_row_is_left_behind(job: Job) -> None:
+    """`verify` sees the write time before an update is lost; the row goes on in another table."""
+    job.node.execute(
+        f"UPDATE {job.keyspace}.wal_sink_ledger USING TIMESTAMP {2**62} SET flushed = 1"
+        f" WHERE query_id = '{job.world.query_id}'"
+    )
+    found = job.command("verify", "--json")
+    assert (found.code, found.document["findings"][0]["kind"]) == (7, "LedgerShadowed")
+    job.flush(errors.LedgerShadowed)
+    named = f"{job.keyspace}.other_ledger"
+    made, options = target(job.node, job.keyspace, **{"cassandra.ledgerTable": named})
+    option = ("--option", f"cassandra.ledgerTable={named}")
+    missing = job.command("rewind", "--to", 1, "--yes", *option)
+    assert missing.code == 3
+    assert "CREATE TABLE" in missing.err
+    statement = missing.err[missing.err.index("CREATE TABLE") :].replace(";", "")
+    job.node.execute(statement)
+    assert job.command("rewind", "--to", 1, "--yes", *option).code == 0
+    job.world.target = made
+    job.flush()
+    assert job.table() == EVERYTHING
+    assert job.command("verify", *option).code == 0
+    assert options["cassandra.ledgerTable"] == named
+
+
+def test_adopt(job: Job) -> None:
+    """The checkpoint was renamed; a copy of it is refused as long as the original is there."""
+    copied = subprocess.run(["cp", "-r", "checkpoint", "copy"], cwd=job.folder, check=True)
+    assert copied.returncode == 0
+    refused = job.command("adopt", "--yes", "--json", checkpoint="copy")
+    assert (refused.code, refused.document["error"]) == (5, "WrongOwner")
+    (job.folder / "checkpoint").rename(job.folder / "renamed")
+    found = job.command("verify", "--json", checkpoint="renamed")
+    assert (found.code, found.document["findings"][0]["kind"]) == (5, "WrongOwner")
+    assert job.command("adopt", checkpoint="renamed").code == 2
+    done = job.command("adopt", "--yes", "--json", checkpoint="renamed")
+    assert done.code == 0, done.err
+    assert done.document["after"]["ledger.checkpoint"] == f"file://{job.folder / 'renamed'}"
+    world = job.world
+    world.checkpoint = open_backend(str(job.folder / "renamed"))
+    world.log_backend = open_backend(str(job.folder / "renamed" / "wal_sink" / world.query_id))
+    job.flush()
+    assert job.table() == EVERYTHING
+    assert job.command("verify", checkpoint="renamed").code == 0
+
+
+def test_a_target_that_cannot_be_asked(job: Job) -> None:
+    """It is reported, after what the log itself says; `--offline` does not ask."""
+    elsewhere = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
+    found = job.command("verify", "--json", *elsewhere)
+    (finding,) = found.document["findings"]
+    assert (found.code, finding["kind"]) == (4, "TargetUnavailable")
+    assert found.document["ledger"] is None
+    edit(job.world.log_backend, layout.manifest(Attempt(3, 1)), b"{")
+    found = job.command("verify", "--json", *elsewhere)
+    kinds = [finding["kind"] for finding in found.document["findings"]]
+    assert (found.code, kinds) == (6, ["CorruptLog", "TargetUnavailable"])
+    assert job.command("verify", "--offline").code == 6
+    stopped = job.command("set-aside", 2, "--to", "aside", "--yes", *elsewhere)
+    assert stopped.code == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["set-aside", "../../1", "--to", "aside"], "EPOCH"),
+        (["set-aside", "-1", "--to", "aside"], "-1"),
+        (["set-aside", "2", "--to", "memory://aside"], "--to"),
+        (["set-aside", "2", "--to", "nosuch://aside"], "--to"),
+        (["set-aside", "2", "--to", "checkpoint/../checkpoint/x"], "is inside of"),
+        (["accept-gap", "1e9"], "EPOCH"),
+        (["rewind", "--to", "../1"], "--to"),
+        (["adopt", "--option", "s3cret"], "NAME=VALUE"),
+        (["adopt", "--wal", "nowhere"], "--wal"),
+        (["accept-gap", "2", "--option", 'keyspace=x"; DROP KEYSPACE y'], "keyspace"),
+        (["accept-gap", "2", "--option", "table=t'; --"], "table"),
+        (["accept-gap", "2", "--option", "cassandra.ledgerTable=../x"], "ledgerTable"),
+        (["accept-gap", "2", "--option", "cassandra.pasword=s3cret"], "cassandra.password"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(job: Job, arguments: list[str], named: str) -> None:
+    """By exit code 2, naming it, without a change, and without showing what may be a secret."""
+    before = job.world.log_backend.list()
+    done = job.command(*arguments, "--yes")
+    assert done.code == 2, done.err
+    assert named in done.err.replace("\n", "")
+    assert "s3cret" not in done.err
+    assert job.world.log_backend.list() == before
+
+
+def test_a_plan_is_not_a_statement(job: Job) -> None:
+    """A plan in the log that names another table, or more than a table, is refused before it is sent."""
+    (path,) = job.world.log_backend.list(layout.PLANS)
+    fields = json.loads(job.world.log_backend.read(path))
+    for table in (f'"{job.keyspace}"."other"', f"{fields['table']} (k) VALUES ('x'); --"):
+        edit(job.world.log_backend, path, json.dumps(fields | {"table": table}).encode())
+        job.flush(errors.CorruptLog)
+    assert job.table().keys() == {"a0", "b0", "a1", "b1"}
+    edit(job.world.log_backend, path, json.dumps(fields).encode())
+    job.flush()
+    assert job.table() == EVERYTHING
+
+
+def test_every_remedy_names_a_command_that_exists() -> None:
+    """Verbs and flags in `wal_sink.remedies` are those of the command line."""
+    from wal_sink import remedies  # noqa: PLC0415
+
+    named = {
+        *(remedies.VERIFY, remedies.ADOPT, remedies.set_aside(1), remedies.set_aside_begun(1)),
+        *(remedies.accept_gap(1), remedies.rewind(1)),
+    }
+    verbs = {text.partition("wal-sink ")[2].split(" ")[0].rstrip("`") for text in named}
+    known = {
+        (command.name or command.callback.__name__.replace("_", "-"))
+        for command in app.registered_commands
+        if command.callback is not None
+    }
+    assert verbs == {"verify", "adopt", "set-aside", "accept-gap", "rewind"}
+    assert verbs < known

@@ -1,0 +1,400 @@
+"""Each kind of damage: the line stops with its name, nothing after it is flushed, `verify` finds the same.
+
+Then the way out: what it gives up is exactly what the oracle misses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from state_backends import StateBackend, open_backend
+from tests.protocol.engine import NOW_US, World
+from wal_sink import errors, layout
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.errors import WalSinkError
+from wal_sink.log import Log
+from wal_sink.manifest import Attempt
+from wal_sink.operate.decide import GivenUp
+from wal_sink.operate.findings import Verified
+from wal_sink.operate.query import Query
+from wal_sink.operate.rewind import Rewound, plan_rewind, rewind
+from wal_sink.operate.set_aside import plan_set_aside, set_aside
+from wal_sink.operate.verify import verify
+from wal_sink.progress import await_flushed
+from wal_sink.testing.oracle import judge
+
+BROKEN = 2
+"""The epoch that is damaged; those before it are flushed, or can be."""
+EPOCHS = 5
+
+
+class Damage(NamedTuple):
+    """What is done to the world, and the error that says so."""
+
+    do: Callable[[World], str]
+    """Returns a part of the file's name that the error and the finding have to name."""
+    error: type[WalSinkError]
+    epoch: int | None = BROKEN
+
+
+def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
+    """Do as a disk or an operator does: delete a file, or put another content there."""
+    backend.delete([path])
+    if change is not None:
+        backend.create(path, change)
+
+
+def segments(world: World, epoch: int = BROKEN) -> list[str]:
+    return world.log_backend.list(layout.segment_folder(epoch))
+
+
+def manifest_path(epoch: int = BROKEN) -> str:
+    return layout.manifest(Attempt(epoch, 1))
+
+
+def flip_a_byte(world: World) -> str:
+    path = segments(world)[0]
+    data = bytearray(world.log_backend.read(path))
+    data[len(data) // 2] ^= 1
+    edit(world.log_backend, path, bytes(data))
+    return path
+
+
+def truncate(world: World) -> str:
+    path = segments(world)[1]
+    edit(world.log_backend, path, world.log_backend.read(path)[:-7])
+    return path
+
+
+def delete_segment(world: World) -> str:
+    path = segments(world)[1]
+    edit(world.log_backend, path, None)
+    return path
+
+
+def tear_manifest(world: World) -> str:
+    edit(world.log_backend, manifest_path(), world.log_backend.read(manifest_path())[:-20])
+    return manifest_path()
+
+
+def change_manifest(world: World, **changes: object) -> str:
+    fields = json.loads(world.log_backend.read(manifest_path()))
+    edit(world.log_backend, manifest_path(), json.dumps(fields | changes).encode())
+    return manifest_path()
+
+
+def future_manifest(world: World) -> str:
+    return change_manifest(world, format=2)
+
+
+def delete_manifest(world: World) -> str:
+    edit(world.log_backend, manifest_path(), None)
+    return layout.MANIFESTS
+
+
+def delete_plan(world: World) -> str:
+    (path,) = world.log_backend.list(layout.PLANS)
+    edit(world.log_backend, path, None)
+    return path
+
+
+def point_to(path: Callable[[World], str]) -> Callable[[World], str]:
+    """Return a damage: the manifest names another place than its own segments."""
+
+    def tamper(world: World) -> str:
+        fields: dict[str, Any] = json.loads(world.log_backend.read(manifest_path()))
+        fields["segments"][0]["path"] = path(world)
+        return change_manifest(world, **fields)
+
+    return tamper
+
+
+DAMAGES = {
+    "a flipped byte": Damage(flip_a_byte, errors.CorruptLog),
+    "a truncated segment": Damage(truncate, errors.CorruptLog),
+    "a missing segment": Damage(delete_segment, errors.MissingSegment),
+    "an unreadable manifest": Damage(tear_manifest, errors.CorruptLog),
+    "a manifest of a future version": Damage(future_manifest, errors.CorruptLog),
+    "a manifest missing in the sequence": Damage(delete_manifest, errors.MissingManifest),
+    "a manifest that names a parent folder": Damage(
+        point_to(lambda _: "../../other/segments/00000000000000000002/x.arrow"), errors.CorruptLog
+    ),
+    "a manifest that hides a parent folder": Damage(
+        point_to(lambda _: "segments/00000000000000000002/../../log.json"), errors.CorruptLog
+    ),
+    "a manifest that names an absolute path": Damage(
+        point_to(lambda _: "/etc/passwd"), errors.CorruptLog
+    ),
+    "a manifest that names another epoch's segment": Damage(
+        point_to(lambda world: segments(world, 3)[0]), errors.CorruptLog
+    ),
+    "a manifest that names no segment": Damage(
+        point_to(lambda _: manifest_path(3)), errors.CorruptLog
+    ),
+    "a missing plan": Damage(delete_plan, errors.CorruptLog),
+    "a plan key that is a path": Damage(
+        lambda world: change_manifest(world, plan="../../other/plans/x"), errors.CorruptLog
+    ),
+}
+
+
+def fill(world: World) -> None:
+    """Flush two epochs; let three wait, with two segments each."""
+    run = world.run()
+    for epoch in range(EPOCHS):
+        run.batch([(f"a{epoch}", epoch), ("last", epoch)], [(f"b{epoch}", epoch)])
+        if epoch == 1:
+            world.flush()
+
+
+def query(world: World) -> Query:
+    return Query(world.query_id, Checkpoint(world.checkpoint), world.log)
+
+
+def look(world: World) -> Verified:
+    return verify(query(world), lambda: world.target, NOW_US)
+
+
+def stuck(world: World, error: type[WalSinkError]) -> str:
+    """Flush twice: the line stops at the same place; return what the error says."""
+    with pytest.raises(error):
+        world.flush()
+    with pytest.raises(error) as caught:
+        world.flush()
+    return str(caught.value)
+
+
+def upto(world: World, epoch: int) -> dict[str, int]:
+    """The table when everything up to an epoch is flushed and nothing after it."""
+    table: dict[str, int] = {}
+    for number in range(epoch + 1):
+        table.update(world.committed[number])
+    return table
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_the_line_stops_and_verify_finds_it(world: World, name: str) -> None:
+    """The error and the finding name kind, file or epoch, and a command of the project."""
+    fill(world)
+    damage = DAMAGES[name]
+    named = damage.do(world)
+    before = {path: world.log_backend.read(path) for path in world.log_backend.list()}
+    found = look(world)
+    after = {path: world.log_backend.read(path) for path in world.log_backend.list()}
+    assert before == after, "verify changes nothing"
+    (finding,) = found.findings
+    assert (finding.kind, finding.exit_code) == (damage.error.__name__, damage.error.exit_code)
+    assert finding.epoch == damage.epoch
+    assert finding.file is not None
+    assert finding.file.endswith(named)
+    assert "wal-sink " in finding.remedy or "upgrade" in finding.remedy
+    said = stuck(world, damage.error)
+    assert named in said or f"Epoch {BROKEN} " in said
+    assert "wal-sink " in said or "upgrade" in said
+    newest = world.log.newest_flushed()
+    assert newest is not None
+    assert newest.epoch == BROKEN - 1
+    assert world.store.ledger[world.query_id].flushed == BROKEN - 1
+    later = {f"{name}{epoch}" for epoch in range(BROKEN + 1, EPOCHS) for name in "ab"}
+    assert not later & world.table().keys()
+    for epoch in range(BROKEN + 1, EPOCHS):
+        assert world.log_backend.read(manifest_path(epoch))
+        assert len(segments(world, epoch)) == 2
+
+
+def test_a_healthy_log_has_no_findings(world: World) -> None:
+    """Whatever it holds: epochs that wait, a batch under way, an attempt that failed."""
+    assert fresh(world).findings == ()
+    fill(world)
+    world.run().publish([("waits for commits/5", 1)])
+    found = look(world)
+    assert found.findings == ()
+    assert (found.checkpointed, found.published, found.flushed, found.ledger) == (4, 5, 1, 1)
+    assert (found.epochs, found.segments) == (4, 7)
+    assert found.bytes == sum(
+        world.log_backend.size(path) for path in world.log_backend.list(layout.SEGMENTS)
+    )
+    alone = verify(query(world), None, NOW_US)
+    assert (alone.findings, alone.ledger, alone.segments) == ((), None, 7)
+    world.flush()
+    assert look(world).findings == ()
+
+
+def test_a_lost_log_json_stops_the_line(world: World) -> None:
+    """Before the first flush, too: epochs that wait are not taken for nothing published."""
+    world.run().batch([("a", 1)])
+    edit(world.log_backend, layout.LOG, None)
+    said = stuck(world, errors.CorruptLog)
+    assert "log.json is gone" in said
+    for target in (None, lambda: world.target):
+        (finding,) = verify(query(world), target, NOW_US).findings
+        assert finding.what in said
+    with pytest.raises(errors.FlushTimeout):
+        await_flushed(Checkpoint(world.checkpoint), world.log, timeout=0)
+
+
+def test_verify_beside_a_flusher(world: World) -> None:
+    """What is flushed and trimmed while it looks is no finding."""
+    fill(world)
+    listed = world.log.attempts
+
+    class Slow(Log):
+        def attempts(self) -> tuple[Attempt, ...]:
+            found = listed()
+            world.flush()
+            return found
+
+    slow = query(world)._replace(log=Slow(world.log_backend))
+    found = verify(slow, lambda: world.target, NOW_US)
+    assert (found.findings, found.epochs) == ((), 3)
+
+
+def fresh(world: World) -> Verified:
+    """A query that has just started."""
+    world.run()
+    return look(world)
+
+
+# --- the ledger -----------------------------------------------------------------------------------
+
+
+def truncate_ledger(world: World) -> None:
+    del world.store.ledger[world.query_id]
+
+
+def restore_old_ledger(world: World) -> None:
+    """The row as it was after epoch 0, while epoch 1 was being flushed."""
+    mark = world.store.ledger[world.query_id]
+    assert mark.last is not None
+    old = msgspec.structs.replace(mark, flushed=0, begun=mark.last, last=None)
+    world.store.ledger[world.query_id] = old
+
+
+def shadow_ledger(world: World) -> None:
+    world.store.shadowed_until_us[world.query_id] = NOW_US + 10**12
+
+
+LEDGERS = {
+    "a truncated ledger": (truncate_ledger, errors.LedgerBehindLog),
+    "a ledger from a backup": (restore_old_ledger, errors.LedgerBehindLog),
+    "a shadowed ledger row": (shadow_ledger, errors.LedgerShadowed),
+}
+
+
+@pytest.mark.parametrize("name", LEDGERS)
+def test_a_ledger_that_cannot_be_right_stops_the_line(world: World, name: str) -> None:
+    """Found by `verify` before a flusher meets it; every epoch above the mark stays in the log."""
+    fill(world)
+    damage, error = LEDGERS[name]
+    damage(world)
+    (finding,) = look(world).findings
+    assert (finding.kind, finding.exit_code) == (error.__name__, error.exit_code)
+    assert "wal-sink rewind CHECKPOINT --to" in finding.remedy
+    said = stuck(world, error)
+    assert "wal-sink rewind CHECKPOINT --to" in said
+    assert world.log.flushed_epochs() == [0, 1]
+    assert [attempt.epoch for attempt in world.log.attempts()] == [2, 3, 4]
+    later = {f"{name}{epoch}" for epoch in (3, 4) for name in "ab"}
+    assert not later & world.table().keys()
+
+
+@pytest.mark.parametrize("name", [name for name in LEDGERS if "shadowed" not in name])
+def test_rewind_to_the_mark_when_the_table_is_whole(world: World, name: str) -> None:
+    """The row says again what the log says; nothing is lost, nothing is flushed twice."""
+    fill(world)
+    used = world.store.ledger[world.query_id].last_us
+    LEDGERS[name][0](world)
+    done = go_back(world, 1)
+    assert done.again == 0
+    mark = world.store.ledger[world.query_id]
+    assert (mark.flushed, mark.last_us, mark.begun) == (1, used, None)
+    goes_on_without(world, {})
+
+
+def test_a_shadowed_row_is_left_behind_with_its_table(world: World) -> None:
+    """Another ledger table gets the row; what was begun is written again, with the same timestamps."""
+    fill(world)
+    shadow_ledger(world)
+    stuck(world, errors.LedgerShadowed)
+    before = dict(world.store.table)
+    del world.store.shadowed_until_us[world.query_id]  # `cassandra.ledgerTable` names another one
+    truncate_ledger(world)
+    go_back(world, 1)
+    goes_on_without(world, {})
+    for key, row in before.items():
+        for name, cell in row.cells.items():
+            now = world.store.table[key].cells[name]
+            assert now == cell or key == ("last",)
+
+
+def go_back(world: World, to: int) -> Rewound:
+    """`wal-sink rewind`."""
+    return rewind(plan_rewind(query(world), world.target, to, NOW_US), NOW_US, "as a test")
+
+
+# --- ways out: an epoch is given up ---------------------------------------------------------------
+
+
+def elsewhere(world: World) -> StateBackend:
+    """A place for what is set aside, on the same kind of store."""
+    return open_backend(f"{world.log_backend.url.rpartition('/')[0]}/set-aside")
+
+
+def give_up(world: World, epoch: int = BROKEN, *, begun: bool = True) -> GivenUp:
+    """`wal-sink set-aside`."""
+    to = elsewhere(world)
+    plan = plan_set_aside(query(world), world.target, epoch, to, NOW_US, begun=begun)
+    return set_aside(plan, NOW_US, "as a test")
+
+
+def goes_on_without(world: World, lost: dict[str, int]) -> None:
+    """Everything is flushed but what was given up, and the mark is contiguous."""
+    world.flush()
+    everything = upto(world, EPOCHS - 1)
+    verdict = judge(everything.items(), world.table().items())
+    assert (verdict.missing, verdict.extra) == (len(lost), 0), verdict
+    assert {key: value for key, value in everything.items() if key not in world.table()} == lost
+    mark = world.store.ledger[world.query_id]
+    assert (mark.flushed, mark.begun) == (EPOCHS - 1, None)
+    assert world.log.flushed_epochs() == list(range(EPOCHS))
+    assert world.log.attempts() == ()
+    assert world.log_backend.list(layout.SEGMENTS) == []
+    assert look(world).findings == ()
+
+
+LOST = [name for name in DAMAGES if "plan" not in name or "key" in name]
+
+
+@pytest.mark.parametrize("flushed_first", [True, False])
+@pytest.mark.parametrize("name", [name for name in LOST if "missing in" not in name])
+def test_set_aside_lets_the_line_go_on(world: World, name: str, flushed_first: bool) -> None:
+    """Whether a flusher has met the damage before or not; what was there is at the other place."""
+    fill(world)
+    DAMAGES[name].do(world)
+    if flushed_first:
+        stuck(world, DAMAGES[name].error)
+    there = {path: world.log_backend.read(path) for path in of_epoch(world)}
+    given = give_up(world)
+    assert of_epoch(world) == []
+    copies = elsewhere(world)
+    assert {path: copies.read(path) for path in copies.list()} == there
+    assert {copy.path for copy in given.decision.files} == there.keys()
+    begun_before = flushed_first and "manifest" not in name and "plan" not in name
+    assert given.rows_possibly_in_target == begun_before
+    lost = {f"a{BROKEN}": BROKEN, f"b{BROKEN}": BROKEN}
+    goes_on_without(world, {key: v for key, v in lost.items() if key not in world.table()})
+    assert world.log.decision(BROKEN) == given.decision
+    record = world.log.flushed(BROKEN)
+    assert record is not None
+    assert (record.manifest, record.rows) == ("", 0)
+
+
+def of_epoch(world: World, epoch: int = BROKEN) -> list[str]:
+    """Everything that the log holds of an epoch."""
+    found = [layout.manifest(a) for a in world.log.attempts() if a.epoch == epoch]
+    return sorted([*segments(world, epoch), *found])

@@ -1,0 +1,738 @@
+"""The operators' verbs, each: what it refuses, what it leaves, and a crash at every operation of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from state_backends import StateBackend, open_backend
+from tests.protocol.cases import covered
+from tests.protocol.engine import NOW_US, World
+from tests.protocol.test_corruption import (
+    BROKEN,
+    EPOCHS,
+    delete_manifest,
+    delete_segment,
+    edit,
+    elsewhere,
+    fill,
+    give_up,
+    go_back,
+    goes_on_without,
+    look,
+    manifest_path,
+    of_epoch,
+    query,
+    restore_old_ledger,
+    stuck,
+    tear_manifest,
+    truncate_ledger,
+    upto,
+)
+from wal_sink import errors, layout
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.log import Log
+from wal_sink.manifest import Attempt
+from wal_sink.operate.accept_gap import accept_gap, plan_accept_gap
+from wal_sink.operate.adopt import Adopted, adopt, plan_adopt
+from wal_sink.operate.decide import GivenUp
+from wal_sink.operate.query import Query, find_query
+from wal_sink.operate.rewind import plan_rewind, rewind
+from wal_sink.operate.set_aside import plan_set_aside, set_aside
+from wal_sink.records import ErrorReport, FlusherReport
+from wal_sink.testing.faults import AnswerLost, Crash, Faults, FaultyBackend, FaultyTarget
+
+LOST = {f"a{BROKEN}": BROKEN, f"b{BROKEN}": BROKEN}
+
+
+def gap(world: World, epoch: int = BROKEN, *, begun: bool = False) -> GivenUp:
+    """`wal-sink accept-gap`."""
+    plan = plan_accept_gap(query(world), world.target, epoch, begun=begun)
+    return accept_gap(plan, NOW_US)
+
+
+def report(world: World, error: str | None = None, *, transient: bool = False) -> None:
+    """A flusher of another host reports, now."""
+    said = error and ErrorReport(
+        kind=error, what="it broke", remedy="", epoch=BROKEN, at_us=NOW_US, transient=transient
+    )
+    world.log.report(
+        FlusherReport(
+            flusher="another-host:1", doing="writing", heartbeat_us=NOW_US, error=said or None
+        )
+    )
+
+
+# --- accept-gap -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("segments_left", [True, False])
+def test_accept_gap_lets_the_line_go_on(world: World, segments_left: bool) -> None:
+    """Exactly the rows of the lost epoch are missing; what is left of it goes."""
+    fill(world)
+    delete_manifest(world)
+    if not segments_left:
+        world.log.delete(of_epoch(world))
+    stuck(world, errors.MissingManifest)
+    given = gap(world)
+    assert (given.decision.verb, given.decision.rows) == ("accept-gap", -1)
+    assert not given.rows_possibly_in_target
+    goes_on_without(world, LOST)
+
+
+def test_accept_gap_while_a_flusher_tries(world: World) -> None:
+    """There is nothing that it could flush: the running query goes on by itself."""
+    fill(world)
+    delete_manifest(world)
+    flusher = world.flusher()
+    with pytest.raises(errors.MissingManifest):
+        flusher.run_once()
+    report(world)
+    gap(world)
+    flusher.run_once()
+    assert world.store.ledger[world.query_id].flushed == BROKEN
+
+
+def test_accept_gap_is_refused_while_there_is_a_manifest(world: World) -> None:
+    """Even an unreadable one: set-aside keeps it."""
+    fill(world)
+    tear_manifest(world)
+    with pytest.raises(errors.OptionError, match=r"is no gap.*\n.*set-aside CHECKPOINT 2"):
+        gap(world)
+    assert world.log.decided() == []
+
+
+def test_a_begun_epoch_whose_manifest_is_lost(world: World) -> None:
+    """The ledger remembers how many rows it had, and which timestamps they used."""
+    fill(world)
+    delete_segment(world)
+    stuck(world, errors.MissingSegment)
+    world.log.delete(of_epoch(world))
+    with pytest.raises(errors.MissingSegment):
+        world.flush()
+    with pytest.raises(errors.OptionError, match="--begun"):
+        gap(world)
+    given = gap(world, begun=True)
+    assert given.rows_possibly_in_target
+    assert given.decision.rows == 3
+    assert given.decision.last_us > 0
+    goes_on_without(world, {f"b{BROKEN}": BROKEN})
+
+
+# --- set-aside ------------------------------------------------------------------------------------
+
+
+def test_a_begun_epoch_is_set_aside_only_knowingly(world: World) -> None:
+    """Rows of its first segment are in the table; `--begun` says that this is known."""
+    fill(world)
+    delete_segment(world)
+    stuck(world, errors.MissingSegment)
+    assert f"a{BROKEN}" in world.table()
+    with pytest.raises(errors.OptionError, match="--begun"):
+        give_up(world, begun=False)
+    assert world.log.decided() == []
+    given = give_up(world)
+    assert given.rows_possibly_in_target
+    assert given.decision.rows == 3
+    goes_on_without(world, {f"b{BROKEN}": BROKEN})
+
+
+@pytest.mark.parametrize(
+    ("epoch", "why"),
+    [(0, "is flushed"), (1, "is flushed"), (3, "not the next"), (5, "not checkpointed")],
+)
+def test_only_the_next_epoch_can_be_given_up(world: World, epoch: int, why: str) -> None:
+    """Not what is flushed, not what may still be flushed, not what Spark computes again."""
+    fill(world)
+    world.run().publish([("x", 1)])
+    with pytest.raises(errors.OptionError, match=why):
+        give_up(world, epoch)
+    world.log.delete(of_epoch(world, epoch))
+    with pytest.raises(errors.OptionError, match=why):
+        gap(world, epoch)
+    assert world.log.decided() == []
+
+
+def test_nothing_to_set_aside_is_a_gap(world: World) -> None:
+    """The error names the other verb."""
+    fill(world)
+    world.log.delete(of_epoch(world))
+    with pytest.raises(errors.OptionError, match="accept-gap CHECKPOINT 2"):
+        give_up(world)
+
+
+def test_an_epoch_is_given_up_once(world: World) -> None:
+    """Again to the same place is no error; elsewhere, or by the other verb, it is."""
+    fill(world)
+    tear_manifest(world)
+    first = give_up(world)
+    assert give_up(world).decision == first.decision
+    with pytest.raises(errors.OptionError, match="given up already"):
+        gap(world)
+    with pytest.raises(errors.OptionError, match="given up already"):
+        plan_set_aside(
+            query(world),
+            world.target,
+            BROKEN,
+            open_backend("memory://other"),
+            NOW_US,
+            begun=False,
+        )
+    goes_on_without(world, LOST)
+
+
+def test_a_place_with_other_contents_is_refused(world: World) -> None:
+    """Nothing is overwritten, and nothing of the epoch goes."""
+    fill(world)
+    tear_manifest(world)
+    elsewhere(world).create(manifest_path(), b"another query's")
+    before = of_epoch(world)
+    with pytest.raises(errors.CorruptLog, match="other contents"):
+        give_up(world)
+    assert of_epoch(world) == before
+    assert world.log.decided() == []
+
+
+def test_a_place_inside_of_log_or_checkpoint_is_refused(world: World) -> None:
+    """It would be trimmed, or deleted with the checkpoint."""
+    fill(world)
+    tear_manifest(world)
+    for inside in (world.log_backend.url, f"{world.log_backend.url}/x", world.checkpoint.url):
+        with pytest.raises(errors.OptionError, match="is inside of"):
+            plan_set_aside(
+                query(world), world.target, BROKEN, open_backend(inside), NOW_US, begun=False
+            )
+
+
+def test_another_name_of_the_log_is_refused(tmp_path: Path) -> None:
+    """A link: each file would be its own copy, and then be deleted."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    fill(world)
+    tear_manifest(world)
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    before = world.log_backend.list()
+    with pytest.raises(errors.OptionError, match="another name"):
+        plan_set_aside(
+            query(world),
+            world.target,
+            BROKEN,
+            open_backend(str(tmp_path / "link")),
+            NOW_US,
+            begun=False,
+        )
+    assert world.log_backend.list() == before
+
+
+def test_several_attempts_go_together(world: World) -> None:
+    """Attempts that lost, and segments that nobody names: all of the epoch."""
+    world.run().publish([("ghost", 9)])
+    run = world.run()
+    run.tasks([("orphan", 9)])
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    edit(world.log_backend, layout.manifest(Attempt(0, 1)), b"{")
+    with pytest.raises(errors.CorruptLog):
+        world.flush()
+    given = give_up(world, 0)
+    assert len(given.decision.files) == 5
+    assert (given.decision.generation, given.decision.rows) == (2, -1)
+    world.flush()
+    assert world.table() == {"b": 2}
+
+
+def test_what_is_given_up_is_trimmed_although_it_cannot_be_read(world: World) -> None:
+    """The command died after the decision: the flusher finishes its work."""
+    world.run().publish([("ghost", 9)])
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    edit(world.log_backend, layout.manifest(Attempt(0, 1)), b"{")
+    broken = Faults(at=0, matching="delete")
+    plan = plan_set_aside(
+        faulty(world, broken), world.target, 0, elsewhere(world), NOW_US, begun=False
+    )
+    with pytest.raises(Crash):
+        set_aside(plan, NOW_US)
+    world.flush()
+    assert world.table() == {"b": 2}
+    assert world.log.attempts() == ()
+    assert world.log_backend.list(layout.SEGMENTS) == []
+
+
+# --- who flushes meanwhile ------------------------------------------------------------------------
+
+
+def test_a_flusher_at_work_is_waited_for(world: World) -> None:
+    """It may be about to flush what is given up; one that has stopped at an error is no harm."""
+    fill(world)
+    tear_manifest(world)
+    for transient in (None, "TargetUnavailable"):
+        report(world, transient, transient=True)
+        with pytest.raises(errors.FlusherAtWork, match="another-host"):
+            give_up(world)
+    report(world, "CorruptLog")
+    with pytest.raises(errors.FlusherAtWork):
+        go_back(world, 0)
+    given = give_up(world)
+    assert given.decision.why == "as a test"
+    goes_on_without(world, LOST)
+
+
+def test_a_flusher_whose_process_is_gone_is_none(world: World) -> None:
+    """On this host that can be seen at once; the error that it left is the reason of the decision."""
+    fill(world)
+    delete_manifest(world)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    report(world, "MissingManifest")
+    last = world.log.last_report()
+    assert last is not None
+    here = msgspec.structs.replace(last, flusher=f"{socket.gethostname()}:{child}")
+    world.log.report(here)
+    given = give_up_without_reason(world)
+    assert given.decision.why == "MissingManifest: it broke"
+
+
+def give_up_without_reason(world: World) -> GivenUp:
+    plan = plan_set_aside(query(world), world.target, BROKEN, elsewhere(world), NOW_US, begun=False)
+    return set_aside(plan, NOW_US)
+
+
+# --- rewind ---------------------------------------------------------------------------------------
+
+
+def fill_and_keep(world: World) -> dict[str, bytes]:
+    """Flush everything but the last epoch; return a backup of the log from before."""
+    dead = world.run()
+    dead.publish([("ghost", 7)])
+    run = world.run()
+    for epoch in range(EPOCHS):
+        run.batch([(f"a{epoch}", epoch), ("last", epoch)], [(f"b{epoch}", epoch)])
+        if epoch == EPOCHS - 2:
+            backup = {path: world.log_backend.read(path) for path in world.log_backend.list()}
+            world.flush()
+    return backup
+
+
+def restore(world: World, backup: dict[str, bytes], epochs: range) -> None:
+    """Put back what the log held of some epochs."""
+    for path, data in backup.items():
+        attempt = layout.parse_manifest(path)
+        epoch = attempt.epoch if attempt else layout.parse_segment_epoch(path)
+        if epoch in epochs:
+            world.log_backend.create(path, data)
+
+
+def test_rewind_flushes_again_what_the_target_lost(world: World) -> None:
+    """Table and ledger are from a backup; the log's files were kept. Every row comes back, newer."""
+    backup = fill_and_keep(world)
+    lost_rows(world)
+    restore_ledger(world, 0)
+    restore(world, backup, range(1, EPOCHS - 1))
+    used = max(record_last_us(world, epoch) for epoch in world.log.flushed_epochs())
+    stuck(world, errors.LedgerBehindLog)
+    done = go_back(world, 0)
+    assert done.again == EPOCHS - 2
+    assert world.store.ledger[world.query_id].last_us == used
+    world.flush()
+    assert world.table() == world.expected()
+    assert world.log.flushed_epochs() == list(range(EPOCHS))
+    again = [record_last_us(world, epoch) for epoch in range(1, EPOCHS)]
+    assert used < again[0]
+    assert again == sorted(again)
+    assert look(world).findings == ()
+
+
+def test_rewind_when_only_rows_are_lost(world: World) -> None:
+    """The ledger is as the log says; before the first epoch the log has no record at all."""
+    backup = fill_and_keep(world)
+    world.store.table.clear()
+    restore(world, backup, range(EPOCHS))
+    assert go_back(world, -1).again == EPOCHS - 1
+    assert world.log.flushed_epochs() == []
+    world.flush()
+    assert world.table() == world.expected()
+    assert "ghost" not in world.table(), "the attempt that was flushed is flushed again"
+
+
+def lost_rows(world: World) -> None:
+    """The table as it was after epoch 0."""
+    for key in list(world.store.table):
+        if key[0] not in ("a0", "b0"):
+            del world.store.table[key]
+
+
+def restore_ledger(world: World, flushed: int) -> None:
+    record = world.log.flushed(flushed)
+    assert record is not None
+    mark = world.store.ledger[world.query_id]
+    world.store.ledger[world.query_id] = msgspec.structs.replace(
+        mark, flushed=flushed, last_us=record_last_us(world, flushed), last=None
+    )
+
+
+def record_last_us(world: World, epoch: int) -> int:
+    record = world.log.flushed(epoch)
+    assert record is not None
+    return record.base_us + max(record.rows, 1) - 1
+
+
+def test_rewind_is_refused_where_the_log_has_forgotten(world: World) -> None:
+    """It names the first epoch that is gone, and how far back it can go."""
+    backup = fill_and_keep(world)
+    restore(world, backup, range(2, EPOCHS - 1))
+    path = world.log_backend.list(layout.segment_folder(2))[0]
+    with pytest.raises(errors.MissingManifest, match=r"Epoch 1 .*\n.*only to 1:.*--to 1"):
+        go_back(world, 0)
+    edit(world.log_backend, path, b"damaged")
+    with pytest.raises(errors.MissingManifest, match=r"Epoch 2 .*\n.*only to 2:"):
+        go_back(world, 1)
+    before = world.store.ledger[world.query_id]
+    assert go_back(world, 2).again == 1
+    assert world.store.ledger[world.query_id].last_us == before.last_us
+    world.flush()
+    assert world.table() == world.expected()
+
+
+@pytest.mark.parametrize("to", [-2, 2, 9])
+def test_rewind_stays_within_what_is_flushed(world: World, to: int) -> None:
+    """Not before the first epoch, and never forward."""
+    fill(world)
+    with pytest.raises(errors.OptionError, match="is not between -1"):
+        go_back(world, to)
+
+
+def test_rewind_to_where_it_stands_is_refused(world: World) -> None:
+    """There is nothing to do."""
+    fill(world)
+    with pytest.raises(errors.OptionError, match="nothing to set back"):
+        go_back(world, 1)
+
+
+def test_rewind_waits_for_what_is_begun(world: World) -> None:
+    """Its rows are of one attempt; forgetting that could mix two."""
+    fill(world)
+    with pytest.raises(errors.TargetUnavailable):
+        world.flush(Faults(at=0, error=ConnectionError, matching="write"))
+    with pytest.raises(errors.OptionError, match="Epoch 2 is begun"):
+        go_back(world, 0)
+
+
+def test_a_rewind_over_epochs_that_were_given_up(world: World) -> None:
+    """They stay given up; their timestamps, used or not, are not used again."""
+    fill(world)
+    delete_segment(world)
+    stuck(world, errors.MissingSegment)
+    given = give_up(world)
+    world.flush()
+    late = max(row.cells["v"].us for row in world.store.table.values())
+    assert late > given.decision.last_us
+    truncate_ledger(world)
+    world.log.delete([layout.flushed(3), layout.flushed(4)])
+    go_back(world, 2)
+    assert world.store.ledger[world.query_id].last_us == given.decision.last_us
+
+
+# --- adopt ----------------------------------------------------------------------------------------
+
+
+class Places:
+    """A query in folders, as they are by default: the log is inside of the checkpoint."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.world = self.at(root / "checkpoint")
+        fill(self.world)
+
+    def at(self, checkpoint: Path, logs: Path | None = None, old: World | None = None) -> World:
+        """The same query, with its checkpoint there."""
+        query_id = old.query_id if old else str(uuid.uuid4())
+        logs = logs or checkpoint / "wal_sink"
+        world = World(
+            open_backend(str(checkpoint)),
+            open_backend(str(logs / query_id)),
+            old.target if old else None,
+        )
+        world.query_id = query_id
+        if old:
+            world.store, world.clock = old.store, old.clock
+            world.committed, world.keepers, world.computed = (
+                old.committed,
+                old.keepers,
+                old.computed,
+            )
+        return world
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path)
+
+
+def take_over(world: World) -> Adopted:
+    """`wal-sink adopt`."""
+    return adopt(plan_adopt(query(world), world.target, NOW_US), NOW_US, "moved")
+
+
+def test_a_checkpoint_that_was_moved_with_its_log(places: Places) -> None:
+    """All three name the old place: publishing and flushing stop, and go on after `adopt`."""
+    (places.root / "checkpoint").rename(places.root / "moved")
+    moved = places.at(places.root / "moved", old=places.world)
+    stuck(moved, errors.WrongOwner)
+    with pytest.raises(errors.WrongOwner):
+        moved.run().batch([("x", 1)])
+    assert {finding.kind for finding in look(moved).findings} == {"WrongOwner"}
+    done = take_over(moved)
+    assert set(done.after.values()) >= {moved.checkpoint.url, moved.log_backend.url}
+    assert places.world.checkpoint.url in done.before.values()
+    moved.run().batch([("x", 1)])
+    moved.flush()
+    assert moved.table() == moved.expected()
+    assert look(moved).findings == ()
+
+
+def test_a_log_that_was_moved(places: Places) -> None:
+    """Only the checkpoint names it wrongly; ledger and log.json stay as they are."""
+    (places.root / "checkpoint" / "wal_sink" / places.world.query_id).rename(
+        places.root / places.world.query_id
+    )
+    moved = places.at(places.root / "checkpoint", places.root, places.world)
+    stuck(moved, errors.WrongOwner)
+    row, identity = moved.store.ledger[moved.query_id], moved.log.identity()
+    take_over(moved)
+    assert moved.store.ledger[moved.query_id] == row
+    assert moved.log.identity() == identity
+    goes_on_without(moved, {})
+
+
+def copied(places: Places) -> World:
+    """Staging: a copy of the checkpoint with its log, while production lives on."""
+    shutil.copytree(places.root / "checkpoint", places.root / "staging")
+    return places.at(places.root / "staging", old=places.world)
+
+
+def test_a_copy_is_not_adopted(places: Places) -> None:
+    """Production is still there: staging must not flush into its table, asked or not."""
+    copy = copied(places)
+    stuck(copy, errors.WrongOwner)
+    with pytest.raises(errors.WrongOwner, match=r"still at .*/checkpoint.*is a copy"):
+        take_over(copy)
+    assert copy.log_backend.list(layout.DECISIONS) == []
+    goes_on_without(places.world, {})
+
+
+def test_a_copied_log_is_not_adopted(places: Places) -> None:
+    """The checkpoint's own log is still where it says."""
+    shutil.copytree(
+        places.root / "checkpoint" / "wal_sink" / places.world.query_id,
+        places.root / "copies" / places.world.query_id,
+    )
+    copy = places.at(places.root / "checkpoint", places.root / "copies", places.world)
+    with pytest.raises(errors.WrongOwner, match=r"log is still at .*is a copy"):
+        take_over(copy)
+
+
+def test_whoever_adopts_owns_alone(places: Places) -> None:
+    """The original, put back from a backup, can no longer flush."""
+    copy = copied(places)
+    (places.root / "checkpoint").rename(places.root / "away")
+    take_over(copy)
+    (places.root / "away").rename(places.root / "checkpoint")
+    goes_on_without(copy, {})
+    with pytest.raises(errors.WrongOwner):
+        places.world.flush()
+
+
+def test_a_ledger_row_of_a_log_that_was_deleted(world: World) -> None:
+    """The query made a new log; the row still says which epochs are flushed."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    world.log_backend.delete(world.log_backend.list())
+    world.run().batch([("b", 1)])
+    stuck(world, errors.WrongOwner)
+    assert [finding.kind for finding in look(world).findings] == ["WrongOwner"]
+    take_over(world)
+    world.flush()
+    assert world.table() == {"a": 0, "b": 1}
+
+
+def test_nothing_to_adopt(world: World) -> None:
+    """What belongs together stays as it is."""
+    fill(world)
+    with pytest.raises(errors.OptionError, match="belong together"):
+        take_over(world)
+    assert world.log_backend.list(layout.DECISIONS) == []
+
+
+def test_other_verbs_want_the_owner(places: Places) -> None:
+    """Nothing is decided about a log that belongs to another checkpoint, or a row to another log."""
+    copy = copied(places)
+    tear_manifest(copy)
+    for verb in (give_up, gap):
+        with pytest.raises(errors.WrongOwner):
+            verb(copy)
+    with pytest.raises(errors.WrongOwner):
+        go_back(copy, 0)
+    world = places.world
+    tear_manifest(world)
+    mark = world.store.ledger[world.query_id]
+    world.store.ledger[world.query_id] = msgspec.structs.replace(mark, log_id="another")
+    with pytest.raises(errors.WrongOwner, match="adopt"):
+        give_up(world)
+    with pytest.raises(errors.WrongOwner, match="adopt"):
+        go_back(world, 0)
+
+
+# --- a crash at every operation -------------------------------------------------------------------
+
+
+def faulty(world: World, faults: Faults) -> Query:
+    """The query, as a process sees it whose operations fail."""
+    return Query(
+        world.query_id,
+        Checkpoint(FaultyBackend(world.checkpoint, faults)),
+        Log(FaultyBackend(world.log_backend, faults)),
+    )
+
+
+def set_aside_under(world: World, faults: Faults) -> None:
+    to = FaultyBackend(elsewhere(world), faults)
+    plan = plan_set_aside(
+        faulty(world, faults), FaultyTarget(world.target, faults), BROKEN, to, NOW_US, begun=True
+    )
+    set_aside(plan, NOW_US)
+
+
+def rewind_under(world: World, faults: Faults) -> None:
+    target = FaultyTarget(world.target, faults)
+    rewind(plan_rewind(faulty(world, faults), target, 0, NOW_US), NOW_US)
+
+
+def adopt_under(world: World, faults: Faults) -> None:
+    adopt(plan_adopt(faulty(world, faults), FaultyTarget(world.target, faults), NOW_US), NOW_US)
+
+
+def set_up_damage() -> World:
+    world = memory()
+    fill(world)
+    delete_segment(world)
+    stuck(world, errors.MissingSegment)
+    return world
+
+
+def set_up_rewind() -> World:
+    world = memory()
+    backup = fill_and_keep(world)
+    lost_rows(world)
+    restore_ledger(world, 0)
+    restore(world, backup, range(1, EPOCHS - 1))
+    return world
+
+
+def set_up_move() -> World:
+    """Checkpoint and log are moved: to the stores in memory that is another name."""
+    world = memory()
+    fill(world)
+    moved = memory()
+    moved.query_id, moved.store, moved.target = world.query_id, world.store, world.target
+    moved.committed, moved.clock = world.committed, world.clock
+    for old, new in (
+        (world.checkpoint, moved.checkpoint),
+        (world.log_backend, moved.log_backend),
+    ):
+        for path in old.list():
+            new.create(path, old.read(path))
+        old.delete(old.list())
+    return moved
+
+
+def memory() -> World:
+    root = f"memory://{uuid.uuid4().hex}"
+    return World(open_backend(f"{root}/checkpoint"), open_backend(f"{root}/log"))
+
+
+VERBS: dict[str, tuple[Callable[[], World], Callable[[World, Faults], None], dict[str, int]]] = {
+    "set-aside": (set_up_damage, set_aside_under, {f"b{BROKEN}": BROKEN}),
+    "rewind": (set_up_rewind, rewind_under, {}),
+    "adopt": (set_up_move, adopt_under, {}),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_that_dies_is_run_again(verb: str) -> None:
+    """Before and after each of its operations, and with a lost answer: the end is the same.
+
+    In between, a flusher either stops with an error that is known, or goes on as decided: never does a row
+    appear that should not, or a mark move past what is not there.
+    """
+    set_up, act, lost = VERBS[verb]
+    counting = Faults()
+    act(set_up(), counting)
+    cases = 0
+    for at in range(len(counting.operations)):
+        for when, error in (("before", Crash), ("after", Crash), ("after", AnswerLost)):
+            if error is AnswerLost and "replace row" not in counting.operations[at]:
+                continue
+            world = set_up()
+            faults = Faults(at=at, when=when, error=error)  # type: ignore[arg-type]
+            died = f"{verb}: {error.__name__} {when} {counting.operations[at]}"
+            if error is AnswerLost:
+                act(world, faults)
+            else:
+                with pytest.raises(Crash):
+                    act(world, faults)
+            known = (errors.MissingSegment, errors.LedgerBehindLog, errors.WrongOwner)
+            try:
+                world.flush()
+            except known:
+                act(world, Faults())
+            world.flush()
+            there = world.table()
+            assert {k: v for k, v in upto(world, EPOCHS - 1).items() if k not in there} == lost, (
+                died
+            )
+            assert {k: v for k, v in there.items() if world.expected().get(k) != v} == {}, died
+            assert world.log.flushed_epochs() == list(range(EPOCHS)), died
+            world.forget()
+            cases += 1
+    covered(f"crashes of {verb}", f"{cases} at {len(counting.operations)} operations")
+
+
+# --- hostile names --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../../other", "a/../../b", "/etc", "", ".", "x\x00y"])
+def test_a_query_id_that_is_a_path_opens_nothing(tmp_path: Path, name: str) -> None:
+    """`metadata` is a file in a shared folder, and its id names folders."""
+    (tmp_path / "metadata").write_text(json.dumps({"id": name}))
+    (tmp_path.parent / "other").mkdir(exist_ok=True)
+    with pytest.raises(errors.WalSinkError):
+        find_query(str(tmp_path))
+
+
+def test_a_checkpoint_that_names_a_strange_log(tmp_path: Path) -> None:
+    """`location.json` can name any place; only one of this query's name is opened."""
+    places = Places(tmp_path)
+    backend: StateBackend = places.world.checkpoint
+    edit(backend, Checkpoint.LOG_URL, json.dumps({"format": 1, "log": "file:///etc"}).encode())
+    with pytest.raises(errors.WrongOwner, match="file:///etc"):
+        find_query(backend.url)
+
+
+def test_restoring_the_row_of_a_backup_is_behind(world: World) -> None:
+    """The harness of these tests does what it says."""
+    fill(world)
+    restore_old_ledger(world)
+    with pytest.raises(errors.LedgerBehindLog):
+        world.flush()

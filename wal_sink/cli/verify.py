@@ -1,0 +1,92 @@
+"""`wal-sink verify`: what would stop the line, named, before it does."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, now_us, option_values
+from wal_sink.cli.output import AsJson, document, output
+from wal_sink.operate.findings import Verified
+from wal_sink.operate.query import find_query, target_of
+from wal_sink.operate.verify import verify as look
+
+_QUIET_S = 2.0
+"""Time before a bar appears."""
+
+
+def verify(
+    checkpoint: CheckpointArgument,
+    *,
+    wal: Wal = None,
+    option: OptionPairs = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the target.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look for everything at which the flush would stop. Changes nothing; the query may run.
+
+    Reads the checkpoint, every manifest and segment that is not flushed yet, and the ledger. The exit
+    code is that of the first finding, 0 for none.
+    """
+    with output(as_json=as_json) as console:
+        given = option_values(option)
+        query = find_query(checkpoint, wal)
+        with _Bar(console) as bar:
+            found = look(
+                query, None if offline else lambda: target_of(query, given), now_us(), bar.update
+            )
+        if as_json:
+            document(found)
+        else:
+            _print(console, found)
+        if found.findings:
+            raise typer.Exit(found.findings[0].exit_code)
+
+
+class _Bar(Progress):
+    """Bytes read, shown when it takes longer."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(
+            TextColumn("reading segments"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self.add_task("", total=None)
+        self._since = time.monotonic()
+
+    def start(self) -> None:
+        """Show nothing yet."""
+
+    def update(self, done: int, total: int) -> None:  # type: ignore[override]
+        """Note how far it is."""
+        super().update(self._task, completed=done, total=total)
+        if not self.live.is_started and time.monotonic() - self._since > _QUIET_S:
+            super().start()
+
+
+def _print(console: Console, found: Verified) -> None:
+    for finding in found.findings:
+        where = "" if finding.epoch is None else f" at epoch {finding.epoch}"
+        console.print(f"[red]{finding.kind}[/red]{where}: {escape(finding.what)}", soft_wrap=True)
+        if finding.file:
+            console.print(f"  File: {escape(finding.file)}", soft_wrap=True)
+        console.print(f"  What to do: {escape(finding.remedy)}", soft_wrap=True)
+    for note in found.notes:
+        console.print(f"Note: {escape(note)}", soft_wrap=True)
+    ledger = "not read" if found.ledger is None else str(found.ledger)
+    console.print(
+        f"Checkpointed: {found.checkpointed}. Published: {found.published}. Flushed: {found.flushed}"
+        f" (ledger: {ledger}). {found.epochs} epochs wait, with {found.segments:,} segments of"
+        f" {found.bytes:,} bytes."
+    )
+    if not found.findings:
+        console.print("Nothing is wrong.")

@@ -1,0 +1,181 @@
+"""`verify`: looks for everything at which the line would stop, and changes nothing.
+
+It looks as a flusher does, in the same order (rule 9) and with the same decisions, but at every epoch that
+is not flushed instead of the next one, and at every byte of it. The query may run meanwhile: what a
+flusher has flushed and trimmed since is no finding, so those are dropped at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wal_sink import layout
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.operate.epoch import EpochCheck
+from wal_sink.operate.findings import Finding, Findings, Verified
+from wal_sink.operate.live import is_live, last_report
+from wal_sink.operate.query import Query
+from wal_sink.ownership import owned
+from wal_sink.protocol import next_step, resting, unjoined
+from wal_sink.records import FlushedEpoch, LogIdentity
+from wal_sink.shadow import refuse_shadowed
+from wal_sink.steps import Unjoined, View
+from wal_sink.target_errors import target_errors
+from wal_sink.targets.base import Mark, Owner, Target
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of how many are read."""
+
+
+def verify(
+    query: Query,
+    target: Callable[[], Target] | None,
+    now_us: int,
+    progress: Progress = lambda _done, _total: None,
+) -> Verified:
+    """Look at checkpoint, log and ledger.
+
+    :param target: makes the target; None to leave the ledger out.
+    :param now_us: microseconds since 1970.
+    """
+    return _Verification(query, now_us, progress).run(target)
+
+
+class _Verification:
+    """One look."""
+
+    def __init__(self, query: Query, now_us: int, progress: Progress) -> None:
+        self._query = query
+        self._log = query.log
+        self._now_us = now_us
+        self._progress = progress
+        self._findings = Findings()
+        self._unreached = Findings()
+
+    def run(self, target: Callable[[], Target] | None) -> Verified:
+        checkpointed = self._checkpointed()
+        flushed, recorded = self._recorded()
+        identity = self._identity()
+        asked, mark = False, None
+        if target is not None and identity is not None:
+            asked, mark = self._ledger(target, identity)
+        attempts = self._log.attempts()
+        if flushed < 0 or recorded is not None:  # else its record is unreadable: found already
+            self._agreement(View(checkpointed, recorded, identity, asked, mark, attempts))
+        floor = max(flushed, mark.flushed if mark else -1)
+        if identity is not None:
+            floor = max(floor, identity.first_epoch - 1)
+        needed = range(floor + 1, checkpointed + 1 if identity else 0)
+        epochs = sorted(
+            {*needed, *(attempt.epoch for attempt in attempts if attempt.epoch > floor)}
+        )
+        check = EpochCheck(self._query, attempts, self._findings, self._progress)
+        check.look(epochs, checkpointed, mark.begun if mark and mark.flushed == floor else None)
+        return Verified(
+            query_id=self._query.query_id,
+            checkpoint=self._query.checkpoint.url,
+            log=self._log.url,
+            checkpointed=checkpointed,
+            published=max([flushed, *(attempt.epoch for attempt in attempts)]),
+            flushed=flushed,
+            ledger=mark.flushed if mark else None,
+            epochs=len(epochs),
+            segments=check.segments,
+            bytes=check.bytes,
+            findings=tuple(self._still_true(flushed) + self._unreached.found),
+            notes=tuple(self._notes(flushed, check.named, reached=asked or target is None)),
+        )
+
+    def _checkpointed(self) -> int:
+        with self._findings.noting(file=f"{self._query.checkpoint.url}/commits"):
+            return self._query.checkpoint.last_commit()
+        return -1
+
+    def _recorded(self) -> tuple[int, FlushedEpoch | None]:
+        """Read every record; return the log's mark and its record, None when that is unreadable."""
+        newest: FlushedEpoch | None = None
+        epochs = self._log.flushed_epochs()
+        for epoch in epochs:
+            newest = None
+            with self._findings.noting(epoch, f"{self._log.url}/{layout.flushed(epoch)}"):
+                newest = self._log.flushed(epoch)
+        return max(epochs, default=-1), newest
+
+    def _identity(self) -> LogIdentity | None:
+        """Read whose the log is; although it is somebody else's, the look goes on."""
+        location = f"{self._query.checkpoint.url}/{Checkpoint.LOG_URL}"
+        noted: str | None = None
+        with self._findings.noting(file=location):
+            noted = self._query.checkpoint.log_url()
+            moved = noted not in (None, self._log.url)
+            file = location if moved else f"{self._log.url}/{layout.LOG}"
+            with self._findings.noting(file=file):
+                return owned(self._log, self._query.checkpoint)
+        with Findings().noting():  # what is unreadable is a finding already
+            return self._log.identity()
+        return None
+
+    def _ledger(
+        self, target: Callable[[], Target], identity: LogIdentity
+    ) -> tuple[bool, Mark | None]:
+        """Read the ledger row, if the target can be asked. That it cannot is reported last."""
+        with self._unreached.noting():
+            made = target()
+            with target_errors(made), made.connect(self._query.owner(identity)) as session:
+                mark = session.flushed()
+                written = session.written_us() if mark else None
+            if mark is not None:
+                with self._findings.noting():
+                    refuse_shadowed(mark, written, self._now_us)
+            return True, mark
+        return False, None
+
+    def _agreement(self, view: View) -> None:
+        """See that checkpoint, records and ledger fit together, as a flusher does."""
+        identity = view.identity
+        owner = Owner(self._query.query_id, "", "")
+        if identity is not None:
+            owner = self._query.owner(identity)
+        with self._findings.noting():
+            if not view.asked:
+                resting(view.checkpointed, view.recorded, identity, view.attempts)
+                return
+            step = next_step(view, owner)
+            if isinstance(step, Unjoined):
+                unjoined(step.window, self._log.newest_flushed())
+
+    def _still_true(self, flushed: int) -> list[Finding]:
+        """Drop what a flusher has settled since; sort by epoch, the order in which it meets the rest."""
+        done = max(self._log.flushed_epochs(), default=-1)
+        stay = [
+            finding
+            for finding in self._findings.found
+            if finding.epoch is None or not flushed < finding.epoch <= done
+        ]
+        return sorted(stay, key=lambda finding: -1 if finding.epoch is None else finding.epoch)
+
+    def _notes(self, flushed: int, named: set[str], *, reached: bool) -> list[str]:
+        notes = []
+        if reached is False:
+            notes.append("the ledger was not compared with the log")
+        if given_up := self._log.decided():
+            listed = ", ".join(map(str, given_up))
+            notes.append(f"operators gave up these epochs, see decisions/ in the log: {listed}")
+        segments = [
+            (epoch, path)
+            for path in self._log.backend.list(layout.SEGMENTS)
+            if (epoch := layout.parse_segment_epoch(path)) is not None
+        ]
+        if late := sum(epoch <= flushed for epoch, _ in segments):
+            notes.append(f"{late} segments of flushed epochs go when a flusher starts")
+        if orphans := sum(epoch > flushed and path not in named for epoch, path in segments):
+            notes.append(
+                f"{orphans} segments are named by no readable manifest: of failed tasks, or of a batch"
+                " under way; they go with their epoch"
+            )
+        report = last_report(self._log)
+        if report is not None:
+            live = "flushes" if is_live(report, self._now_us) else "flushed last"
+            error = f"; its error: {report.error.kind}: {report.error.what}" if report.error else ""
+            notes.append(f"{report.flusher} {live}: {report.doing}{error}")
+        return notes
