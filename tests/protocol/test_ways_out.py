@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -290,14 +292,16 @@ def test_a_flusher_whose_process_is_gone_is_none(world: World) -> None:
     """On this host that can be seen at once; the error that it left is the reason of the decision."""
     fill(world)
     delete_manifest(world)
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
     report(world, "MissingManifest")
     last = world.log.last_report()
     assert last is not None
-    here = msgspec.structs.replace(last, flusher=f"{socket.gethostname()}:{child}")
+    here = msgspec.structs.replace(last, flusher=f"{socket.gethostname()}:{os.getpid()}")
+    world.log.report(msgspec.structs.replace(here, error=None))
+    with pytest.raises(errors.FlusherAtWork):
+        give_up_without_reason(world)
+    here = msgspec.structs.replace(last, flusher=f"{socket.gethostname()}:{gone.pid}")
     world.log.report(here)
     given = give_up_without_reason(world)
     assert given.decision.why == "MissingManifest: it broke"
