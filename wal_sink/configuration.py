@@ -46,11 +46,26 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
             sink.checkpoint,
             sink.wal_location,
             folder,
-            wal_options=_json_object("wal.storageOptions", sink.storage_options),
-            checkpoint_options=_json_object(
-                "checkpoint.storageOptions", sink.checkpoint_storage_options
-            ),
+            **storage_options(sink)._asdict(),
         ),
+    )
+
+
+class StorageOptionsGiven(NamedTuple):
+    """Options for the stores of log and checkpoint, as `locate` takes them; None where none are given."""
+
+    wal_options: dict[str, object] | None
+    checkpoint_options: dict[str, object] | None
+
+
+def storage_options(sink: SinkOptions) -> StorageOptionsGiven:
+    """Parse what is given for the stores.
+
+    :raises OptionError: it is not a JSON object.
+    """
+    return StorageOptionsGiven(
+        _json_object("wal.storageOptions", sink.storage_options),
+        _json_object("checkpoint.storageOptions", sink.checkpoint_storage_options),
     )
 
 

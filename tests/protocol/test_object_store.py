@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.s3 import S3
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, OptionError
 from wal_sink.location import locate
+from wal_sink.operate.query import find_query
 from wal_sink.progress import await_flushed, status
 from wal_sink.testing.faults import Crash, Faults
 
@@ -112,6 +114,30 @@ def test_status_by_the_checkpoints_url_alone(s3: S3, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Geheim")
     assert wal_sink.status(url, storage_options={"profile": None}).flushed == 0
+
+
+@pytest.mark.parametrize("checkpoint_in", ["s3", "folder"])
+def test_operators_commands_find_a_log_in_an_object_store(
+    s3: S3, tmp_path: Path, checkpoint_in: str
+) -> None:
+    """By the checkpoint alone, with the option that the query has; also another place in that store."""
+    bucket = s3.bucket()
+    inside = f"{bucket.replace('s3:', 's3a:')}/ck" if checkpoint_in == "s3" else str(tmp_path)
+    options = {"WAL.storageOptions": json.dumps(s3.options)}
+    world = World(
+        open_backend(inside, s3.options if checkpoint_in == "s3" else None),
+        open_backend(f"{bucket}/logs/query", s3.options),
+    )
+    world.query_id = "query"
+    world.run().batch([("a", 1)])
+    query = find_query(inside, None, options)
+    assert (query.log.url, query.query_id) == (f"{bucket}/logs/query", "query")
+    assert find_query(inside, f"{bucket}/logs", options).log.url == query.log.url
+    assert [segment.epoch for segment in query.log.attempts()] == [0]
+    aside = query.open(f"{bucket.replace('s3:', 's3a:')}/aside")
+    aside.create("kept", b"rows")
+    assert aside.read("kept") == b"rows"
+    assert query.open(str(tmp_path)).url == f"file://{tmp_path}"
 
 
 def test_storage_options_for_folders_are_refused(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def accept_gap(
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
-        query = find_query(checkpoint, wal)
+        query = find_query(checkpoint, wal, given)
         plan = verb.plan_accept_gap(query, target_of(query, given), epoch, begun=begun)
         confirm(plan.consequences, yes=yes)
         done = verb.accept_gap(plan, now_us(), why)

@@ -35,7 +35,7 @@ def adopt(
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
-        query = find_query(checkpoint, wal)
+        query = find_query(checkpoint, wal, given)
         plan = verb.plan_adopt(query, target_of(query, given), now_us())
         confirm(plan.consequences, yes=yes)
         done = verb.adopt(plan, now_us(), why)

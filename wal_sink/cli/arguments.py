@@ -27,7 +27,8 @@ OptionPairs = Annotated[
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="An option of the query that the log does not hold, such as cassandra.password. Repeatable.",
+        help="An option of the query that the log does not hold, such as cassandra.password or"
+        " wal.storageOptions. Repeatable.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]

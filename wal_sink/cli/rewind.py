@@ -45,7 +45,7 @@ def rewind(
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
-        query = find_query(checkpoint, wal)
+        query = find_query(checkpoint, wal, given)
         plan = verb.plan_rewind(query, target_of(query, given), to, now_us())
         confirm(plan.consequences, yes=yes)
         done = verb.rewind(plan, now_us(), why)

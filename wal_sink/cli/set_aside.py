@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from state_backends import StateBackend, StateBackendError, child_url, open_backend
+from state_backends import StateBackend, StateBackendError, child_url
 from wal_sink.cli.arguments import (
     Begun,
     CheckpointArgument,
@@ -23,7 +23,7 @@ from wal_sink.cli.confirm import confirm
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.errors import OptionError
 from wal_sink.operate import set_aside as verb
-from wal_sink.operate.query import find_query, target_of
+from wal_sink.operate.query import Query, find_query, target_of
 
 
 def set_aside(
@@ -46,8 +46,8 @@ def set_aside(
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
-        query = find_query(checkpoint, wal)
-        place = _place(to, query.query_id)
+        query = find_query(checkpoint, wal, given)
+        place = _place(to, query)
         plan = verb.plan_set_aside(
             query, target_of(query, given), epoch, place, now_us(), begun=begun
         )
@@ -65,13 +65,13 @@ def set_aside(
                 console.print("It was begun: rows of it are possibly in the table.")
 
 
-def _place(url: str, query_id: str) -> StateBackend:
+def _place(url: str, query: Query) -> StateBackend:
     """Open the place, a folder for each query.
 
     :raises OptionError: it cannot be one.
     """
     try:
-        backend = open_backend(child_url(open_backend(url).url, query_id))
+        backend = query.open(child_url(query.open(url).url, query.query_id))
     except StateBackendError as error:
         raise OptionError(f"--to {url} cannot be used: {error}.", "Name another place.") from error
     if backend.process_local:

@@ -35,7 +35,7 @@ def verify(
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
-        query = find_query(checkpoint, wal)
+        query = find_query(checkpoint, wal, given)
         with _Bar(console) as bar:
             found = look(
                 query, None if offline else lambda: target_of(query, given), now_us(), bar.update

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from state_backends import StateBackendError, open_backend
+from state_backends import StateBackendError
 from wal_sink import layout
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import CheckpointNotVisible, CorruptLog, OptionError, WrongOwner
@@ -159,32 +159,32 @@ def _refuse_copy(plan: Adopting) -> None:
     query = plan.query
     checkpoints = {plan.old.checkpoint, plan.mark.checkpoint if plan.mark else ""}
     for url in sorted(checkpoints - {query.checkpoint.url, ""}):
-        if _is_checkpoint(url, query.query_id):
+        if _is_checkpoint(url, query):
             raise WrongOwner(
                 f"The checkpoint of query {query.query_id} is still at {url}: {query.checkpoint.url} is a"
                 " copy",
                 "Two owners would flush into one table. Start the copy with a new checkpoint; or, if it is"
                 " to take over, stop the original and move it away first. Renaming it is enough.",
             )
-    if plan.noted not in (None, query.log.url) and _is_log(str(plan.noted), plan.old.log_id):
+    if plan.noted not in (None, query.log.url) and _is_log(str(plan.noted), plan):
         raise WrongOwner(
             f"The log is still at {plan.noted}: {query.log.url} is a copy",
             "Epochs may have been published there since. Use that one, or move it away first.",
         )
 
 
-def _is_checkpoint(url: str, query_id: str) -> bool:
+def _is_checkpoint(url: str, query: Query) -> bool:
     try:
-        return Checkpoint(open_backend(url)).query_id() == query_id
+        return Checkpoint(query.open(url)).query_id() == query.query_id
     except (CheckpointNotVisible, StateBackendError, OSError):
         return False
 
 
-def _is_log(url: str, log_id: str) -> bool:
+def _is_log(url: str, plan: Adopting) -> bool:
     try:
-        identity = Log(open_backend(url)).identity()
+        identity = Log(plan.query.open(url)).identity()
     except CorruptLog:
         return True  # whatever it is, it is there
     except (StateBackendError, OSError):
         return False
-    return identity is not None and identity.log_id == log_id
+    return identity is not None and identity.log_id == plan.old.log_id

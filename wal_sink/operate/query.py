@@ -6,18 +6,25 @@ import getpass
 import os
 import socket
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
+from state_backends import StateBackend, StorageOptions, open_backend, url_scheme
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.configuration import configure
+from wal_sink.configuration import StorageOptionsGiven, configure, storage_options
 from wal_sink.errors import OptionError, WrongOwner
 from wal_sink.location import Location, locate
 from wal_sink.log import Log
+from wal_sink.options import SinkOptions, parse
 from wal_sink.ownership import owned
 from wal_sink.records import LogIdentity
 from wal_sink.targets.base import Owner, Target
 
-_OURS = ("checkpointlocation", "wal.location")
+_OURS = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
+
+_FOLDERS = ("", "file")
+
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
 class Query(NamedTuple):
@@ -26,6 +33,12 @@ class Query(NamedTuple):
     query_id: str
     checkpoint: Checkpoint
     log: Log
+    stores: Mapping[str, StorageOptions] = {}
+    """How to open what is in an object store, by the scheme of its URL."""
+
+    def open(self, url: str) -> StateBackend:
+        """Open another place, with the options of its kind of store."""
+        return open_backend(url, self.stores.get(url_scheme(url)))
 
     def identity(self) -> LogIdentity:
         """Read whose the log is.
@@ -46,34 +59,55 @@ class Query(NamedTuple):
         return Owner(self.query_id, identity.log_id, identity.checkpoint)
 
 
-def find_query(checkpoint: str, wal: str | None = None) -> Query:
+def find_query(
+    checkpoint: str, wal: str | None = None, options: Mapping[str, str] = NO_OPTIONS
+) -> Query:
     """Find a query by the location of its checkpoint.
 
     Its log is the one below `wal`, if that is given; else the one that the checkpoint names; else,
     where that is gone, the one in the checkpoint's own folder: they may have been moved together.
 
+    :param options: those about storage count here.
     :raises CheckpointNotVisible: no query's checkpoint is there.
-    :raises OptionError: there is no log.
+    :raises OptionError: there is no log, or an option does not fit.
     """
-    location = locate(checkpoint, wal)
+    given = storage_options(parse({**options, "checkpointLocation": checkpoint}, SinkOptions))
+    # Without --wal the log may be in another kind of store than the checkpoint, which will say so.
+    apart = wal is None and url_scheme(checkpoint) in _FOLDERS
+    location = locate(
+        checkpoint, wal, **(given._replace(wal_options=None) if apart else given)._asdict()
+    )
     opened = location.open_checkpoint()
     query_id = opened.query_id()
     noted = None if wal else opened.log_url()
-    here = location.open_log(query_id)
-    places = [_at(location, noted, query_id), here] if noted else [here]
-    for log in places:
+    places = [location]
+    if noted is not None:
+        logs = _folder_of(noted, query_id, location)
+        places.insert(0, locate(checkpoint, logs, **_fitting(given, logs)._asdict()))
+    for place in places:
+        log = place.open_log(query_id)
         if log.backend.list():
-            return Query(query_id, opened, log)
+            stores = {
+                url_scheme(place.logs): place.log_options,
+                url_scheme(place.checkpoint): place.checkpoint_options,
+            }
+            return Query(query_id, opened, log, stores)
     raise OptionError(
-        f"There is no log of query {query_id} at {' or '.join(log.url for log in places)}.",
+        f"There is no log of query {query_id} at"
+        f" {' or '.join(place.open_log(query_id).url for place in places)}.",
         "If the query sets wal.location, pass the same location as --wal.",
     )
 
 
-def _at(location: Location, noted: str, query_id: str) -> Log:
-    """Open the log at the URL that the checkpoint names: a folder named by the query's id (rule 1).
+def _fitting(given: StorageOptionsGiven, logs: str) -> StorageOptionsGiven:
+    """Keep the log's options from a folder, which takes none."""
+    return given._replace(wal_options=None) if url_scheme(logs) in _FOLDERS else given
 
-    :raises WrongOwner: it is not.
+
+def _folder_of(noted: str, query_id: str, location: Location) -> str:
+    """Return the folder of logs in which the one is that the checkpoint names (rule 1).
+
+    :raises WrongOwner: it is not named by the query's id.
     """
     logs, _, name = noted.rpartition("/")
     if name != query_id:
@@ -82,7 +116,7 @@ def _at(location: Location, noted: str, query_id: str) -> Log:
             f" {query_id}",
             "Somebody has edited it. Pass the location of the log as --wal.",
         )
-    return location._replace(logs=logs).open_log(query_id)
+    return logs
 
 
 def target_of(query: Query, options: Mapping[str, str]) -> Target:
