@@ -28,25 +28,25 @@ BUGS = (
     Bug(
         "finish before write",
         "wal_sink/flusher.py",
-        "        if not all(self._write(epoch, window) for epoch in window.epochs):\n            return\n"
+        "        if not all(self._write(epoch, window) for epoch in wanted):\n            return\n"
         "        self._finish(window)\n",
         "        self._finish(window)\n"
-        "        if not all(self._write(epoch, window) for epoch in window.epochs):\n            return\n",
+        "        if not all(self._write(epoch, window) for epoch in wanted):\n            return\n",
     ),
     Bug(
         "trim before finish",
         "wal_sink/flusher.py",
-        "        self._finish(window)\n        self._record(window)\n",
+        "        self._finish(window)\n        self._record(window, given_up)\n",
         "        for epoch in window.epochs:\n            trim(self._log, epoch.epoch)\n"
-        "        self._finish(window)\n        self._record(window)\n",
+        "        self._finish(window)\n        self._record(window, given_up)\n",
     ),
     Bug(
         "trim before the record",
         "wal_sink/flusher.py",
-        "        self._record(window)\n        for epoch in window.epochs:\n"
+        "        self._record(window, given_up)\n        for epoch in window.epochs:\n"
         "            trim(self._log, epoch.epoch)\n",
         "        for epoch in window.epochs:\n            trim(self._log, epoch.epoch)\n"
-        "        self._record(window)\n",
+        "        self._record(window, given_up)\n",
     ),
     Bug(
         "flush without looking at the checkpoint",
@@ -169,6 +169,13 @@ BUGS = (
         "            return CreateLedger(view.identity.first_epoch - 1)\n",
         "        if recorded is None or recorded:  # rule 13\n"
         "            return CreateLedger(view.identity.first_epoch - 1)\n",
+    ),
+    Bug(
+        "an operator's decision is not looked at",
+        "wal_sink/flusher.py",
+        "        wanted = [epoch for epoch in window.epochs if epoch.epoch not in given_up]\n",
+        "        wanted = [epoch for epoch in window.epochs if epoch.epoch not in ()]\n",
+        ("tests/protocol/test_rules.py", "tests/protocol/test_ways_out.py"),
     ),
     Bug(
         "orphans of unflushed epochs swept",
