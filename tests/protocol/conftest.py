@@ -29,7 +29,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
         s3: S3 = request.getfixturevalue("s3")
         bucket = s3.bucket()
         checkpoint = open_backend(f"{bucket}/checkpoint", s3.options)
-        return World(checkpoint, open_backend(f"{bucket}/log", s3.options))
+        world = World(checkpoint, open_backend(f"{bucket}/log", s3.options))
+        world.storage_options = s3.options
+        return world
     root = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path)
     return World(open_backend(f"{root}/checkpoint"), open_backend(f"{root}/log"))
 

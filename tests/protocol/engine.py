@@ -56,6 +56,8 @@ class World:
     ) -> None:
         self.checkpoint = checkpoint
         self.log_backend = logs
+        self.storage_options: dict[str, object] = {}
+        """For other places in the same store."""
         self.store = CellStore(CellStoreOptions(keys="k"))
         self.target = target or self.store
         self.clock = Clock()

@@ -342,7 +342,8 @@ def go_back(world: World, to: int) -> Rewound:
 
 def elsewhere(world: World) -> StateBackend:
     """A place for what is set aside, on the same kind of store."""
-    return open_backend(f"{world.log_backend.url.rpartition('/')[0]}/set-aside")
+    url = f"{world.log_backend.url.rpartition('/')[0]}/set-aside"
+    return open_backend(url, world.storage_options)
 
 
 def give_up(world: World, epoch: int = BROKEN, *, begun: bool = True) -> GivenUp:
