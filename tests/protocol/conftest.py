@@ -22,7 +22,14 @@ def _empty_memory() -> Iterator[None]:
     memory._objects.clear()
 
 
-@pytest.fixture(params=["memory", "local", "s3"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give `world` each kind of store, or those that the module names in STORES."""
+    if "world" in metafunc.fixturenames:
+        stores = getattr(metafunc.module, "STORES", ("memory", "local", "s3"))
+        metafunc.parametrize("world", stores, indirect=True)
+
+
+@pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A new query, on each kind of store."""
     if request.param == "s3":

@@ -28,6 +28,9 @@ from wal_sink.operate.verify import verify
 from wal_sink.progress import await_flushed
 from wal_sink.testing.oracle import judge
 
+STORES = ("memory", "local")
+"""Over S3 nothing is different here but the time."""
+
 BROKEN = 2
 """The epoch that is damaged; those before it are flushed, or can be."""
 EPOCHS = 5

@@ -52,6 +52,9 @@ from wal_sink.operate.set_aside import plan_set_aside, set_aside
 from wal_sink.records import ErrorReport, FlusherReport
 from wal_sink.testing.faults import AnswerLost, Crash, Faults, FaultyBackend, FaultyTarget
 
+STORES = ("memory", "local")
+"""Over S3 nothing is different here but the time."""
+
 LOST = {f"a{BROKEN}": BROKEN, f"b{BROKEN}": BROKEN}
 
 
