@@ -508,6 +508,21 @@ def test_a_rewind_over_epochs_that_were_given_up(world: World) -> None:
     assert world.store.ledger[world.query_id].last_us == given.decision.last_us
 
 
+def test_a_rewind_says_which_rows_do_not_come_back(world: World) -> None:
+    """What was given up is passed over again, also where its files were put back."""
+    fill(world)
+    backup = {path: world.log_backend.read(path) for path in world.log_backend.list()}
+    tear_manifest(world)
+    give_up(world)
+    world.flush()
+    restore(world, backup, range(BROKEN, EPOCHS))
+    plan = plan_rewind(query(world), world.target, 1, NOW_US)
+    assert "Epochs 2 to 4 are flushed again" in plan.consequences
+    assert "given up and stay so: 2." in plan.consequences
+    rewind(plan, NOW_US)
+    goes_on_without(world, LOST)
+
+
 # --- adopt ----------------------------------------------------------------------------------------
 
 
