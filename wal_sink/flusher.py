@@ -119,9 +119,8 @@ class Flusher:
             view = self._look()
             step = next_step(view, self._owner)
             if not self._swept:
-                sweep(
-                    self._log
-                )  # once the ledger is found to agree: `rewind` may need what is there
+                # Not before the ledger is found to agree: `rewind` may need what is there.
+                sweep(self._log)
                 self._swept = True
             if isinstance(step, Choose):
                 seen = gather(step, self._log, self._checkpoint, self._query_id, self._witness)

@@ -152,7 +152,7 @@ class Publisher:
             self._log.create_kept(
                 Kept(epoch=epoch, generation=mine.generation, run_id=run_id, highest=highest)
             )
-        except (OSError, StateBackendError):  # what is raised is that the run is fenced
+        except (OSError, StateBackendError, WalSinkError):  # what is raised is that it is fenced
             logger.warning("that epoch %d was kept could not be noted", epoch, exc_info=True)
 
     def _own_log(self, epoch: int) -> None:

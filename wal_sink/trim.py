@@ -8,6 +8,7 @@ flushed epoch is listed, `protocol.next_step` comes back to finish the work.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from wal_sink import layout
 from wal_sink.errors import Diverged
@@ -30,15 +31,24 @@ def trim(log: Log, epoch: int) -> None:
     :raises Diverged: an attempt that was not flushed covers other source offsets; nothing is deleted.
     """
     attempts = [attempt for attempt in log.attempts() if attempt.epoch == epoch]
+    refuse_diverged(log, epoch, attempts)
+    log.delete(log.backend.list(layout.segment_folder(epoch)))
+    log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, epoch))
+    log.delete(layout.manifest(attempt) for attempt in attempts)
+    _forget_old_records(log)
+
+
+def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:
+    """See that what is left of a flushed epoch may go (rule 18).
+
+    :param attempts: the manifests of the epoch.
+    :raises Diverged: one that was not flushed covers other source offsets.
+    """
     record = log.flushed(epoch)
     settled = _set_aside(log, record)
     for attempt in attempts:
         if layout.manifest(attempt) not in settled:
             _compare(log, attempt, record)
-    log.delete(log.backend.list(layout.segment_folder(epoch)))
-    log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, epoch))
-    log.delete(layout.manifest(attempt) for attempt in attempts)
-    _forget_old_records(log)
 
 
 def sweep(log: Log) -> None:
@@ -93,7 +103,7 @@ def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
     # before anything was flushed (rule 12). A later one recomputed what was flushed.
     odd = not same or attempt.generation > record.generation
     level = logging.WARNING if odd else logging.INFO
-    logger.log(level, "deleting %s: epoch flushed from another attempt", layout.manifest(attempt))
+    logger.log(level, "%s goes: epoch flushed from another attempt", layout.manifest(attempt))
 
 
 def _forget_old_records(log: Log) -> None:

@@ -263,6 +263,34 @@ def fresh(world: World) -> Verified:
     return look(world)
 
 
+def test_verify_finds_what_cannot_be_trimmed(world: World) -> None:
+    """A later attempt at a flushed epoch, with other source offsets: the line stops there first."""
+    fill(world)
+    stray = json.loads(world.log_backend.read(manifest_path())) | {
+        "generation": 2,
+        "offsets_digest": "another history",
+        "segments": [],
+    }
+    world.flush()
+    path = layout.manifest(Attempt(BROKEN, 2))
+    world.log_backend.create(path, json.dumps(stray).encode())
+    (finding,) = look(world).findings
+    assert (finding.kind, finding.epoch) == ("Diverged", BROKEN)
+    assert finding.what in stuck(world, errors.Diverged)
+    assert path in str(finding.file)
+
+
+def test_verify_says_that_the_checkpoint_was_set_back(world: World) -> None:
+    """It is no error, but the reason why nothing is flushed."""
+    fill(world)
+    world.flush()
+    assert look(world).notes == ()
+    world.checkpoint.delete(["commits/3", "commits/4"])
+    for target in (None, lambda: world.target):
+        notes = verify(query(world), target, NOW_US).notes
+        assert any("epoch 4 is flushed, but the checkpoint says 2" in note for note in notes)
+
+
 # --- the ledger -----------------------------------------------------------------------------------
 
 

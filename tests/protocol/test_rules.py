@@ -540,6 +540,19 @@ def test_rule_11_a_note_that_could_not_be_written_is_said(
     assert world.table() in ({"zombie": 1, "both": 1}, {"restarted": 2, "both": 2})
 
 
+def test_rule_11_a_run_that_cannot_read_its_manifest_is_fenced_all_the_same(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever reads the error has to learn that another run has taken over."""
+    old, _ = overtaken(world)
+    path = layout.manifest(Attempt(0, 1))
+    world.log_backend.delete([path])
+    world.log_backend.create(path, b"{")
+    with pytest.raises(errors.Fenced):
+        old.publish([("late", 3)])
+    assert "could not be noted" in caplog.text
+
+
 def test_rule_11_no_note_about_an_epoch_of_another_run(world: World) -> None:
     """A run that is fenced at its first epoch has not committed the one before."""
     world.run().batch([("a", 1)])

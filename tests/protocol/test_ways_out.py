@@ -34,6 +34,7 @@ from tests.protocol.test_corruption import (
     of_epoch,
     query,
     restore_old_ledger,
+    segments,
     stuck,
     tear_manifest,
     truncate_ledger,
@@ -132,7 +133,67 @@ def test_a_begun_epoch_whose_manifest_is_lost(world: World) -> None:
     goes_on_without(world, {f"b{BROKEN}": BROKEN})
 
 
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_gap_that_is_filled_while_the_operator_thinks(world: World, flushed: bool) -> None:
+    """The manifest is restored before the answer: its epoch is flushed, and no decision says otherwise."""
+    fill(world)
+    manifest = world.log_backend.read(manifest_path())
+    delete_manifest(world)
+    plan = plan_accept_gap(query(world), world.target, BROKEN, begun=False)
+    world.log_backend.create(manifest_path(), manifest)
+    if flushed:
+        world.flush()
+    with pytest.raises(errors.OptionError if flushed else errors.FlusherAtWork):
+        accept_gap(plan, NOW_US)
+    assert world.log.decided() == []
+    goes_on_without(world, {})
+
+
 # --- set-aside ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damaged", [manifest_path, lambda: None])
+def test_an_empty_file_is_set_aside(tmp_path: Path, damaged: Callable[[], str | None]) -> None:
+    """A crash can leave one in a folder; no store takes it as a copy, so it is only recorded."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    fill(world)
+    path = damaged() or segments(world)[0]
+    (tmp_path / "log" / path).write_bytes(b"")
+    stuck(world, errors.CorruptLog)
+    to = open_backend(str(tmp_path / "aside"))
+    plan = plan_set_aside(query(world), world.target, BROKEN, to, NOW_US, begun=True)
+    given = set_aside(plan, NOW_US)
+    assert [copy.path for copy in given.decision.files if not copy.bytes] == [path]
+    assert len(to.list()) == len(given.decision.files) - 1
+    assert of_epoch(world) == []
+    goes_on_without(world, LOST)
+
+
+@pytest.mark.parametrize("verb", ["set-aside", "accept-gap"])
+def test_with_the_ledger_row_lost_nobody_knows_what_is_begun(world: World, verb: str) -> None:
+    """Rows of the epoch are in the table, and the decision would say that none are."""
+    fill(world)
+    with pytest.raises(errors.TargetUnavailable):
+        world.flush(Faults(at=1, error=ConnectionError, matching="write"))
+    assert f"a{BROKEN}" in world.table()
+    truncate_ledger(world)
+    if verb == "accept-gap":
+        delete_manifest(world)
+    with pytest.raises(errors.LedgerBehindLog, match="wal-sink rewind CHECKPOINT --to 1"):
+        give_up(world, begun=False) if verb == "set-aside" else gap(world)
+    assert world.log.decided() == []
+
+
+def test_what_was_flushed_meanwhile_is_not_set_aside(world: World) -> None:
+    """The answer comes while the epoch is flushed and not yet trimmed."""
+    fill(world)
+    plan = plan_set_aside(query(world), world.target, BROKEN, elsewhere(world), NOW_US, begun=False)
+    with pytest.raises(Crash):
+        world.flush(Faults(at=0, matching="delete"))
+    with pytest.raises(errors.OptionError, match="is flushed"):
+        set_aside(plan, NOW_US)
+    assert world.log.decided() == []
+    goes_on_without(world, {})
 
 
 def test_a_begun_epoch_is_set_aside_only_knowingly(world: World) -> None:
@@ -448,6 +509,21 @@ def test_a_rewind_over_epochs_that_were_given_up(world: World) -> None:
     world.log.delete([layout.flushed(3), layout.flushed(4)])
     go_back(world, 2)
     assert world.store.ledger[world.query_id].last_us == given.decision.last_us
+
+
+def test_a_rewind_says_which_rows_do_not_come_back(world: World) -> None:
+    """What was given up is passed over again, also where its files were put back."""
+    fill(world)
+    backup = {path: world.log_backend.read(path) for path in world.log_backend.list()}
+    tear_manifest(world)
+    give_up(world)
+    world.flush()
+    restore(world, backup, range(BROKEN, EPOCHS))
+    plan = plan_rewind(query(world), world.target, 1, NOW_US)
+    assert "Epochs 2 to 4 are flushed again" in plan.consequences
+    assert "given up and stay so: 2." in plan.consequences
+    rewind(plan, NOW_US)
+    goes_on_without(world, LOST)
 
 
 # --- adopt ----------------------------------------------------------------------------------------

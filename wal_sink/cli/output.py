@@ -12,6 +12,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 
 from state_backends import StateBackendError
 from wal_sink.errors import LogUnavailable, WalSinkError
@@ -44,7 +45,7 @@ def output(*, as_json: bool) -> Iterator[Console]:
             yield console
     except WalSinkError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"[red]{type(error).__name__}[/red]:", str(error), markup=True
+            f"[red]{type(error).__name__}[/red]: {escape(str(error))}"
         )
         if as_json:
             document(Failure(error=type(error).__name__, what=error.what, remedy=error.remedy))

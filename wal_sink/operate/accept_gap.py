@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from wal_sink.errors import OptionError
-from wal_sink.operate.decide import GivenUp, offsets_digest, outcome, reason, situation
+from wal_sink.operate.decide import (
+    GivenUp,
+    offsets_digest,
+    outcome,
+    reason,
+    refuse_changed,
+    situation,
+)
 from wal_sink.operate.giving_up import Situation, refuse_gap
 from wal_sink.operate.ledger import ledger
 from wal_sink.operate.query import Query, who
@@ -63,8 +70,13 @@ def plan_accept_gap(query: Query, target: Target, epoch: int, *, begun: bool) ->
 
 
 def accept_gap(plan: AcceptingGap, now_us: int, why: str = "") -> GivenUp:
-    """Carry it out."""
+    """Carry it out.
+
+    :raises OptionError, FlusherAtWork: the epoch is no such gap any more; nothing was changed.
+    """
     query, seen = plan.query, plan.seen
+    with ledger(plan.target, query.owner(query.identity())) as row:
+        refuse_changed(query, row, seen)
     decision = query.log.create_decision(
         Decision(
             verb="accept-gap",

@@ -47,13 +47,27 @@ def situation(query: Query, row: LedgerRow, epoch: int, *, begun: bool) -> Situa
         attempts=tuple(a for a in query.log.attempts() if a.epoch == epoch),
         segments=tuple(query.log.backend.list(layout.segment_folder(epoch))),
     )
-    refuse_to_give_up(seen, query.owner(identity), begun=begun)
+    refuse_to_give_up(seen, query.owner(identity), identity.first_epoch, begun=begun)
     if row.read() != mark:  # else what was trimmed meanwhile would look like lost
         raise FlusherAtWork(
             f"The ledger moved while epoch {epoch} was looked at",
             "Somebody flushes; run the command again if the line still stands.",
         )
     return seen
+
+
+def refuse_changed(query: Query, row: LedgerRow, seen: Situation) -> None:
+    """See that all is as it was when the operator was asked: the answer may come hours later.
+
+    :raises OptionError, WrongOwner, LedgerBehindLog: the epoch may not be given up any more.
+    :raises FlusherAtWork: something of the epoch was added, or went.
+    """
+    now = situation(query, row, seen.epoch, begun=seen.begun is not None)
+    if now._replace(checkpointed=seen.checkpointed) != seen:
+        raise FlusherAtWork(
+            f"Epoch {seen.epoch} was changed since it was looked at",
+            "Look at `wal-sink verify CHECKPOINT`, and decide again.",
+        )
 
 
 def offsets_digest(query: Query, seen: Situation) -> str:

@@ -47,9 +47,10 @@ class Situation(NamedTuple):
         return next((begun for begun in epochs if begun.epoch == self.epoch), None)
 
 
-def refuse_to_give_up(situation: Situation, owner: Owner, *, begun: bool) -> None:
+def refuse_to_give_up(situation: Situation, owner: Owner, first_epoch: int, *, begun: bool) -> None:
     """See that the epoch is the one at which the line stands.
 
+    :param first_epoch: the first one of the log.
     :param begun: the operator knows that rows of it may be in the table.
     :raises WrongOwner, LedgerBehindLog: log and ledger have to be brought together first.
     :raises OptionError: it is another epoch, or begun.
@@ -59,6 +60,12 @@ def refuse_to_give_up(situation: Situation, owner: Owner, *, begun: bool) -> Non
         raise WrongOwner(
             f"The ledger row of query {owner.query_id} belongs to another log or checkpoint",
             f"See with `wal-sink verify CHECKPOINT`, and take it over first: {remedies.ADOPT}.",
+        )
+    if mark is None and situation.floor >= first_epoch:  # what was begun is lost with it
+        raise LedgerBehindLog(
+            f"The ledger has no row for query {owner.query_id}, but the log says that epoch"
+            f" {situation.floor} is flushed: nobody knows whether epoch {epoch} is begun",
+            f"Make the row anew first: {remedies.rewind(situation.floor)}.",
         )
     flushed = situation.floor if mark is None else mark.flushed
     if flushed < situation.floor:

@@ -73,6 +73,9 @@ class Rewinding(NamedTuple):
         )
         if self.again:
             text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, with newer timestamps."
+        if given_up := [epoch for epoch in self.again if epoch in self.past.decisions]:
+            listed = ", ".join(map(str, given_up))
+            text += f" Not the rows of these, which were given up and stay so: {listed}."
         known = self.past.mark.flushed if self.past.mark else None
         if known is None or known < self.to:
             text += (

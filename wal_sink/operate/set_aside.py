@@ -30,6 +30,7 @@ from wal_sink.operate.decide import (
     offsets_digest,
     outcome,
     reason,
+    refuse_changed,
     rows_of,
     situation,
 )
@@ -102,8 +103,13 @@ def set_aside(plan: SettingAside, now_us: int, why: str = "") -> GivenUp:
     """Carry it out; can be repeated at any point.
 
     :raises CorruptLog: a copy cannot be read back as it was written; nothing was changed.
+    :raises OptionError, FlusherAtWork: the epoch was flushed or changed meanwhile; nor was it then.
     """
     query, seen = plan.query, plan.seen
+    files = () if plan.present else tuple(_copy(query.log, path, plan.to) for path in plan.files)
+    if plan.present is None:
+        with ledger(plan.target, query.owner(query.identity())) as row:
+            refuse_changed(query, row, seen)
     decision = plan.present or query.log.create_decision(
         Decision(
             verb="set-aside",
@@ -112,7 +118,7 @@ def set_aside(plan: SettingAside, now_us: int, why: str = "") -> GivenUp:
             at_us=now_us,
             why=reason(query, seen.epoch, why),
             where=plan.to.url,
-            files=tuple(_copy(query.log, path, plan.to) for path in plan.files),
+            files=files,
             generation=max((attempt.generation for attempt in seen.attempts), default=0),
             offsets_digest=offsets_digest(query, seen),
             rows=rows_of(query, seen),
@@ -151,9 +157,14 @@ def _refuse_inside(query: Query, to: StateBackend) -> None:
 
 
 def _copy(log: Log, path: str, to: StateBackend) -> FileCopy:
-    """Copy one object, unless that is done, and read the copy back."""
+    """Copy one object, unless that is done, and read the copy back.
+
+    Of an empty file, as a crash can leave behind, there is nothing to copy, and no store holds one.
+    """
     with contextlib.closing(log.backend.open_input(path)) as source:
         size, digest = _digest(_chunks(source))
+    if not size:
+        return FileCopy(path=path, bytes=size, digest=digest)
     with contextlib.suppress(FileExistsError), contextlib.ExitStack() as stack:
         source = stack.enter_context(contextlib.closing(log.backend.open_input(path)))
         output = stack.enter_context(to.open_output(path))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from wal_sink import layout
 from wal_sink.checkpoint import Checkpoint
+from wal_sink.manifest import Attempt
 from wal_sink.operate.epoch import EpochCheck
 from wal_sink.operate.findings import Finding, Findings, Verified
 from wal_sink.operate.live import is_live, last_report
@@ -22,6 +23,7 @@ from wal_sink.shadow import refuse_shadowed
 from wal_sink.steps import Unjoined, View
 from wal_sink.target_errors import target_errors
 from wal_sink.targets.base import Mark, Owner, Target
+from wal_sink.trim import refuse_diverged
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many are read."""
@@ -51,6 +53,7 @@ class _Verification:
         self._progress = progress
         self._findings = Findings()
         self._unreached = Findings()
+        self._odd = ""
 
     def run(self, target: Callable[[], Target] | None) -> Verified:
         checkpointed = self._checkpointed()
@@ -62,6 +65,7 @@ class _Verification:
         attempts = self._log.attempts()
         if flushed < 0 or recorded is not None:  # else its record is unreadable: found already
             self._agreement(View(checkpointed, recorded, identity, asked, mark, attempts))
+        self._left_over(flushed, attempts)
         floor = max(flushed, mark.flushed if mark else -1)
         if identity is not None:
             floor = max(floor, identity.first_epoch - 1)
@@ -137,12 +141,19 @@ class _Verification:
         if identity is not None:
             owner = self._query.owner(identity)
         with self._findings.noting():
-            if not view.asked:
-                resting(view.checkpointed, view.recorded, identity, view.attempts)
-                return
-            step = next_step(view, owner)
-            if isinstance(step, Unjoined):
+            if view.asked and isinstance(step := next_step(view, owner), Unjoined):
                 unjoined(step.window, self._log.newest_flushed())
+            rest = resting(view.checkpointed, view.recorded, identity, view.attempts)
+            if rest is not None and rest.odd:
+                self._odd = rest.why
+
+    def _left_over(self, flushed: int, attempts: tuple[Attempt, ...]) -> None:
+        """See that manifests of flushed epochs, which a flusher trims first, may go."""
+        for attempt in attempts:
+            if attempt.epoch <= flushed:
+                file = f"{self._log.url}/{layout.manifest(attempt)}"
+                with self._findings.noting(attempt.epoch, file):
+                    refuse_diverged(self._log, attempt.epoch, [attempt])
 
     def _still_true(self, flushed: int) -> list[Finding]:
         """Drop what a flusher has settled since; sort by epoch, the order in which it meets the rest."""
@@ -158,6 +169,8 @@ class _Verification:
         notes = []
         if reached is False:
             notes.append("the ledger was not compared with the log")
+        if self._odd:
+            notes.append(self._odd)
         if given_up := self._log.decided():
             listed = ", ".join(map(str, given_up))
             notes.append(f"operators gave up these epochs, see decisions/ in the log: {listed}")
