@@ -12,22 +12,22 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink import backlog, progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import NotDrained, OptionError, UnsupportedSpark
+from wal_sink.errors import NotDrained, OptionError
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
 from wal_sink.log import Log
 from wal_sink.ownership import owned
 from wal_sink.progress import Flushed, Status
-from wal_sink.spark import FORMAT, WalSinkDataSource
+from wal_sink.spark import FORMAT, add_format
 from wal_sink.ticket import take_ticket
 from wal_sink.wakeup import Listener
+from wal_sink.witness import THIS_PROCESS
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Sink:
         self._closed = False
         self._listener = Listener(self)
         _warn_of_other_python(spark)
-        _add_format(spark)
+        add_format(spark)
         spark.streams.addListener(self._listener)
 
     def await_flushed(self, query: StreamingQuery, timeout: float | None = None) -> Flushed:
@@ -94,6 +94,7 @@ class Sink:
             queries = dict(self._queries)
         atexit.unregister(self.leave)
         spark_internals.drop_interrupted_call(self._spark)
+        self._end_runs(queries)
         try:
             failures = self._drain(queries)
             self._end(queries, _JOIN_S)
@@ -153,10 +154,17 @@ class Sink:
     def retire(self) -> bool:
         """Flush what is there, then end, the session being stopped; False when it is closed anyway."""
         with self._lock:
-            queries = list(self._queries.values())
-        for query in queries:
+            queries = dict(self._queries)
+        self._end_runs(queries)
+        for query in queries.values():
             query.loop.end()
         return not self._closed
+
+    def _end_runs(self, queries: dict[str, _Query]) -> None:
+        """Of a stopped session no event comes any more: nobody waits for one (rule 11)."""
+        if spark_internals.is_stopped(self._spark):
+            for query_id, query in queries.items():
+                THIS_PROCESS.terminated(query_id, query.run_id)
 
     def give_up(self, query_id: str) -> bool:
         """Leave a query to the handle under which it starts again; whether it was this one's."""
@@ -274,19 +282,6 @@ class Sink:
                 )
             if say and query_id in running:
                 logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
-
-
-def _add_format(spark: SparkSession) -> None:
-    try:
-        spark.dataSource.register(WalSinkDataSource)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
-        # Measured on Spark 4.3.0: such a session can neither use the format nor be given it.
-        raise UnsupportedSpark(
-            "This is a newSession() of a session that has the format already; Spark refuses it here",
-            "Run the query in the session that was registered first.",
-        ) from error
 
 
 def _flush_loop(query_id: str, log: Log, configuration: Configuration) -> FlushLoop:

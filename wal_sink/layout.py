@@ -25,6 +25,7 @@ _SEGMENT = re.compile(rf"segments/{_EPOCH}/[^/]+\.arrow")
 _RUN = re.compile(rf"runs/{_GENERATION}\.json")
 _FLUSHED = re.compile(rf"flushed/{_EPOCH}\.json")
 _DECISION = re.compile(rf"decisions/{_EPOCH}\.json")
+_INTERVENTION = re.compile(r"decisions/([a-z]+)-[0-9]{20}\.json")
 _OWN_SEGMENT = re.compile(rf"segments/{_EPOCH}/[0-9A-Za-z_-]+\.arrow")
 _PLAN_KEY = re.compile(r"[0-9A-Za-z_-]+")
 
@@ -77,6 +78,12 @@ def decision(epoch: int) -> str:
 def intervention(verb: str, at_us: int) -> str:
     """Path of the record of what an operator did to the ledger or to names; `at_us` since 1970."""
     return f"{DECISIONS}{verb}-{at_us:020}.json"
+
+
+def parse_intervention(path: str) -> str | None:
+    """Verb of the record of an intervention; None for any other path."""
+    match = _INTERVENTION.fullmatch(path)
+    return match[1] if match else None
 
 
 def is_segment_of(path: str, epoch: int) -> bool:

@@ -210,6 +210,16 @@ class Log:
         self._create(path, intervention.to_json())
         return path
 
+    def interventions(self, verb: str) -> list[Intervention]:
+        """Read what operators were about to do, by one of the verbs, oldest first."""
+        paths = [
+            path
+            for path in self.backend.list(layout.DECISIONS)
+            if layout.parse_intervention(path) == verb
+        ]
+        found = ((path, self._read(path)) for path in paths)
+        return [Intervention.from_json(data, self._where(path)) for path, data in found if data]
+
     # --- hints ---
 
     def report(self, report: FlusherReport) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from wal_sink import errors
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.errors import FlushTimeout, NoFlusher, WalSinkError
+from wal_sink.errors import CorruptLog, FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.log import Log
 from wal_sink.manifest import Attempt, Manifest
 from wal_sink.orphans import orphans
@@ -55,6 +55,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     doing: str | None
     """What the flusher does, or did last."""
     last_error: str | None
+    """What the flusher met, or will meet: rows and bytes of a manifest that is damaged are not counted."""
 
 
 @store_errors()
@@ -69,7 +70,7 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
     newest = log.newest_flushed()
     flushed = newest.epoch if newest else -1
     attempts = log.attempts()
-    pending = _pending(log, attempts, flushed, checkpointed)
+    pending, unreadable = _pending(log, attempts, flushed, checkpointed)
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = log.last_report()
     oldest_us = min((manifest.published_us for manifest in pending), default=None)
@@ -90,7 +91,7 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
         orphan_segments=len(orphans(log)),
         safe_to_delete=_waiting(log, checkpointed, flushed) == 0 and published <= flushed,
         doing=report.doing if report else None,
-        last_error=_text(report.error) if report and report.error else None,
+        last_error=_text(report.error) if report and report.error else unreadable,
     )
 
 
@@ -156,11 +157,22 @@ def _waiting(log: Log, checkpointed: int, flushed: int) -> int:
 
 def _pending(
     log: Log, attempts: tuple[Attempt, ...], flushed: int, checkpointed: int
-) -> list[Manifest]:
-    """Read the manifests that will be flushed: of each pending epoch the highest generation."""
+) -> tuple[list[Manifest], str | None]:
+    """Read the manifests that will be flushed, of each pending epoch the highest generation.
+
+    What cannot be read is returned as a text: whoever asks how far the flush is wants to know that, too.
+    """
     chosen = {a.epoch: a for a in sorted(attempts) if flushed < a.epoch <= checkpointed}
-    found = (log.manifest(attempt) for attempt in chosen.values())
-    return [item[0] for item in found if item is not None]  # None: flushed and trimmed meanwhile
+    manifests, unreadable = [], None
+    for attempt in chosen.values():
+        try:
+            found = log.manifest(attempt)
+        except CorruptLog as error:
+            unreadable = unreadable or f"{type(error).__name__}: {error.what}"
+            continue
+        if found is not None:  # None: flushed and trimmed meanwhile
+            manifests.append(found[0])
+    return manifests, unreadable
 
 
 def _silent_for(report: FlusherReport | None, waited: float) -> float:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -22,7 +24,7 @@ from wal_sink import spark_internals
 from wal_sink.append import Appended, append
 from wal_sink.configuration import Configuration, configure
 from wal_sink.epoch_column import with_epoch, with_epoch_field
-from wal_sink.errors import LogUnavailable, OptionError, WalSinkError
+from wal_sink.errors import LogUnavailable, OptionError, UnsupportedSpark, WalSinkError
 from wal_sink.log import Log
 from wal_sink.publish import Publisher
 from wal_sink.store_errors import store_errors
@@ -74,6 +76,23 @@ class WalSinkDataSource(DataSource):
         )
         plan = _agreed_plan(log, self.configuration, columns)
         return WalSinkStreamWriter(self.configuration, plan)
+
+
+def add_format(spark: SparkSession) -> None:
+    """Give the format to a session.
+
+    :raises UnsupportedSpark: Spark refuses that.
+    """
+    try:
+        spark.dataSource.register(WalSinkDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        # Measured on Spark 4.3.0: such a session can neither use the format nor be given it.
+        raise UnsupportedSpark(
+            "This is a newSession() of a session that has the format already; Spark refuses it here",
+            "Run the query in the session that was registered first.",
+        ) from error
 
 
 @dataclass

@@ -25,7 +25,7 @@ from wal_sink.operate.query import Query
 from wal_sink.operate.rewind import Rewound, plan_rewind, rewind
 from wal_sink.operate.set_aside import plan_set_aside, set_aside
 from wal_sink.operate.verify import verify
-from wal_sink.progress import await_flushed
+from wal_sink.progress import await_flushed, status
 from wal_sink.testing.oracle import judge
 
 STORES = ("memory", "local")
@@ -255,6 +255,17 @@ def test_verify_beside_a_flusher(world: World) -> None:
     slow = query(world)._replace(log=Slow(world.log_backend))
     found = verify(slow, lambda: world.target, NOW_US)
     assert (found.findings, found.epochs) == ((), 3)
+
+
+def test_status_answers_all_the_same(world: World) -> None:
+    """An unreadable manifest is what the flush will stop at; the other epochs are counted."""
+    fill(world)
+    tear_manifest(world)
+    found = status(Checkpoint(world.checkpoint), world.log)
+    assert (found.flushed, found.pending_epochs) == (BROKEN - 1, EPOCHS - BROKEN)
+    assert found.pending_rows == 3 * (EPOCHS - BROKEN - 1)
+    assert str(found.last_error).startswith("CorruptLog: ")
+    assert manifest_path() in str(found.last_error)
 
 
 def fresh(world: World) -> Verified:

@@ -26,6 +26,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.base import Owner, Session
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.local_spark import local_session
+from wal_sink.witness import THIS_PROCESS
 
 DOOR = "WAL_SINK_TEST_DOOR"
 """Environment variable: path of the door."""
@@ -75,10 +76,13 @@ def script(config: dict[str, Any]) -> None:
 def notebook(config: dict[str, Any]) -> None:
     """Run a cell, stop Spark without closing, run it again in a new session; open the door, close."""
     spark = local_session()
-    reach(config, wal_sink.register(spark), start(spark, config))
+    sink = wal_sink.register(spark)
+    query = reach(config, sink, start(spark, config))
+    spark.streams.removeListener(sink._listener)  # its last events are lost
     spark.stop()
     spark = local_session()
     sink = wal_sink.register(spark)
+    assert THIS_PROCESS.running(str(query.id)) is None, "nobody waits for an event of a dead run"
     reach(config, sink, start(spark, config))
     wait_for(lambda: len(flushers()) == 1)
     Path(config["door"]).unlink()

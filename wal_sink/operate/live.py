@@ -9,12 +9,13 @@ from wal_sink.errors import CorruptLog, FlusherAtWork
 from wal_sink.log import Log
 from wal_sink.records import FlusherReport
 
-_SILENT_US = 15_000_000
-"""A flusher that rests reports every five seconds, one that fails at each try."""
+_SILENT_US = 120_000_000
+"""A flusher that rests reports every five seconds, one that fails at each try; but a slice may take long
+where the target is slow. As long as `progress` waits for a sign of life."""
 
 _REMEDY = (
     "Stop the query, or close the handle of wal_sink.register, and run the command again; if its"
-    " process was killed on another host, wait a quarter of a minute first."
+    " process was killed on another host, wait two minutes first."
 )
 
 

@@ -106,7 +106,8 @@ def plan_rewind(query: Query, target: Target, to: int, now_us: int) -> Rewinding
     log = query.log
     records = {e: record for e in log.flushed_epochs() if (record := log.flushed(e)) is not None}
     decisions = {e: decision for e in log.decided() if (decision := log.decision(e)) is not None}
-    past = Past(identity, mark, records, decisions, {})
+    earlier = [int(done.after["last_us"]) for done in log.interventions("rewind")]
+    past = Past(identity, mark, records, decisions, {}, max(earlier, default=0))
     refuse_rewind(past, to, owner)
     above = range(to + 1, past.upper + 1)
     past = past._replace(usable={epoch: _is_usable(query, past, epoch) for epoch in above})

@@ -12,9 +12,9 @@ and the furthest epoch that can be gone back to.
 attempt is flushed: its record names it, and all others of the epoch are deleted, as trimming would have done.
 An epoch that is begun has no record yet; as long as one is, it has to be finished before.
 
-*Timestamps grow.* `last_us` is the highest that the ledger row, its windows, any record or a decision about
-an epoch that was begun have used. What is flushed again is newer than all that was written, in the order of
-the epochs, so the table ends with the same values.
+*Timestamps grow.* `last_us` is the highest that the ledger row, its windows, any record, a decision about an
+epoch that was begun, or an earlier rewind (whose epochs have no records now) have used. What is flushed again
+is newer than all that was written, in the order of the epochs, so the table ends with the same values.
 
 *To the mark itself* nothing is flushed again: the row is lost, behind or shadowed, and is made to say what
 the log says. The operator vouches for the rows; nobody else can. If an epoch was begun in a row that is
@@ -45,6 +45,8 @@ class Past(NamedTuple):
     """The epochs that were given up."""
     usable: Mapping[int, bool]
     """Whether the flushed attempt of an epoch above `to` is whole in the log; others have no entry."""
+    rewound_us: int = 0
+    """The highest `last_us` that an earlier rewind was about to give the row."""
 
     @property
     def floor(self) -> int:
@@ -117,7 +119,7 @@ def refuse_lost(past: Past, to: int) -> None:
 def rewound(past: Past, to: int, owner: Owner) -> Mark:
     """Return the row that the ledger gets."""
     used = [record.base_us + max(record.rows, 1) - 1 for record in past.records.values()]
-    used += [decision.last_us for decision in past.decisions.values()]
+    used += [past.rewound_us, *(decision.last_us for decision in past.decisions.values())]
     if past.mark is not None:
         windows = (past.mark.begun, past.mark.last)
         used += [past.mark.last_us, *(window.last_us for window in windows if window)]
