@@ -163,7 +163,10 @@ class Flusher:
             asked = not self._started or not resting(checkpointed, recorded, identity)
             mark = self._read_ledger() if asked else None
             self._started = True
-        return View(checkpointed, recorded, identity, asked, mark, self._log.attempts())
+        attempts = self._log.attempts()
+        fresh = asked and mark is None and recorded is None
+        rewound = fresh and bool(self._log.interventions("rewind"))
+        return View(checkpointed, recorded, identity, asked, mark, attempts, rewound)
 
     def _read_ledger(self) -> Mark | None:
         with target_errors(self._target):

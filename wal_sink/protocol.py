@@ -147,8 +147,14 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Unj
     assert view.identity is not None
     mark, recorded = view.mark, view.recorded
     if mark is None:
-        if recorded is None:  # rule 13
-            return CreateLedger(view.identity.first_epoch - 1)
+        before = view.identity.first_epoch - 1
+        if recorded is None and not view.rewound:  # rule 13
+            return CreateLedger(before)
+        if recorded is None:  # its records are gone, but not the timestamps that were used
+            raise LedgerBehindLog(
+                f"The ledger has no row for query {owner.query_id}, but the log was rewound to {before}",
+                f"Restore the ledger table, or make its row anew: {remedies.rewind(before)}.",
+            )
         raise LedgerBehindLog(
             f"The ledger has no row for query {owner.query_id}, but the log says that epoch"
             f" {recorded.epoch} is flushed",

@@ -26,6 +26,8 @@ class View:
     """The ledger row; None when there is none, or when it was not read."""
     attempts: tuple[Attempt, ...]
     """The manifests there are."""
+    rewound: bool = False
+    """Whether an operator has rewound the log; looked at only where neither row nor record is there."""
 
 
 class Contender(NamedTuple):

@@ -165,10 +165,8 @@ BUGS = (
     Bug(
         "ledger made anew though the log knows of flushes",
         "wal_sink/protocol.py",
-        "        if recorded is None:  # rule 13\n"
-        "            return CreateLedger(view.identity.first_epoch - 1)\n",
-        "        if recorded is None or recorded:  # rule 13\n"
-        "            return CreateLedger(view.identity.first_epoch - 1)\n",
+        "        if recorded is None and not view.rewound:  # rule 13\n",
+        "        if recorded is None or recorded:  # rule 13\n",
     ),
     Bug(
         "an operator's decision is not looked at",

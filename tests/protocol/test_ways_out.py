@@ -531,6 +531,24 @@ def test_a_second_rewind_remembers_the_timestamps_of_the_first(world: World) -> 
     assert world.table() == world.expected() == {"last": 28, "first": 2}
 
 
+def test_after_a_rewind_to_the_beginning_a_lost_row_is_not_made_anew(world: World) -> None:
+    """The log has no record then, but timestamps were used: an old value would win over a new one."""
+    run = world.run()
+    for epoch in range(2):
+        run.batch([("last", 20 - epoch), ("first", epoch)])
+    backup = {path: world.log_backend.read(path) for path in world.log_backend.list()}
+    world.flush()
+    restore(world, backup, range(2))
+    go_back(world, -1)
+    with pytest.raises(Crash):
+        world.flush(Faults(at=0, when="after", matching="write"))
+    truncate_ledger(world)
+    assert "--to -1" in stuck(world, errors.LedgerBehindLog)
+    go_back(world, -1)
+    world.flush()
+    assert world.table() == world.expected() == {"last": 19, "first": 1}
+
+
 def test_a_rewind_says_which_rows_do_not_come_back(world: World) -> None:
     """What was given up is passed over again, also where its files were put back."""
     fill(world)
