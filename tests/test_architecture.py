@@ -21,6 +21,7 @@ LINES = 320
 SPARK = {
     "wal_sink.spark",
     "wal_sink.spark_internals",
+    "wal_sink.spark_flush",
     "wal_sink.wakeup",
     "wal_sink.ask",
     "wal_sink.handle",
@@ -34,7 +35,7 @@ PURE = {
     f"wal_sink.{name}"
     for name in (
         *("protocol", "choice", "steps", "manifest", "offsets", "record", "records", "layout"),
-        *("remedies", "shadow"),
+        *("remedies", "shadow", "shares"),
     )
 }
 IMPURE = {

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from state_backends import StateBackendError
 from wal_sink import remedies
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.choice import choose, doubts, plan_without_rows
+from wal_sink.choice import choose
 from wal_sink.errors import (
     LogUnavailable,
     MissingSegment,
@@ -29,11 +29,10 @@ from wal_sink.protocol import (
     is_mine,
     missing_manifest,
     next_step,
-    plan_window,
     resting,
     unjoined,
 )
-from wal_sink.slices import GoneError, slices
+from wal_sink.slices import GoneError
 from wal_sink.steps import (
     Begin,
     Choose,
@@ -59,7 +58,8 @@ from wal_sink.targets.base import (
     Window,
 )
 from wal_sink.trim import sweep, trim
-from wal_sink.window_manifests import GoneManifestError, window_manifests
+from wal_sink.window_manifests import GoneManifestError, to_begin
+from wal_sink.window_rows import Rows, WriteRows, write_here
 from wal_sink.windows import Choice, following, joined
 from wal_sink.witness import THIS_PROCESS, Witness
 
@@ -79,9 +79,10 @@ class Flusher:
     :param clock_us: microseconds since 1970.
     :param say: told what the flusher does, before it does it.
     :param witness: what was seen of the query's runs where this flusher runs (rule 11).
+    :param write_rows: writes the rows of a begun window.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a seam
         self,
         log: Log,
         checkpoint: Checkpoint,
@@ -91,6 +92,7 @@ class Flusher:
         clock_us: Callable[[], int],
         say: Callable[[str, int | None], None] = lambda _doing, _epoch: None,
         witness: Witness = THIS_PROCESS,
+        write_rows: WriteRows = write_here,
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
@@ -99,6 +101,7 @@ class Flusher:
         self._clock_us = clock_us
         self._say = say
         self._witness = witness
+        self._write_rows = write_rows
         witness.watch(query_id)
         self._session: Session | None = None
         self._owner = Owner(query_id, "", checkpoint.url)
@@ -223,9 +226,12 @@ class Flusher:
 
     def _begin(self, step: Begin | PassOver, view: View) -> None:
         """Begin at the mark seen; should the ledger have moved on, the conditional update refuses."""
-        window = self._planned(step, view)
-        if window is None:
-            return
+        try:
+            now_us, nonce = self._clock_us(), uuid.uuid4().hex
+            window = to_begin(step, view, self._log, now_us, nonce)
+        except GoneManifestError as gone:
+            missing_manifest(gone.epoch, self._read_ledger())
+            return  # another flusher has just done it
         self._say("beginning", window.first)
         epochs = {epoch.epoch for epoch in window.epochs}
         self._checkpoint.make_durable(*epochs, view.checkpointed)  # rule 8
@@ -236,22 +242,6 @@ class Flusher:
             self._flush(window)
         elif read_back == view.mark:
             raise TargetUnavailable(f"Epoch {window.first} could not be begun", _ANSWERS)
-
-    def _planned(self, step: Begin | PassOver, view: View) -> Window | None:
-        """Return the window to begin; None when another flusher has just done it."""
-        assert view.mark is not None
-        now_us, nonce = self._clock_us(), uuid.uuid4().hex
-        if isinstance(step, PassOver):
-            logger.warning("epoch %d is flushed without rows: %s", step.epoch, step.why)
-            return plan_without_rows(step, view.mark, now_us, nonce)
-        for doubt in doubts(step, view.recorded):
-            logger.warning("%s: %s", self._checkpoint.url, doubt)
-        try:
-            manifests = window_manifests(step, self._log)
-        except GoneManifestError as gone:
-            missing_manifest(gone.epoch, self._read_ledger())
-            return None
-        return plan_window(manifests, view.mark, now_us, nonce)
 
     def _given_up(self, window: Window) -> frozenset[int]:
         """Return the epochs that an operator has given up since they were begun (rule 22)."""
@@ -264,34 +254,37 @@ class Flusher:
         Just begun, nothing can be given up without `Resume` finding it.
         """
         wanted = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
-        if not all(self._write(epoch, window) for epoch in wanted):
+        if not self._write(window, wanted):
             return
         self._finish(window)
         self._record(window, given_up)
         trim(self._log, [epoch.epoch for epoch in window.epochs])
 
-    def _write(self, begun: BegunEpoch, window: Window) -> bool:
-        """Write an epoch's rows; False when that is interrupted, or was finished by another flusher."""
-        self._say("writing", begun.epoch)
+    def _write(self, window: Window, epochs: Sequence[BegunEpoch]) -> bool:
+        """Write the rows of epochs; False when that is interrupted, or was finished by another flusher."""
+        rows = Rows(
+            self._log,
+            self._target,
+            self._owner,
+            window,
+            epochs,
+            session=self._connected,
+            over=lambda: self._interrupted or self._overtaken(window),
+            say=self._say,
+        )
         try:
-            for plan, rows in slices(self._log, begun):
-                if self._interrupted or self._overtaken(window):
-                    return False
-                with target_errors(self._target):
-                    self._connected().write(plan, rows)
-                self._say("writing", begun.epoch)
+            return self._write_rows(rows)
         except GoneError as gone:
             mark = self._read_ledger()
             if mark is not None and mark.flushed >= window.last:  # rule 20
                 return False
             raise MissingSegment(
-                f"Epoch {begun.epoch} needs {gone}, which is gone from {self._log.url}",
-                remedies.lost_segment(begun.epoch, begun=True),
+                f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
+                remedies.lost_segment(gone.epoch, begun=True),
             ) from gone
-        return True
 
     def _overtaken(self, window: Window) -> bool:
-        """Rule 15: whether the window is finished already; asked between slices, not more than needed."""
+        """Rule 15: whether the window is finished already; asked while rows are written, not too often."""
         if self._clock_us() - self._looked_us < _LEDGER_LOOK_US:
             return False
         mark = self._read_ledger()

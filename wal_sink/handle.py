@@ -25,6 +25,7 @@ from wal_sink.log import Log
 from wal_sink.ownership import owned
 from wal_sink.progress import Flushed, Status
 from wal_sink.spark import FORMAT, add_format
+from wal_sink.spark_flush import SparkFlush
 from wal_sink.ticket import take_ticket
 from wal_sink.wakeup import Listener
 from wal_sink.witness import THIS_PROCESS
@@ -204,7 +205,7 @@ class Sink:
         # Exit handlers run last first: this one comes before the driver's, which closes connections.
         atexit.unregister(self.leave)
         atexit.register(self.leave)
-        loop = _flush_loop(found.query_id, log, configuration)
+        loop = _flush_loop(self._spark, found.query_id, log, configuration)
         if not self._take_over(found.query_id) and not self.knows(found.query_id):
             backlog.say_left(found.query_id, checkpoint, log)
         with self._lock:
@@ -284,7 +285,9 @@ class Sink:
                 logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
 
 
-def _flush_loop(query_id: str, log: Log, configuration: Configuration) -> FlushLoop:
+def _flush_loop(
+    spark: SparkSession, query_id: str, log: Log, configuration: Configuration
+) -> FlushLoop:
     def clock_us() -> int:
         return time.time_ns() // 1_000
 
@@ -297,6 +300,7 @@ def _flush_loop(query_id: str, log: Log, configuration: Configuration) -> FlushL
         query_id=query_id,
         clock_us=clock_us,
         say=reporter.say,
+        write_rows=SparkFlush(spark, configuration.sink.distributed_above_bytes),
     )
     return FlushLoop(flusher, reporter, query_id)
 

@@ -56,6 +56,14 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     compression: Annotated[
         Literal["lz4", "zstd", "none"], Meta(description="how segments are compressed")
     ] = msgspec.field(name="wal.compression", default="lz4")
+    distributed_above_bytes: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            description="bytes of segments above which a Spark job writes what is begun together;"
+            " -1: never",
+        ),
+    ] = msgspec.field(name="flush.distributedAboveBytes", default=32 * 1024 * 1024)
     target: Annotated[str, Meta(description="name of a registered target, or module:Class")] = (
         msgspec.field(name="target", default="cassandra")
     )

@@ -48,20 +48,39 @@ class SegmentWriter:
         )
 
 
-def read_segment(backend: StateBackend, ref: SegmentRef) -> Iterator[pa.RecordBatch]:
+def read_segment(
+    backend: StateBackend, ref: SegmentRef, start: int = 0, stop: int | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield a segment's batches, after its size and digest have been verified over the whole file.
 
     The file is read twice, so that no row of a damaged segment is ever sent. Memory: one batch.
 
+    :param start: the first row wanted, from 0. The batches before it are decoded and dropped.
+    :param stop: the row behind the last one wanted; None: all that there are.
     :raises FileNotFoundError: the segment is gone; before the first batch.
-    :raises CorruptLog: it is not what its task wrote.
+    :raises CorruptLog: it is not what its task wrote, or has another number of rows.
     """
+    stop = ref.rows if stop is None else stop
     with contextlib.closing(backend.open_input(ref.path)) as source:
         _verify(source, ref, f"{backend.url}/{ref.path}", lambda _size: None)
         source.seek(0)
         reader = pa.ipc.open_file(pa.PythonFile(source, mode="r"))
+        rows = 0
         for index in range(reader.num_record_batches):
-            yield reader.get_batch(index)
+            batch = reader.get_batch(index)
+            first, last = max(start - rows, 0), min(stop - rows, batch.num_rows)
+            if (first, last) == (0, batch.num_rows):
+                yield batch
+            elif first < last:
+                yield batch.slice(first, last - first)
+            rows += batch.num_rows
+            if rows >= stop < ref.rows:
+                return  # whoever wants the last row sees whether it is the last
+    if rows != ref.rows:
+        raise CorruptLog(
+            f"Segment {backend.url}/{ref.path} holds {rows} rows, its manifest says {ref.rows}",
+            remedies.lost_segment(layout.parse_segment_epoch(ref.path), begun=True),
+        )
 
 
 def check_segment(

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from state_backends import StateBackend
 from wal_sink import layout, remedies
 from wal_sink.errors import CorruptLog
 from wal_sink.log import Log
 from wal_sink.manifest import Attempt, Manifest
 from wal_sink.segment import read_segment
+from wal_sink.shares import Piece
 from wal_sink.targets.base import BegunEpoch, Plan, Slice
 
 
 class GoneError(Exception):
     """A file of a begun epoch is not there; the ledger tells whether it is still needed (rule 20)."""
+
+    def __init__(self, epoch: int, path: str) -> None:
+        super().__init__(epoch, path)
+        self.epoch = epoch
+        self.path = path
 
 
 def slices(log: Log, begun: BegunEpoch) -> Iterator[tuple[Plan, Slice]]:
@@ -24,24 +31,51 @@ def slices(log: Log, begun: BegunEpoch) -> Iterator[tuple[Plan, Slice]]:
     :raises GoneError: the manifest or a segment is missing.
     :raises CorruptLog: what is there is not what was begun.
     """
+    for piece in pieces(log, begun):
+        for rows in read_piece(log.backend, piece):
+            yield piece.plan, rows
+
+
+def pieces(log: Log, begun: BegunEpoch) -> list[Piece]:
+    """Return an epoch's segments, whole and in the order of the manifest; reads no segment.
+
+    :raises GoneError: the manifest is missing.
+    :raises CorruptLog: it is not what was begun, or its plan is gone.
+    """
     if not begun.manifest:
-        return  # Spark made the epoch without a sink (rule 12), or it is given up (rule 22)
+        return []  # Spark made the epoch without a sink (rule 12), or it is given up (rule 22)
     manifest = begun_manifest(log, begun)
     plan = plan_of(log, manifest)
+    found = []
     first_us = begun.base_us
     for segment in manifest.segments:
-        try:
-            for batch in read_segment(log.backend, segment):
-                yield plan, Slice(begun.epoch, batch, first_us)
-                first_us += batch.num_rows
-        except FileNotFoundError as error:
-            raise GoneError(segment.path) from error
-    if first_us - begun.base_us != begun.rows:
-        raise CorruptLog(
-            f"The segments of epoch {begun.epoch} hold {first_us - begun.base_us} rows, its manifest"
-            f" says {begun.rows}",
-            remedies.lost_segment(begun.epoch, begun=True),
+        found.append(
+            Piece(
+                epoch=begun.epoch,
+                plan=plan,
+                segment=segment,
+                start=0,
+                stop=segment.rows,
+                first_us=first_us,
+            )
         )
+        first_us += segment.rows
+    return found
+
+
+def read_piece(backend: StateBackend, piece: Piece) -> Iterator[Slice]:
+    """Yield the rows of a piece, a slice for each batch.
+
+    :raises GoneError: the segment is missing.
+    :raises CorruptLog: it is not what its task wrote.
+    """
+    first_us = piece.first_us
+    try:
+        for batch in read_segment(backend, piece.segment, piece.start, piece.stop):
+            yield Slice(piece.epoch, batch, first_us)
+            first_us += batch.num_rows
+    except FileNotFoundError as error:
+        raise GoneError(piece.epoch, piece.segment.path) from error
 
 
 def begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
@@ -52,7 +86,7 @@ def begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
     """
     found = log.manifest(Attempt(begun.epoch, begun.generation))
     if found is None:
-        raise GoneError(begun.manifest)
+        raise GoneError(begun.epoch, begun.manifest)
     manifest, digest = found
     if digest != begun.digest:
         raise CorruptLog(

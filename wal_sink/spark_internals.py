@@ -31,6 +31,8 @@ _STREAM_EXECUTION = (  # moved between minor versions
     "org.apache.spark.sql.execution.streaming.StreamExecution",
 )
 _STREAM_EXECUTION_METHODS = {"resolvedCheckpointRoot", "sink", "logicalPlan"}
+_SPARK_CONTEXT = "org.apache.spark.SparkContext"
+_SPARK_CONTEXT_METHODS = {"maxNumConcurrentTasks", "resourceProfileManager"}
 _JAVA_CLIENT = {"deque", "get_thread_connection"}
 _PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
 
@@ -71,15 +73,12 @@ def _missing(spark: SparkSession) -> list[str]:
         missing += [f"py4j's JavaClient.{name}" for name in sorted(lacks)]
     else:
         missing.append("pinned threads (do not set PYSPARK_PIN_THREAD=false)")
-    methods: set[str] = set()
-    for name in _STREAM_EXECUTION:
-        try:
-            found = _jvm(spark).java.lang.Class.forName(name).getMethods()
-        except Py4JError:
-            continue  # not in this version
-        methods = {method.getName() for method in found}
-        break
-    missing += [f"StreamExecution.{name}" for name in sorted(_STREAM_EXECUTION_METHODS - methods)]
+    for names, wanted in (
+        (_STREAM_EXECUTION, _STREAM_EXECUTION_METHODS),
+        ((_SPARK_CONTEXT,), _SPARK_CONTEXT_METHODS),
+    ):
+        lacks = wanted - _methods(spark, names)
+        missing += [f"{names[0].rpartition('.')[2]}.{name}" for name in sorted(lacks)]
     try:
         _jvm(spark).java.lang.Class.forName(_PYTHON_TABLE)
     except Py4JError:
@@ -89,6 +88,17 @@ def _missing(spark: SparkSession) -> list[str]:
     except (Py4JError, AttributeError):
         missing.append("SparkSession.sessionUUID")
     return missing
+
+
+def _methods(spark: SparkSession, names: tuple[str, ...]) -> set[str]:
+    """Return the methods of the first class that this version has; none when it has none of them."""
+    for name in names:
+        try:
+            found = _jvm(spark).java.lang.Class.forName(name).getMethods()
+        except Py4JError:
+            continue
+        return {method.getName() for method in found}
+    return set()
 
 
 def _jvm(spark: SparkSession) -> Any:
@@ -107,6 +117,22 @@ def is_stopped(spark: SparkSession) -> bool:
         return context is None or bool(context.sc().isStopped())
     except (Py4JError, OSError):
         return True  # nobody answers there
+
+
+def slots(spark: SparkSession) -> int:
+    """Return how many tasks can run at the same time on the executors there are; 0 without a context."""
+    try:
+        context = spark.sparkContext._jsc.sc()
+        profile = context.resourceProfileManager().defaultResourceProfile()
+        return int(context.maxNumConcurrentTasks(profile))
+    except (Py4JError, OSError, AttributeError):
+        return 0  # stopped, or it goes at this moment
+
+
+def cancel_jobs(spark: SparkSession, group: str) -> None:
+    """Cancel the jobs that a group has now, unless the session is stopped, or goes at this moment."""
+    with contextlib.suppress(Py4JError, OSError, AttributeError):
+        spark.sparkContext.cancelJobGroup(group)
 
 
 def drop_interrupted_call(spark: SparkSession) -> None:

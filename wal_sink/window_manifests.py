@@ -1,15 +1,22 @@
-"""Reads the manifests of the epochs that are begun together, as many as a window takes."""
+"""Makes the window to begin of the epochs that were chosen: reads their manifests, as many as it takes."""
 
 from __future__ import annotations
 
+import logging
+
 from wal_sink import layout
+from wal_sink.choice import doubts, plan_without_rows
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
 from wal_sink.manifest import Manifest
+from wal_sink.protocol import plan_window
 from wal_sink.segment import check_segment
 from wal_sink.slices import plan_of
-from wal_sink.steps import Begin
+from wal_sink.steps import Begin, PassOver, View
+from wal_sink.targets.base import Window
 from wal_sink.windows import fits
+
+logger = logging.getLogger(__name__)
 
 
 class GoneManifestError(Exception):
@@ -18,6 +25,22 @@ class GoneManifestError(Exception):
     def __init__(self, epoch: int) -> None:
         super().__init__(epoch)
         self.epoch = epoch
+
+
+def to_begin(step: Begin | PassOver, view: View, log: Log, now_us: int, nonce: str) -> Window:
+    """Return the window to begin; a choice that something speaks against is logged.
+
+    :param now_us: clock of the flusher, microseconds since 1970.
+    :raises GoneManifestError: a manifest is not there.
+    :raises CorruptLog: the first one cannot be used.
+    """
+    assert view.mark is not None
+    if isinstance(step, PassOver):
+        logger.warning("epoch %d is flushed without rows: %s", step.epoch, step.why)
+        return plan_without_rows(step, view.mark, now_us, nonce)
+    for doubt in doubts(step, view.recorded):
+        logger.warning("%s: %s", log.url, doubt)
+    return plan_window(window_manifests(step, log), view.mark, now_us, nonce)
 
 
 def window_manifests(step: Begin, log: Log) -> list[tuple[Manifest, str, str]]:

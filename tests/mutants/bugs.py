@@ -28,10 +28,10 @@ BUGS = (
     Bug(
         "finish before write",
         "wal_sink/flusher.py",
-        "        if not all(self._write(epoch, window) for epoch in wanted):\n            return\n"
+        "        if not self._write(window, wanted):\n            return\n"
         "        self._finish(window)\n",
         "        self._finish(window)\n"
-        "        if not all(self._write(epoch, window) for epoch in wanted):\n            return\n",
+        "        if not self._write(window, wanted):\n            return\n",
     ),
     Bug(
         "trim before finish",

@@ -73,7 +73,7 @@ class EpochCheck:
                 return [begun_manifest(self._log, begun)] if begun.manifest else []
             except GoneError as gone:
                 raise MissingSegment(
-                    f"Epoch {begun.epoch} is begun and needs {gone}, which is gone",
+                    f"Epoch {begun.epoch} is begun and needs {gone.path}, which is gone",
                     lost_segment(begun.epoch, begun=True),
                 ) from gone
         return []

@@ -242,6 +242,10 @@ class Target(ABC):
     """Under which it is registered; set on the class."""
     options_type: type[Options]
     """The options that this target declares, see `wal_sink.options`."""
+    parallel_writes: bool = False
+    """Whether between `begin` and `finish` rows may also be written by other sessions, at the same time
+    and in other processes: what their `write` has returned from counts as if this session had written it.
+    False where `begin` opens a transaction of its session."""
 
     @abstractmethod
     def __init__(self, options: Any) -> None:

@@ -146,6 +146,7 @@ class FaultyTarget(Target):
         self.faults = faults
         self.name = inner.name
         self.options_type = inner.options_type
+        self.parallel_writes = inner.parallel_writes
 
     @property
     def shape(self) -> Mapping[str, str]:

@@ -19,6 +19,7 @@ class CassandraTarget(Target):
 
     name = "cassandra"
     options_type: type[Options] = CassandraOptions
+    parallel_writes = True  # rows are ordered by their timestamps alone
 
     def __init__(self, options: CassandraOptions) -> None:
         self._options = options

@@ -1,0 +1,50 @@
+"""Writes the rows of a begun window: in this process, or wherever else somebody knows how to (rule 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from wal_sink.log import Log
+from wal_sink.slices import slices
+from wal_sink.target_errors import target_errors
+from wal_sink.targets.base import BegunEpoch, Owner, Session, Target, Window
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is to be written, and what its writer gets from the flusher."""
+
+    log: Log
+    target: Target
+    owner: Owner
+    window: Window
+    epochs: Sequence[BegunEpoch]
+    """Those of the window that are not given up."""
+    session: Callable[[], Session]
+    """Connects when it has to."""
+    over: Callable[[], bool]
+    """Whether to stop: interrupted, or another flusher has finished the window. To be asked again and again;
+    it reads the ledger at most once a second. Raises `TargetUnavailable` when it cannot."""
+    say: Callable[[str, int | None], None]
+
+
+WriteRows = Callable[[Rows], bool]
+"""Write all of it; False: it was `over` before. When it returns True, every row is acknowledged.
+
+:raises GoneError: a file of the window is missing.
+:raises WalSinkError: the line stops here. Some of the rows may be written.
+"""
+
+
+def write_here(rows: Rows) -> bool:
+    """Write all of it in this thread, epoch by epoch. See `WriteRows`."""
+    for begun in rows.epochs:
+        rows.say("writing", begun.epoch)
+        for plan, part in slices(rows.log, begun):
+            if rows.over():
+                return False
+            with target_errors(rows.target):
+                rows.session().write(plan, part)
+            rows.say("writing", begun.epoch)
+    return True
