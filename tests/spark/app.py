@@ -17,6 +17,8 @@ from cassandra.cluster import Cluster
 from pyspark.sql import DataFrame, SparkSession
 
 import wal_sink
+from tests.spark.gate import Gate
+from tests.spark.tables import wait_for
 from wal_sink.testing.local_spark import local_session
 from wal_sink.testing.pausing import PAUSING_TARGET, PausingDataSource, pause_at
 
@@ -25,7 +27,7 @@ SCHEMA = "id bigint, text string"
 
 def main(config: dict[str, Any]) -> None:
     """Run the query to its end, or to the point where it waits to be killed."""
-    spark = local_session()
+    spark = local_session(**config.get("settings", {}))
     if config["sink"] == "foreachBatch":
         control(spark, config)
         return
@@ -42,11 +44,16 @@ def main(config: dict[str, Any]) -> None:
             .option("cassandra.port", config["port"])
             .option("keyspace", config["keyspace"])
             .option("table", config["table"])
-            .option("target", PAUSING_TARGET)
+            .options(**{"target": PAUSING_TARGET, **config.get("options", {})})
         )
         if config.get("epoch_column"):
             writer = writer.option("epochColumn", config["epoch_column"])
         writer.trigger(availableNow=True).start().awaitTermination()
+        if config.get("stop_in_job"):
+            gate = Gate(config["keyspace"])
+            wait_for(lambda: len(gate.writers()) > 1)
+            spark.stop()
+            gate.open()
 
 
 def rows(spark: SparkSession, config: dict[str, Any]) -> DataFrame:

@@ -20,8 +20,8 @@ ROWS_PER_FILE = 400
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Return a classic session with two cores."""
-    spark = local_session()
+    """Return a classic session with three slots: a flush job needs two beside the query's."""
+    spark = local_session(**{"spark.master": "local[3]"})
     _siblings.append(spark.newSession())
     # Now or never: a session refuses formats that another one got before it was given any.
     _siblings[-1].dataSource.register(WalSinkDataSource)

@@ -1,0 +1,84 @@
+"""A target at whose gate every writer of rows waits, in whichever process, until a test opens it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from wal_sink.targets.base import Owner, Plan, Session, Slice
+from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.testing.faults import Faults, FaultySession
+
+GATED_TARGET = "tests.spark.gate:GatedTarget"
+"""For option `target`."""
+
+_CLOSED = "closed"
+
+
+class Gate:
+    """The gate of a keyspace; a folder in which writers leave their process id.
+
+    :param keyspace: of the table that is written to; its name differs from test to test.
+    """
+
+    def __init__(self, keyspace: str) -> None:
+        self._folder = Path(tempfile.gettempdir()) / f"wal_sink-gate-{keyspace}"
+        self._folder.mkdir(exist_ok=True)
+
+    def close(self) -> None:
+        """Let every writer wait."""
+        (self._folder / _CLOSED).touch()
+
+    def open(self) -> None:
+        """Let the writers go on."""
+        (self._folder / _CLOSED).unlink(missing_ok=True)
+
+    def writers(self) -> dict[int, str]:
+        """Return the processes that came here, with the command of their parent's parent."""
+        return {
+            int(file.name): file.read_text()
+            for file in self._folder.iterdir()
+            if file.name.isdigit()
+        }
+
+    def remove(self) -> None:
+        """Leave nothing."""
+        for file in self._folder.iterdir():
+            file.unlink()
+        self._folder.rmdir()
+
+    def enter(self) -> None:
+        """Sign, and wait until it is open."""
+        mine = self._folder / str(os.getpid())
+        if not mine.exists():
+            mine.write_text(_command(_parent(_parent(os.getpid()))))
+        while (self._folder / _CLOSED).exists():
+            time.sleep(0.02)
+
+
+class GatedTarget(CassandraTarget):
+    """The target, behind a gate."""
+
+    def connect(self, owner: Owner) -> Session:
+        """See `Target`."""
+        return _GatedSession(super().connect(owner), Gate(self._options.keyspace))
+
+
+class _GatedSession(FaultySession):
+    def __init__(self, inner: Session, gate: Gate) -> None:
+        super().__init__(inner, Faults())
+        self._gate = gate
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        self._gate.enter()
+        self.inner.write(plan, rows)
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _command(process: int) -> str:
+    return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")

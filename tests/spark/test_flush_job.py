@@ -1,0 +1,200 @@
+"""Large windows are written by a Spark job, beside the query, with real Spark and real Cassandra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import wal_sink
+from tests.spark.conftest import write_source
+from tests.spark.driver import Driver
+from tests.spark.gate import GATED_TARGET, Gate
+from tests.spark.standalone import standalone_cluster
+from tests.spark.tables import Table, start, stream, wait_for
+from tests.spark.test_kills import where_it_died
+from wal_sink.errors import NotDrained
+from wal_sink.location import locate
+from wal_sink.testing.node import Node
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
+
+ROWS = 3_000
+ALWAYS = {"flush.distributedAboveBytes": 0}
+
+
+@pytest.fixture
+def gate(keyspace: str) -> Iterator[Gate]:
+    """The gate of `GatedTarget`."""
+    gate = Gate(keyspace)
+    yield gate
+    gate.remove()
+
+
+@pytest.fixture
+def gated(gate: Gate) -> dict[str, Any]:
+    """Options: every window by a job, whose tasks pass the gate."""
+    return {**ALWAYS, "target": GATED_TARGET}
+
+
+def running(spark: SparkSession) -> list[str]:
+    """Return the descriptions of flush jobs under way, as Spark's UI shows them."""
+    store = spark.sparkContext._jsc.sc().statusStore()
+    described = [
+        store.job(job).description().get()
+        for job in spark.sparkContext.statusTracker().getActiveJobsIds()
+        if store.job(job).description().isDefined()
+    ]
+    return [description for description in described if description.startswith("wal_sink")]
+
+
+def test_a_window_is_written_by_a_job_beside_the_query(
+    spark: SparkSession,
+    cassandra: Node,
+    keyspace: str,
+    tmp_path: Path,
+    gate: Gate,
+    gated: dict[str, Any],
+) -> None:
+    """Two tasks share one segment, a third slot goes on with the query; row i has timestamp base + i."""
+    table = Table(cassandra, keyspace)
+    checkpoint = str(tmp_path / "checkpoint")
+    gate.close()
+    with wal_sink.register(spark) as sink:
+        rows = stream(spark, write_source(tmp_path / "source", 4, ROWS))
+        query = start(rows, table, checkpoint, **gated)
+        wait_for(lambda: len(gate.writers()) == 2)
+        assert running(spark) == [f"wal_sink flushes epoch 0 of query {query.id}"]
+        query.awaitTermination()
+        assert locate(checkpoint).open_checkpoint().last_commit() == 3
+        assert table.ids() == []
+        gate.open()
+        sink.await_flushed(query, timeout=120)
+        assert running(spark) == []
+    assert all("java" in parent for parent in gate.writers().values())
+    written = cassandra.execute(f"SELECT id, WRITETIME(text) AS us FROM {keyspace}.events")
+    by_id = {row.id: row.us for row in written}
+    assert sorted(by_id) == table.ids() == list(range(4 * ROWS))
+    for epoch in range(4):
+        first = epoch * ROWS
+        times = [by_id[i] for i in range(first, first + ROWS)]
+        assert times == list(range(times[0], times[0] + ROWS))
+
+
+def test_closing_cancels_the_job(
+    spark: SparkSession,
+    cassandra: Node,
+    keyspace: str,
+    tmp_path: Path,
+    gate: Gate,
+    gated: dict[str, Any],
+) -> None:
+    """Its tasks end, though they hang; the next start finishes what was begun."""
+    table = Table(cassandra, keyspace)
+    checkpoint = str(tmp_path / "checkpoint")
+    source = write_source(tmp_path / "source", 2, ROWS)
+    gate.close()
+    sink = wal_sink.register(spark, drain_timeout=1)
+    start(stream(spark, source), table, checkpoint, **gated).awaitTermination()
+    wait_for(lambda: len(gate.writers()) == 2)
+    with pytest.raises(NotDrained):
+        sink.close()
+    assert running(spark) == []
+    wait_for(lambda: not any(Path(f"/proc/{process}").exists() for process in gate.writers()))
+    assert table.ids() == []
+    gate.open()
+    with wal_sink.register(spark):
+        start(stream(spark, source), table, checkpoint, **gated).awaitTermination()
+    assert table.ids() == list(range(2 * ROWS))
+
+
+def test_what_stops_a_task_is_the_error_that_the_driver_would_meet(
+    spark: SparkSession,
+    cassandra: Node,
+    keyspace: str,
+    tmp_path: Path,
+    gate: Gate,
+    gated: dict[str, Any],
+) -> None:
+    """Kind and text come back; when the cause is gone the flush goes on by itself."""
+    table = Table(cassandra, keyspace)
+    checkpoint = str(tmp_path / "checkpoint")
+    gate.close()
+    with wal_sink.register(spark) as sink:
+        rows = stream(spark, write_source(tmp_path / "source", 1, ROWS))
+        query = start(rows, table, checkpoint, **gated)
+        query.awaitTermination()
+        wait_for(lambda: len(gate.writers()) == 2)
+        cassandra.execute(f"DROP TABLE {keyspace}.events")
+        gate.open()
+        wait_for(lambda: sink.status(query).last_error is not None)
+        error = sink.status(query).last_error or ""
+        assert "SchemaMismatch" in error
+        assert "in a Spark task on" in error
+        table = Table(cassandra, keyspace)
+        sink.await_flushed(query, timeout=120)
+    assert table.ids() == list(range(ROWS))
+
+
+def test_a_driver_that_dies_during_a_job(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
+    """SIGKILL with half of a slice sent by a task; the next start finishes exactly that."""
+    table = Table(cassandra, keyspace)
+    config = {
+        "sink": "wal_sink",
+        "source": write_source(tmp_path / "source", 3),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "settings": {"spark.master": "local[3]"},
+        "options": ALWAYS,
+        **table.config,
+    }
+    dead = Driver(tmp_path / "dead", **config, pause="flushing", epoch=1)
+    dead.kill_at_marker()
+    assert where_it_died(config["checkpoint"], 1, table) == (True, True, True)
+    assert 0 < len(table.ids())
+    Driver(tmp_path / "alive", **config).finish()
+    assert table.ids() == list(range(3 * 400))
+
+
+def test_a_session_that_is_stopped_during_a_job(
+    cassandra: Node, keyspace: str, tmp_path: Path, gate: Gate, gated: dict[str, Any]
+) -> None:
+    """The driver writes the rows: draining works after `spark.stop()`."""
+    table = Table(cassandra, keyspace)
+    gate.close()
+    driver = Driver(
+        tmp_path / "stopped",
+        sink="wal_sink",
+        source=write_source(tmp_path / "source", 2),
+        checkpoint=str(tmp_path / "checkpoint"),
+        settings={"spark.master": "local[3]"},
+        options=gated,
+        stop_in_job=True,
+        **table.config,
+    )
+    driver.finish()
+    assert "the driver writes the rows" in driver.log()
+    assert table.ids() == list(range(2 * 400))
+
+
+def test_a_cluster_of_processes(
+    cassandra: Node, keyspace: str, tmp_path: Path, gate: Gate, gated: dict[str, Any]
+) -> None:
+    """A standalone master and two workers; the tasks run in their executors, none in the driver."""
+    table = Table(cassandra, keyspace)
+    with standalone_cluster(tmp_path / "cluster", workers=2, cores=2) as master:
+        driver = Driver(
+            tmp_path / "driver",
+            sink="wal_sink",
+            source=write_source(tmp_path / "source", 3),
+            checkpoint=str(tmp_path / "checkpoint"),
+            settings={"spark.master": master},
+            options=gated,
+            **table.config,
+        )
+        driver.finish()
+    assert table.ids() == list(range(3 * 400))
+    assert len(gate.writers()) >= 2
+    assert all("CoarseGrainedExecutorBackend" in parent for parent in gate.writers().values())
