@@ -327,3 +327,29 @@ def test_a_source_that_fails_leaves_no_segment(
         append(rows(), task=TASK, backend=backend, check=as_is, compression="lz4")
     assert backend.list() == []
     assert backend.sweep_unfinished(0) == 0
+
+
+# --- a part of a segment ---------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.data())
+def test_any_range_of_rows_comes_back(sizes: list[int], data: st.DataObject) -> None:
+    """Across batches, and exactly those rows: a task of a flush job writes no other's."""
+    backend = in_memory()
+    total = sum(sizes)
+    ref = write(backend, *(numbers(sum(sizes[:i]), size) for i, size in enumerate(sizes)))
+    start = data.draw(st.integers(0, total - 1))
+    stop = data.draw(st.integers(start + 1, total))
+    found = read_segment(backend, ref, start, stop)
+    values = [v for batch in found for v in batch.column("v").to_pylist()]
+    assert values == list(range(start, stop))
+
+
+def test_another_number_of_rows_is_seen() -> None:
+    """Whoever reads the last row sees that more follow, or that it is not there."""
+    backend = in_memory()
+    ref = write(backend, numbers(0, 10), numbers(10, 10))
+    for said in (19, 21):
+        wrong = msgspec.structs.replace(ref, rows=said)
+        with pytest.raises(CorruptLog, match=f"holds 20 rows, its manifest says {said}"):
+            list(read_segment(backend, wrong, 5))

@@ -20,6 +20,8 @@ what `wal_sink.testing.target_contract` checks:
 3. `write` is idempotent: the same slice written again, at any later time, changes nothing.
 4. Of two writes to one cell the one with the higher timestamp stays, in whichever order they arrive.
 5. When `write` returns, its rows survive the crash of the target's processes.
+6. With `parallel_writes`, rows that other sessions write count, in whichever process they are: `finish`
+   covers them once their `write` has returned.
 """
 
 from __future__ import annotations
@@ -243,9 +245,8 @@ class Target(ABC):
     options_type: type[Options]
     """The options that this target declares, see `wal_sink.options`."""
     parallel_writes: bool = False
-    """Whether between `begin` and `finish` rows may also be written by other sessions, at the same time
-    and in other processes: what their `write` has returned from counts as if this session had written it.
-    False where `begin` opens a transaction of its session."""
+    """Guarantee 6: whether between `begin` and `finish` rows may also be written by other sessions, at the
+    same time and in other processes. False where `begin` opens a transaction of its session."""
 
     @abstractmethod
     def __init__(self, options: Any) -> None:

@@ -49,7 +49,7 @@ class LedgerContract:
 
     def test_begin_and_finish_move_the_mark(self, session: Session) -> None:
         """`begin` stores the window, `finish` makes it the last one and moves `flushed` and `last_us`."""
-        window = _window(0, rows=10)
+        window = begun_window(0, rows=10)
         assert session.begin(window) is Outcome.APPLIED
         begun = session.flushed()
         assert begun is not None
@@ -66,8 +66,8 @@ class LedgerContract:
 
     def test_begin_is_refused_while_something_is_begun(self, session: Session) -> None:
         """Whoever comes second finishes what is begun; it cannot begin something else."""
-        assert session.begin(first := _window(0)) is Outcome.APPLIED
-        assert session.begin(_window(0)) is Outcome.REFUSED
+        assert session.begin(first := begun_window(0)) is Outcome.APPLIED
+        assert session.begin(begun_window(0)) is Outcome.REFUSED
         mark = session.flushed()
         assert mark is not None
         assert mark.begun == first
@@ -75,19 +75,19 @@ class LedgerContract:
     @pytest.mark.parametrize("epoch", [1, 5])
     def test_begin_is_refused_behind_a_gap(self, session: Session, epoch: int) -> None:
         """Only `flushed + 1` can be begun: the mark never jumps over an epoch."""
-        assert session.begin(_window(epoch)) is Outcome.REFUSED
+        assert session.begin(begun_window(epoch)) is Outcome.REFUSED
 
     def test_begin_is_refused_for_what_is_flushed(self, session: Session) -> None:
         """A flushed epoch is not begun again."""
-        session.begin(window := _window(0))
+        session.begin(window := begun_window(0))
         session.finish(window)
-        assert session.begin(_window(0)) is Outcome.REFUSED
+        assert session.begin(begun_window(0)) is Outcome.REFUSED
 
-    def test_finish_is_refused_for_another_window(self, session: Session) -> None:
+    def test_finish_is_refused_for_anotherbegun_window(self, session: Session) -> None:
         """Only who knows exactly what is begun can finish it."""
-        assert session.finish(_window(0)) is Outcome.REFUSED
-        session.begin(window := _window(0))
-        assert session.finish(_window(0)) is Outcome.REFUSED
+        assert session.finish(begun_window(0)) is Outcome.REFUSED
+        session.begin(window := begun_window(0))
+        assert session.finish(begun_window(0)) is Outcome.REFUSED
         assert session.finish(window) is Outcome.APPLIED
         assert session.finish(window) is Outcome.REFUSED
 
@@ -95,8 +95,8 @@ class LedgerContract:
     def test_without_a_row_nothing_is_applied(self, target: Target, owner: Owner) -> None:
         """A lost ledger row is not made anew by `begin` or `finish`."""
         with target.connect(owner) as session:
-            assert session.begin(_window(0)) is Outcome.REFUSED
-            assert session.finish(_window(0)) is Outcome.REFUSED
+            assert session.begin(begun_window(0)) is Outcome.REFUSED
+            assert session.finish(begun_window(0)) is Outcome.REFUSED
             assert session.flushed() is None
 
     def test_of_many_beginners_one_wins(
@@ -104,7 +104,7 @@ class LedgerContract:
     ) -> None:
         """`begin` takes effect at most once, whoever races; the ledger holds the winner's window."""
         for epoch in range(3):
-            windows = [_window(epoch) for _ in range(_RACERS)]
+            windows = [begun_window(epoch) for _ in range(_RACERS)]
             with ThreadPoolExecutor(_RACERS) as pool:
                 outcomes = list(pool.map(lambda w: _begin_alone(target, owner, w), windows))
             assert outcomes.count(Outcome.APPLIED) <= 1
@@ -118,7 +118,7 @@ class LedgerContract:
 
     def test_queries_do_not_share_a_mark(self, target: Target, session: Session) -> None:
         """Each query has a ledger row of its own."""
-        session.begin(_window(0))
+        session.begin(begun_window(0))
         with target.connect(Owner(str(uuid.uuid4()), "other", "file:///other")) as other:
             assert other.flushed() is None
 
@@ -126,7 +126,7 @@ class LedgerContract:
         self, target: Target, session: Session, owner: Owner
     ) -> None:
         """`flushed` is linearizable over sessions."""
-        session.begin(window := _window(0))
+        session.begin(window := begun_window(0))
         with target.connect(owner) as other:
             mark = other.flushed()
             assert mark is not None
@@ -141,23 +141,23 @@ class LedgerContract:
     @pytest.mark.usefixtures("plan")
     def test_a_row_is_made_where_there_is_none(self, target: Target, owner: Owner) -> None:
         """`replace_row` of nothing creates the row once, with all of its fields."""
-        first, second = _mark(owner, 6, begun=_window(7)), _mark(owner, 41)
+        first, second = _mark(owner, 6, begun=begun_window(7)), _mark(owner, 41)
         with target.connect(owner) as session:
             assert session.replace_row(None, first) is Outcome.APPLIED
             assert session.replace_row(None, second) is Outcome.REFUSED
             assert session.flushed() == first
-            assert session.finish(first.begun or _window(7)) is Outcome.APPLIED
+            assert session.finish(first.begun or begun_window(7)) is Outcome.APPLIED
 
     def test_a_row_is_replaced_whole(self, session: Session, owner: Owner) -> None:
         """Every field, to and from nothing begun; and flushing goes on from the new row."""
-        session.begin(window := _window(0, rows=3))
+        session.begin(window := begun_window(0, rows=3))
         begun = session.flushed()
         other = Owner(owner.query_id, "another log", "file:///moved")
         moved = _mark(other, 7, last=window)
         assert session.replace_row(begun, moved) is Outcome.APPLIED
         assert session.flushed() == moved
-        assert session.begin(_window(0)) is Outcome.REFUSED
-        assert session.begin(_window(8)) is Outcome.APPLIED
+        assert session.begin(begun_window(0)) is Outcome.REFUSED
+        assert session.begin(begun_window(8)) is Outcome.APPLIED
 
     @pytest.mark.parametrize(
         "other",
@@ -174,9 +174,9 @@ class LedgerContract:
         self, session: Session, owner: Owner, other: dict[str, object]
     ) -> None:
         """Each field counts: somebody has moved the row since it was read."""
-        session.begin(window := _window(0))
+        session.begin(window := begun_window(0))
         session.finish(window)
-        session.begin(_window(1))
+        session.begin(begun_window(1))
         present = session.flushed()
         assert present is not None
         seen = msgspec.structs.replace(present, **other)
@@ -197,7 +197,8 @@ class LedgerContract:
         assert written is None or abs(written - time.time_ns() // 1_000) < _CLOCKS_DIFFER_US
 
 
-def _window(epoch: int, rows: int = 1) -> Window:
+def begun_window(epoch: int, rows: int = 1) -> Window:
+    """Make a window of one epoch."""
     begun = BegunEpoch(
         epoch=epoch,
         generation=1,

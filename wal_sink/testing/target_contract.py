@@ -13,6 +13,7 @@ A plug-in author runs it by giving a fixture and one method::
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -21,8 +22,8 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import InvalidRow
-from wal_sink.targets.base import Plan, Session, Slice, Target, plan_key
-from wal_sink.testing.ledger_contract import LedgerContract
+from wal_sink.targets.base import Outcome, Owner, Plan, Session, Slice, Target, plan_key
+from wal_sink.testing.ledger_contract import LedgerContract, begun_window
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("v", pa.int64()), ("t", pa.string())])
 """Columns of the table: k text and n int are its key, v is a bigint, t a text."""
@@ -45,7 +46,7 @@ class TargetContract(LedgerContract, ABC):
         """Return the agreed plan."""
         return target.plan(SCHEMA, plan_key(SCHEMA, target.name, target.shape))
 
-    # --- rows: guarantees 3, 4 and 5 ---
+    # --- rows: guarantees 3, 4 and 5; 6 where it is given ---
 
     def test_rows_are_written(self, target: Target, plan: Plan, session: Session) -> None:
         """Rows arrive under their keys; one without values is a row all the same."""
@@ -97,6 +98,25 @@ class TargetContract(LedgerContract, ABC):
         session.write(plan, _slice(target, plan, records))
         assert self.rows(target) == {(f"k{i % 37}", i): (i * i, str(i)) for i in range(5_000)}
 
+    def test_rows_of_another_process_count(
+        self, target: Target, plan: Plan, session: Session, owner: Owner
+    ) -> None:
+        """Where `parallel_writes` says so: written elsewhere between `begin` and `finish`, they are there."""
+        if not target.parallel_writes:
+            return  # it has promised nothing
+        window = begun_window(0, rows=2)
+        assert session.begin(window) is Outcome.APPLIED
+        session.write(plan, _slice(target, plan, [("a", 1, 1, "here")]))
+        elsewhere = _slice(target, plan, [("a", 1, 2, "elsewhere")], us=_BASE_US + 1)
+        process = multiprocessing.get_context("spawn").Process(
+            target=_write_elsewhere, args=(target, owner, plan, elsewhere)
+        )
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        assert session.finish(window) is Outcome.APPLIED
+        assert self.rows(target) == {("a", 1): (2, "elsewhere")}
+
     def test_an_empty_slice_is_written(self, target: Target, plan: Plan, session: Session) -> None:
         """A batch without rows is no error."""
         session.write(plan, _slice(target, plan, []))
@@ -119,6 +139,11 @@ class TargetContract(LedgerContract, ABC):
     def test_an_unknown_error_is_fatal(self, target: Target) -> None:
         """What nobody knows stops the line; it is never retried in silence."""
         assert target.classify(ValueError("never seen")) == "fatal"
+
+
+def _write_elsewhere(target: Target, owner: Owner, plan: Plan, rows: Slice) -> None:
+    with target.connect(owner) as session:
+        session.write(plan, rows)
 
 
 def _slice(target: Target, plan: Plan, records: Sequence[Record], us: int = _BASE_US) -> Slice:

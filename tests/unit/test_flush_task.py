@@ -1,0 +1,153 @@
+"""What a task of a flush job does, over `CellStore`: its rows, its errors, the session that it leaves."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+from wal_sink import errors
+from wal_sink.errors import (
+    CorruptLog,
+    LogUnavailable,
+    SchemaMismatch,
+    TargetRefused,
+    TargetUnavailable,
+    WalSinkError,
+)
+from wal_sink.flush_task import FlushError, FlushTask, gravest
+from wal_sink.log import Log
+from wal_sink.shares import share_out
+from wal_sink.slices import GoneError, pieces
+from wal_sink.targets.base import Owner, Target
+from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.window_rows import Rows
+
+OWNER = Owner("query", "log", "memory://checkpoint")
+
+
+@pytest.fixture
+def world() -> World:
+    """A query with two epochs checkpointed, the second one over three partitions."""
+    name = f"memory://{uuid.uuid4().hex}"
+    world = World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+    run = world.run()
+    run.batch([(f"k{n}", n) for n in range(50)])
+    run.batch(*([(f"k{n % 30}", 1_000 + n) for n in range(p, 90, 3)] for p in range(3)))
+    return world
+
+
+def task(world: World, target: Target | None = None, log: Log | None = None) -> FlushTask:
+    return FlushTask(log or world.log, target or world.store, OWNER, uuid.uuid4().hex)
+
+
+def by_tasks(task: FlushTask) -> Callable[[Rows], bool]:
+    """Write windows as a job does, its tasks one after the other, the last one first."""
+
+    def write(rows: Rows) -> bool:
+        found = [piece for begun in rows.epochs for piece in pieces(rows.log, begun)]
+        shares = share_out(found, above_bytes=0, slots=6)
+        assert len(shares) == 5
+        answers = [task(pickle.loads(pickle.dumps(share))) for share in reversed(shares)]
+        if wrong := [answer for answer in answers if answer is not None]:
+            raise gravest([pickle.loads(pickle.dumps(answer)) for answer in wrong])
+        return True
+
+    return write
+
+
+def flush(world: World, task: FlushTask) -> None:
+    flusher = world.flusher()
+    flusher._write_rows = by_tasks(task)
+    for _ in range(20):
+        flusher.run_once()
+
+
+def test_tasks_write_what_the_driver_would(world: World) -> None:
+    """In any order: the rows, and which of two with one key stays."""
+    flush(world, task(world))
+    assert world.table() == world.expected()
+    assert world.log.newest_flushed() is not None
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (ConnectionError, TargetUnavailable),
+        (ValueError, TargetRefused),
+        (lambda: SchemaMismatch("altered", "repair it"), SchemaMismatch),
+    ],
+)
+def test_the_targets_errors_get_their_kind(
+    world: World, raised: Callable[[], Exception], kind: type[WalSinkError]
+) -> None:
+    """The same as in the driver; the text says that it was in a task."""
+    broken = FaultyTarget(world.store, Faults(7, error=raised, matching="write"))
+    with pytest.raises(kind, match="in a Spark task on"):
+        flush(world, task(world, broken))
+    flush(world, task(world))
+    assert world.table() == world.expected()
+
+
+def test_no_connection_is_an_error_of_its_own_kind(world: World) -> None:
+    """Before a row is sent."""
+    broken = FaultyTarget(world.store, Faults(0, error=ConnectionError, matching="connect"))
+    with pytest.raises(TargetUnavailable):
+        flush(world, task(world, broken))
+
+
+def test_a_store_that_does_not_answer(world: World) -> None:
+    """As the flusher says it."""
+    faults = Faults(0, error=OSError, matching="input")
+    with pytest.raises(LogUnavailable):
+        flush(world, task(world, log=Log(FaultyBackend(world.log_backend, faults))))
+
+
+def test_a_damaged_segment(world: World) -> None:
+    """None of its rows is sent."""
+    (path, *_) = world.log_backend.list("segments/")
+    world.log_backend.replace(path, world.log_backend.read(path)[:-1] + b"x")
+    with pytest.raises(CorruptLog, match=r"SHA-256(.|\n)*set-aside"):
+        flush(world, task(world))
+
+
+def test_a_missing_segment_is_judged_by_the_flusher(world: World) -> None:
+    """It reads the ledger, which says that it is needed (rule 20)."""
+    (path, *_) = world.log_backend.list("segments/")
+    with pytest.raises(errors.MissingSegment, match=path):
+        flush(world, task(world, log=Log(_Without(world, path))))
+
+
+class _Without(FaultyBackend):
+    def __init__(self, world: World, path: str) -> None:
+        super().__init__(world.log_backend, Faults(0, error=FileNotFoundError, matching=path))
+
+
+# --- errors on their way ---------------------------------------------------------------------------
+
+
+def kinds(base: type[WalSinkError] = WalSinkError) -> list[type[WalSinkError]]:
+    return [base, *(kind for child in base.__subclasses__() for kind in kinds(child))]
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_kind_of_error_travels(kind: type[WalSinkError]) -> None:
+    """With both of its texts."""
+    found = pickle.loads(pickle.dumps(kind("what", "remedy")))
+    assert type(found) is kind
+    assert (found.what, found.remedy, str(found)) == ("what", "remedy", str(kind("what", "remedy")))
+
+
+def test_the_gravest_of_several_errors_is_raised() -> None:
+    """A missing file first, which may mean that all is done; then what does not pass."""
+    gone: FlushError = GoneError(3, "segments/x")
+    fatal, passing = SchemaMismatch("a", "b"), TargetUnavailable("c", "d")
+    assert gravest([passing, fatal, gone]) is gone
+    assert gravest([passing, fatal, passing]) is fatal
+    assert gravest([passing]) is passing
+    travelled = pickle.loads(pickle.dumps(gone))
+    assert (travelled.epoch, travelled.path) == (3, "segments/x")

@@ -1,0 +1,121 @@
+"""Which rows go to which task: a pure function of the segments' bytes, the threshold and the slots."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal_sink.manifest import SegmentRef
+from wal_sink.shares import MOST_READERS, Piece, is_large, share_out
+from wal_sink.targets.base import Plan
+
+PLAN = Plan(key="plan", target="cells", table="cells", columns=())
+MIB = 1024 * 1024
+BASE_US = 1_700_000_000_000_000
+
+
+def window(*sizes: tuple[int, int]) -> list[Piece]:
+    """Return segments of (rows, bytes), as one epoch."""
+    found, first_us = [], BASE_US
+    for number, (rows, size) in enumerate(sizes):
+        segment = SegmentRef(path=f"{number}", rows=rows, bytes=size, digest="")
+        found.append(
+            Piece(epoch=3, plan=PLAN, segment=segment, start=0, stop=rows, first_us=first_us)
+        )
+        first_us += rows
+    return found
+
+
+def size_of(share: tuple[Piece, ...]) -> float:
+    """Return a share's part of its segments' bytes."""
+    return sum(p.segment.bytes * (p.stop - p.start) / p.segment.rows for p in share)
+
+
+SEGMENTS = st.lists(
+    st.tuples(st.integers(1, 50_000), st.integers(200, 5_000_000)), min_size=1, max_size=30
+).map(lambda sizes: window(*sizes))
+
+
+@given(SEGMENTS, st.integers(0, 3_000_000), st.integers(0, 40))
+def test_every_row_goes_to_one_task(pieces: list[Piece], above: int, slots: int) -> None:
+    """In one piece or several: together they are the segment, each with its own first timestamp."""
+    shares = share_out(pieces, above_bytes=above, slots=slots)
+    if not shares:
+        return
+    assert 2 <= len(shares) <= slots - 1
+    assert all(shares)
+    for whole in pieces:
+        parts = sorted(
+            (part for share in shares for part in share if part.segment == whole.segment),
+            key=lambda part: part.start,
+        )
+        assert (parts[0].start, parts[-1].stop) == (0, whole.segment.rows)
+        assert all(one.stop == following.start for one, following in pairwise(parts))
+        for part in parts:
+            assert part.start < part.stop
+            assert part.first_us == whole.first_us + part.start
+            assert (part.epoch, part.plan) == (whole.epoch, whole.plan)
+
+
+@given(SEGMENTS, st.integers(3, 20))
+def test_the_tasks_get_equal_parts(pieces: list[Piece], slots: int) -> None:
+    """By bytes, up to a row at either end."""
+    shares = share_out(pieces, above_bytes=0, slots=slots)
+    whole = sum(piece.segment.bytes for piece in pieces)
+    tasks = min(slots - 1, MOST_READERS * len(pieces))
+    row = max(piece.segment.bytes / piece.segment.rows for piece in pieces)
+    assert all(size_of(share) <= whole / tasks + 2 * row for share in shares)
+
+
+def test_one_large_segment_is_split() -> None:
+    """A window need not have as many segments as there are slots."""
+    (whole,) = window((10_000, 64 * MIB))
+    shares = share_out([whole], above_bytes=32 * MIB, slots=5)
+    assert [(p.start, p.stop) for (p,) in shares] == [
+        (0, 2_500),
+        (2_500, 5_000),
+        (5_000, 7_500),
+        (7_500, 10_000),
+    ]
+    assert shares[1][0].first_us == BASE_US + 2_500
+
+
+def test_segments_of_one_size_stay_whole() -> None:
+    """A segment that two tasks read is verified twice."""
+    shares = share_out(window(*[(100, MIB)] * 6), above_bytes=0, slots=4)
+    assert [[piece.segment.path for piece in share] for share in shares] == [
+        ["0", "1"],
+        ["2", "3"],
+        ["4", "5"],
+    ]
+
+
+@pytest.mark.parametrize("slots", [0, 1, 2])
+def test_one_slot_is_left_and_two_are_needed(slots: int) -> None:
+    """A job of one task would be as fast as the driver."""
+    assert share_out(window((100, MIB)), above_bytes=0, slots=slots) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "above", "large"),
+    [(MIB, MIB, False), (MIB + 1, MIB, True), (500, 0, True), (0, 0, False), (MIB, -1, False)],
+)
+def test_what_is_large(size: int, above: int, large: bool) -> None:
+    """More than the threshold; 0 means any window with rows, -1 none."""
+    assert is_large(size, above) is large
+    assert bool(share_out(window((100, size)), above_bytes=above, slots=9)) is large
+
+
+def test_no_task_gets_crumbs() -> None:
+    """A task costs up to a second: a window just above the threshold is not shared by hundreds."""
+    assert len(share_out(window((10**6, 33 * MIB)), above_bytes=32 * MIB, slots=500)) == 8
+
+
+def test_a_segment_has_few_readers() -> None:
+    """Each of them verifies it from its first byte to its last."""
+    shares = share_out(window((10**7, 4096 * MIB)), above_bytes=32 * MIB, slots=500)
+    assert len(shares) == MOST_READERS
+    assert len(share_out(window((1, MIB)), above_bytes=0, slots=9)) == 0, "one row is one share"
