@@ -62,12 +62,14 @@ class SparkFlush:
 
     def _by_job(self, rows: Rows, shares: Shares) -> bool | None:
         """Run a job; None when it failed for a reason that is none of the rows'."""
+        if rows.over():
+            return False
         task = FlushTask(rows.log, rows.target, rows.owner, self._era)
         job = _Job(self._spark, _described(rows), task, shares)
         logger.info("a job of %d tasks: %s", len(shares), job.description)
         try:
             while not job.wait(_LOOK_S):
-                rows.say("writing in a job", rows.window.first)
+                rows.say("writing", rows.window.first)
                 if rows.over():
                     return False
                 if spark_internals.is_stopped(self._spark):

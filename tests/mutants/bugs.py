@@ -194,4 +194,18 @@ BUGS = (
         "        if (epoch := layout.parse_segment_epoch(path)) is not None and epoch <= mark.epoch\n",
         "        if (epoch := layout.parse_segment_epoch(path)) is not None\n",
     ),
+    Bug(
+        "a cut segment's rows get the timestamps of its first ones",
+        "wal_sink/shares.py",
+        "        first_us = self.first_us + start - self.start\n",
+        "        first_us = self.first_us\n",
+        ("tests/unit/test_shares.py", "tests/unit/test_flush_task.py"),
+    ),
+    Bug(
+        "a job's errors are not looked at",
+        "wal_sink/flush_task.py",
+        "            return _placed(error)\n",
+        "            _placed(error)\n",
+        ("tests/unit/test_flush_task.py",),
+    ),
 )

@@ -38,17 +38,21 @@ def stream(spark: SparkSession, source: str) -> DataFrame:
     return reader.parquet(source).selectExpr("uuid() AS key", "id", "text")
 
 
-def start(rows: DataFrame, table: Table, checkpoint: str, /, **options: object) -> StreamingQuery:
+def options(table: Table) -> dict[str, str]:
+    """Return what the sink has to know of a table."""
+    return {
+        "cassandra.contactPoints": table.cassandra.host,
+        "cassandra.port": str(table.cassandra.port),
+        "keyspace": table.keyspace,
+        "table": table.name,
+    }
+
+
+def start(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) -> StreamingQuery:
     """Start a query that ends when the source is read."""
-    writer = (
-        rows.writeStream.format("wal_sink")
-        .option("checkpointLocation", checkpoint)
-        .option("cassandra.contactPoints", table.cassandra.host)
-        .option("cassandra.port", table.cassandra.port)
-        .option("keyspace", table.keyspace)
-        .option("table", table.name)
-    )
-    for name, value in options.items():
+    writer = rows.writeStream.format("wal_sink").option("checkpointLocation", checkpoint)
+    writer = writer.options(**options(table))
+    for name, value in more.items():
         writer = writer.option(name, str(value))
     return writer.trigger(availableNow=True).start()
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.driver import Driver
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.standalone import standalone_cluster
-from tests.spark.tables import Table, start, stream, wait_for
+from tests.spark.tables import Table, options, start, stream, wait_for
 from tests.spark.test_kills import where_it_died
+from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained
+from wal_sink.flusher import Flusher
 from wal_sink.location import locate
+from wal_sink.steps import Rest
 from wal_sink.testing.node import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
@@ -109,6 +114,44 @@ def test_closing_cancels_the_job(
     with wal_sink.register(spark):
         start(stream(spark, source), table, checkpoint, **gated).awaitTermination()
     assert table.ids() == list(range(2 * ROWS))
+
+
+def test_a_job_whose_window_another_flusher_has_finished_is_cancelled(
+    spark: SparkSession,
+    cassandra: Node,
+    keyspace: str,
+    tmp_path: Path,
+    gate: Gate,
+    gated: dict[str, Any],
+) -> None:
+    """The ledger is read while it runs (rule 15)."""
+    table = Table(cassandra, keyspace)
+    gate.close()
+    with wal_sink.register(spark) as sink:
+        rows = stream(spark, write_source(tmp_path / "source", 1, ROWS))
+        query = start(rows, table, str(tmp_path / "checkpoint"), **gated)
+        query.awaitTermination()
+        wait_for(lambda: len(gate.writers()) == 2)
+        another = flusher(query, table, str(tmp_path / "checkpoint"))
+        while not isinstance(another.run_once(), Rest):
+            pass
+        another.close()
+        assert table.ids() == list(range(ROWS))
+        wait_for(lambda: running(spark) == [])
+        sink.await_flushed(query, timeout=120)
+    assert len(gate.writers()) == 2, "nobody has written it once more"
+
+
+def flusher(query: StreamingQuery, table: Table, checkpoint: str) -> Flusher:
+    """Return a second flusher of a query, which needs no Spark and passes no gate."""
+    configuration = configure({"checkpointLocation": checkpoint, **options(table)})
+    return Flusher(
+        configuration.location.open_log(str(query.id)),
+        configuration.location.open_checkpoint(),
+        configuration.target,
+        query_id=str(query.id),
+        clock_us=lambda: time.time_ns() // 1_000,
+    )
 
 
 def test_what_stops_a_task_is_the_error_that_the_driver_would_meet(

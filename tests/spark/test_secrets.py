@@ -54,8 +54,10 @@ def test_no_secret_is_left_anywhere(cassandra: Node, keyspace: str, s3: S3, tmp_
     assert len(table.ids()) > 0
     said = driver.log()
     assert "both queries have ended" in said
+    assert "a job of 2 tasks" in said, "their rows were written by Spark jobs"
     assert "no_such_table" in said, "the error of the failing query is among what is searched"
-    assert "org.apache.spark" in "".join(text for _, text in texts(events))
+    shown = "".join(text for _, text in texts(events))
+    assert "wal_sink flushes epoch" in shown, "and Spark's UI shows that"
     log = S3Backend(config["bucket"], s3.options)
     found = [("output", said), *texts(events), *texts(kept)]
     found += [(path, log.read(path).decode(errors="replace")) for path in log.list()]
@@ -77,6 +79,7 @@ def main(config: dict[str, Any]) -> None:
     logging.getLogger("py4j").setLevel(logging.INFO)  # it repeats each call of the application
     spark = local_session(
         **{
+            "spark.master": "local[3]",
             "spark.eventLog.enabled": True,
             "spark.eventLog.compress": False,
             "spark.eventLog.dir": config["events"],
@@ -93,6 +96,7 @@ def main(config: dict[str, Any]) -> None:
         "cassandra.password": PASSWORD,
         "keyspace": config["keyspace"],
         "table": config["table"],
+        "flush.distributedAboveBytes": "0",
     }
     logger.info("%r, %s", configure(options), configure(options))
     with wal_sink.register(spark):
