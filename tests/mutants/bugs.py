@@ -154,13 +154,10 @@ BUGS = (
     ),
     Bug(
         "skip on failure",
-        "wal_sink/flusher.py",
-        "                with target_errors(self._target):\n"
-        "                    self._connected().write(plan, rows)\n",
-        "                try:\n"
-        "                    self._connected().write(plan, rows)\n"
-        "                except Exception:\n"
-        '                    logger.exception("skipped")\n',
+        "wal_sink/window_rows.py",
+        "            with target_errors(rows.target):\n                rows.session().write(plan, part)\n",
+        "            try:\n                rows.session().write(plan, part)\n"
+        "            except Exception:\n                pass\n",
     ),
     Bug(
         "missing segment treated as flushed",
