@@ -196,6 +196,7 @@ def test_it_tries_again_and_skips_nothing(
     assert [int(name.split()[1]) for name in done] == sorted(int(n.split()[1]) for n in done)
 
 
+@pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("operation", ["flushed", "write", f"create {layout.FLUSHED}", "finish"])
 def test_a_connection_that_breaks_once(world: World, flushing: Flushings, operation: str) -> None:
     """An outage of a moment, at each place once: the rows arrive, and only once."""
