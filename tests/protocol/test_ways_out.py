@@ -663,6 +663,56 @@ def test_a_copied_log_is_not_adopted(places: Places) -> None:
         take_over(copy)
 
 
+def test_an_original_that_cannot_be_read_is_not_taken_for_gone(places: Places) -> None:
+    """It may live on: only the operator can say that it does not, and the record keeps that word."""
+    copy = copied(places)
+    shutil.rmtree(places.root / "checkpoint")
+    (places.root / "checkpoint").symlink_to("checkpoint")  # a store that answers with an error
+    with pytest.raises(errors.LogUnavailable, match=r"/checkpoint, .*\n.*--original-is-gone"):
+        take_over(copy)
+    assert copy.log_backend.list(layout.DECISIONS) == []
+    plan = plan_adopt(query(copy), copy.target, NOW_US, original_is_gone=True)
+    assert f"checkpoint {places.world.checkpoint.url}: it cannot be read" in plan.consequences
+    adopt(plan, NOW_US, "the disk died")
+    (record,) = copy.log.interventions("adopt")
+    assert record.why.startswith("the disk died; said to be gone: checkpoint file:")
+    goes_on_without(copy, {})
+
+
+def test_an_original_that_is_there_is_nobodys_word(places: Places) -> None:
+    """Saying that it is gone does not make it so; nor does a `metadata` that is torn."""
+    copy = copied(places)
+    for _ in range(2):
+        with pytest.raises(errors.WrongOwner, match="is still at"):
+            plan_adopt(query(copy), copy.target, NOW_US, original_is_gone=True)
+        edit(places.world.checkpoint, "metadata", b"{")
+
+
+def test_what_is_known_of_the_original_is_said_before_the_question(places: Places) -> None:
+    """Nothing is there; or the place was given to another query."""
+    (places.root / "checkpoint").rename(places.root / "moved")
+    moved = places.at(places.root / "moved", old=places.world)
+    said = plan_adopt(query(moved), moved.target, NOW_US).consequences
+    assert f"checkpoint {places.world.checkpoint.url}: nothing is there" in said
+    assert f"log {places.world.log_backend.url}: nothing is there" in said
+    places.at(places.root / "checkpoint").run()
+    said = plan_adopt(query(moved), moved.target, NOW_US).consequences
+    assert f"checkpoint {places.world.checkpoint.url}: another query has its own there" in said
+
+
+def test_a_log_that_has_lost_its_name_is_still_there(places: Places) -> None:
+    """Somebody began to delete it: the epochs that it holds are nowhere else."""
+    old = places.world.log_backend
+    shutil.copytree(
+        places.root / "checkpoint" / "wal_sink" / places.world.query_id,
+        places.root / "copies" / places.world.query_id,
+    )
+    edit(old, layout.LOG, None)
+    copy = places.at(places.root / "checkpoint", places.root / "copies", places.world)
+    with pytest.raises(errors.WrongOwner, match=r"log is still at .*is a copy"):
+        take_over(copy)
+
+
 def test_whoever_adopts_owns_alone(places: Places) -> None:
     """The original, put back from a backup, can no longer flush."""
     copy = copied(places)
