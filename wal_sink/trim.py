@@ -28,7 +28,8 @@ _UNFINISHED_S = 86_400.0
 def trim(log: Log, epoch: int) -> None:
     """Delete segments and manifests of a flushed epoch, of all attempts.
 
-    :raises Diverged: an attempt that was not flushed covers other source offsets; nothing is deleted.
+    :raises Diverged: an attempt that was not flushed covers other source offsets, or nobody can tell;
+        nothing is deleted.
     """
     attempts = [attempt for attempt in log.attempts() if attempt.epoch == epoch]
     refuse_diverged(log, epoch, attempts)
@@ -42,7 +43,7 @@ def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:
     """See that what is left of a flushed epoch may go (rule 18).
 
     :param attempts: the manifests of the epoch.
-    :raises Diverged: one that was not flushed covers other source offsets.
+    :raises Diverged: one that was not flushed covers other source offsets, or nobody can tell.
     """
     record = log.flushed(epoch)
     settled = _set_aside(log, record)
@@ -91,8 +92,16 @@ def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
     found = log.manifest(attempt)
     if found is None:
         return  # another trimmer was faster
-    same = record is not None and found[0].offsets_digest == record.offsets_digest
-    if record is None or not (same or attempt.generation < record.generation):
+    if record is None:
+        raise Diverged(
+            f"{log.url}/{layout.manifest(attempt)} cannot be compared with what was flushed as epoch"
+            f" {attempt.epoch}: {log.url}/{layout.FLUSHED} has no record of it",
+            f"The newest {RECORDS_KEPT:,} records are kept. If the manifest was put back from a copy of the"
+            " log, move it away: its epoch is in the table. If it is the record that is lost, restore"
+            " flushed/ from a copy.",
+        )
+    same = found[0].offsets_digest == record.offsets_digest
+    if not (same or attempt.generation < record.generation):
         raise Diverged(
             f"{log.url}/{layout.manifest(attempt)} covers other source offsets than what was flushed"
             f" as epoch {attempt.epoch}",
