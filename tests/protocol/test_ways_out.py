@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -471,6 +472,46 @@ def test_rewind_is_refused_where_the_log_has_forgotten(world: World) -> None:
     assert world.store.ledger[world.query_id].last_us == before.last_us
     world.flush()
     assert world.table() == world.expected()
+
+
+def advised(world: World, to: int) -> int | None:
+    """The epoch to which the refusal of a rewind says that one can go back; None when it names none."""
+    with pytest.raises(errors.MissingManifest) as caught:
+        go_back(world, to)
+    found = re.search(r"--to (-?\d+)", caught.value.remedy)
+    return int(found[1]) if found else None
+
+
+def test_where_nothing_can_be_flushed_again_no_rewind_is_advised(world: World) -> None:
+    """Ledger and log both say that the newest epoch is flushed, and it is gone: `--to` it is refused."""
+    fill_and_keep(world)
+    assert advised(world, 0) is None
+
+
+def test_no_rewind_above_the_mark_of_the_log_is_advised(world: World) -> None:
+    """The ledger is an epoch ahead: a flusher died before it recorded it, and then its files went."""
+    fill(world)
+    with pytest.raises(Crash):
+        world.flush(Faults(at=0, matching=f"create {layout.FLUSHED}"))
+    world.log.delete(of_epoch(world))
+    mark = world.store.ledger[world.query_id].flushed
+    assert (mark, world.log.flushed_epochs()[-1]) == (BROKEN, BROKEN - 1)
+    assert advised(world, 0) is None
+
+
+def test_a_rewind_to_an_epoch_that_has_a_record_is_advised(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before the newest records is forgotten, so it cannot become the mark."""
+    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 2)
+    backup = fill_and_keep(world)
+    assert world.log.flushed_epochs() == [2, 3]
+    restore(world, backup, range(2, EPOCHS - 1))
+    with pytest.raises(errors.OptionError, match=r"no record of epoch 1,(.|\n)*only to 2,"):
+        go_back(world, 1)
+    to = advised(world, -1)
+    assert to == BROKEN
+    assert go_back(world, to).again == 1
 
 
 @pytest.mark.parametrize("to", [-2, 2, 9])
