@@ -295,11 +295,31 @@ def test_verify_says_that_the_checkpoint_was_set_back(world: World) -> None:
     """It is no error, but the reason why nothing is flushed."""
     fill(world)
     world.flush()
-    assert look(world).notes == ()
+    assert (look(world).notes, look(world).set_back) == ((), False)
     world.checkpoint.delete(["commits/3", "commits/4"])
     for target in (None, lambda: world.target):
-        notes = verify(query(world), target, NOW_US).notes
-        assert any("epoch 4 is flushed, but the checkpoint says 2" in note for note in notes)
+        found = verify(query(world), target, NOW_US)
+        assert (found.findings, found.set_back) == ((), True)
+        assert any("epoch 4 is flushed, but the checkpoint says 2" in note for note in found.notes)
+
+
+def test_a_query_that_runs_does_not_set_its_checkpoint_back(world: World) -> None:
+    """It commits and flushes an epoch after `commits/` was read, and before `flushed/` is."""
+    fill(world)
+    run = world.run()
+
+    class Slow(Checkpoint):
+        def last_commit(self) -> int:
+            found = super().last_commit()
+            if found < EPOCHS:
+                run.batch([("meanwhile", 1)])
+                world.flush()
+            return found
+
+    slow = query(world)._replace(checkpoint=Slow(world.checkpoint))
+    found = verify(slow, lambda: world.target, NOW_US)
+    assert (found.checkpointed, found.flushed, found.set_back) == (EPOCHS - 1, EPOCHS, False)
+    assert found.findings == ()
 
 
 # --- the ledger -----------------------------------------------------------------------------------

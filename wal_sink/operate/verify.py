@@ -53,7 +53,7 @@ class _Verification:
         self._progress = progress
         self._findings = Findings()
         self._unreached = Findings()
-        self._odd = ""
+        self._set_back = ""
 
     def run(self, target: Callable[[], Target] | None) -> Verified:
         checkpointed = self._checkpointed()
@@ -86,6 +86,7 @@ class _Verification:
             epochs=len(epochs),
             segments=check.segments,
             bytes=check.bytes,
+            set_back=bool(self._set_back),
             findings=tuple(self._still_true(flushed) + self._unreached.found),
             notes=tuple(self._notes(flushed, check.named, reached=asked or target is None)),
         )
@@ -144,8 +145,13 @@ class _Verification:
             if view.asked and isinstance(step := next_step(view, owner), Unjoined):
                 unjoined(step.window, self._log.newest_flushed())
             rest = resting(view.checkpointed, view.recorded, identity, view.attempts)
-            if rest is not None and rest.odd:
-                self._odd = rest.why
+            if rest is not None and rest.odd and self._still_behind(view):
+                self._set_back = rest.why
+
+    def _still_behind(self, view: View) -> bool:
+        """Whether the checkpoint is behind for good: a query that runs commits and flushes meanwhile."""
+        recorded = view.recorded.epoch if view.recorded else -1
+        return self._query.checkpoint.last_commit() < recorded
 
     def _left_over(self, flushed: int, attempts: tuple[Attempt, ...]) -> None:
         """See that manifests of flushed epochs, which a flusher trims first, may go."""
@@ -169,8 +175,8 @@ class _Verification:
         notes = []
         if reached is False:
             notes.append("the ledger was not compared with the log")
-        if self._odd:
-            notes.append(self._odd)
+        if self._set_back:
+            notes.append(self._set_back)
         if given_up := self._log.decided():
             listed = ", ".join(map(str, given_up))
             notes.append(f"operators gave up these epochs, see decisions/ in the log: {listed}")
