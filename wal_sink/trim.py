@@ -62,12 +62,7 @@ def sweep(log: Log) -> None:
     mark = log.newest_flushed()
     if mark is None:
         return
-    late = [
-        path
-        for path in log.backend.list(layout.SEGMENTS)
-        if (epoch := layout.parse_segment_epoch(path)) is not None and epoch <= mark.epoch
-    ]
-    if late:
+    if late := [path for epoch, path in log.segments() if epoch <= mark.epoch]:
         logger.info("deleting %d segments of epochs up to %d", len(late), mark.epoch)
         log.delete(late)
     log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, mark.epoch))

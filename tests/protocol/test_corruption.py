@@ -268,6 +268,21 @@ def test_status_answers_all_the_same(world: World) -> None:
     assert manifest_path() in str(found.last_error)
 
 
+@pytest.mark.parametrize("damage", [None, tear_manifest, delete_manifest])
+def test_verify_counts_segments_that_nobody_names(
+    world: World, damage: Callable[[World], str] | None
+) -> None:
+    """As `status` does: what a damaged manifest names cannot be told, so its segments are none."""
+    fill(world)
+    world.run().tasks([("of a task that failed", 1)])
+    if damage is not None:
+        damage(world)
+    orphans = status(Checkpoint(world.checkpoint), world.log).orphan_segments
+    assert orphans == (3 if damage is delete_manifest else 1)
+    (note,) = look(world).notes
+    assert note.startswith(f"{orphans} segments are named by no manifest")
+
+
 def fresh(world: World) -> Verified:
     """A query that has just started."""
     world.run()
