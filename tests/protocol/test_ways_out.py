@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import wal_sink
 from state_backends import StateBackend, open_backend
 from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, World
@@ -940,6 +941,16 @@ def test_a_checkpoint_that_names_a_strange_log(tmp_path: Path) -> None:
     edit(backend, Checkpoint.LOG_URL, json.dumps({"format": 1, "log": "file:///etc"}).encode())
     with pytest.raises(errors.WrongOwner, match="file:///etc"):
         find_query(backend.url)
+
+
+def test_a_log_that_is_gone_is_not_an_idle_one(places: Places) -> None:
+    """A share that is not mounted: `status` does not say that everything may be deleted."""
+    url = places.world.checkpoint.url
+    assert wal_sink.status(url).pending_epochs == EPOCHS - 2
+    (places.root / "checkpoint" / "wal_sink" / places.world.query_id).rename(places.root / "away")
+    for look_for in (wal_sink.status, find_query):
+        with pytest.raises(errors.OptionError, match="There is no log"):
+            look_for(url)
 
 
 def test_restoring_the_row_of_a_backup_is_behind(world: World) -> None:
