@@ -99,9 +99,10 @@ class Sink:
             self._end(queries, _JOIN_S)
         except BaseException:
             self._closed = True
+            queries = dict(self._queries)
             spark_internals.drop_interrupted_call(self._spark)
-            self._end(self._queries, _JOIN_INTERRUPTED_S)
-            self._say_waiting(self._queries)
+            self._end(queries, _JOIN_INTERRUPTED_S)
+            self._say_waiting(queries)
             raise
         finally:
             atexit.unregister(self.leave)

@@ -231,8 +231,9 @@ def test_adopt(job: Job) -> None:
     """The checkpoint was renamed; a copy of it is refused as long as the original is there."""
     copied = subprocess.run(["cp", "-r", "checkpoint", "copy"], cwd=job.folder, check=True)
     assert copied.returncode == 0
-    refused = job.command("adopt", "--yes", "--json", checkpoint="copy")
-    assert (refused.code, refused.document["error"]) == (5, "WrongOwner")
+    for word in ((), ("--original-is-gone",)):  # it is there, whatever is said
+        refused = job.command("adopt", "--yes", "--json", *word, checkpoint="copy")
+        assert (refused.code, refused.document["error"]) == (5, "WrongOwner")
     (job.folder / "checkpoint").rename(job.folder / "renamed")
     found = job.command("verify", "--json", checkpoint="renamed")
     assert (found.code, found.document["findings"][0]["kind"]) == (5, "WrongOwner")
