@@ -88,21 +88,25 @@ class Sink:
 
         :raises NotDrained: naming each query that could not be flushed within `drain_timeout`.
         """
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            queries = dict(self._queries)
-        atexit.unregister(self.leave)
-        spark_internals.drop_interrupted_call(self._spark)
-        self._end_runs(queries)
-        try:
+        try:  # before anything is given up: an interrupt at any point finds somebody who ends the rest
+            with self._lock:
+                if self._closed:
+                    return
+                self._closed = True
+                queries = dict(self._queries)
+            spark_internals.drop_interrupted_call(self._spark)
+            self._end_runs(queries)
             failures = self._drain(queries)
             self._end(queries, _JOIN_S)
         except BaseException:
+            self._closed = True
+            queries = dict(self._queries)
+            spark_internals.drop_interrupted_call(self._spark)
             self._end(queries, _JOIN_INTERRUPTED_S)
             self._say_waiting(queries)
             raise
+        finally:
+            atexit.unregister(self.leave)
         if failures:
             raise NotDrained(
                 "Not everything checkpointed is flushed:\n" + "\n".join(failures),

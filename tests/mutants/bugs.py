@@ -191,7 +191,7 @@ BUGS = (
     Bug(
         "orphans of unflushed epochs swept",
         "wal_sink/trim.py",
-        "        if (epoch := layout.parse_segment_epoch(path)) is not None and epoch <= mark.epoch\n",
-        "        if (epoch := layout.parse_segment_epoch(path)) is not None\n",
+        "for epoch, path in log.segments() if epoch <= mark.epoch]",
+        "for _, path in log.segments()]",
     ),
 )
