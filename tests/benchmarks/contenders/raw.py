@@ -1,0 +1,90 @@
+"""The server's own limit: processes that do nothing but send requests that are ready."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from typing import IO, NamedTuple
+
+import msgspec
+
+from tests.benchmarks.contenders.raw_client import Sent, Share
+from tests.benchmarks.rows import Source
+from tests.benchmarks.run import Taken
+from tests.benchmarks.table import Table
+
+NAME = "server's limit"
+
+
+class Setting(NamedTuple):
+    """How the requests are sent."""
+
+    processes: int
+    per_batch: int
+    in_flight: int
+    """Of each process."""
+
+    def __str__(self) -> str:
+        return f"{self.processes} processes, {self.per_batch} rows a batch, {self.in_flight} in flight"
+
+
+def settings(source: Source) -> list[Setting]:
+    """Return what is tried for a shape; larger batches of scattered rows make the server time out."""
+    per_batch = (1, 10, 30) if source.shape == "scattered" else (30, 100, 300)
+    return [Setting(*each) for each in itertools.product((1, 2), per_batch, (8, 32))]
+
+
+def run(source: Source, table: Table, setting: Setting) -> Taken:
+    """Send all rows of a source.
+
+    :raises RuntimeError: a request was not acknowledged.
+    """
+    bounds = [source.rows * part // setting.processes for part in range(setting.processes + 1)]
+    clients = [
+        _start(source, table, setting, first, last) for first, last in itertools.pairwise(bounds)
+    ]
+    try:
+        for client in clients:
+            _expect_ready(client)
+        for client in clients:
+            _stdin(client).write("go\n")
+            _stdin(client).flush()
+        sent = [msgspec.json.decode(client.communicate()[0], type=Sent) for client in clients]
+    finally:
+        for client in clients:
+            client.kill()
+            client.wait()
+    seconds = max(one.ended_s for one in sent) - min(one.began_s for one in sent)
+    return Taken(seconds, sum(one.cpu_s for one in sent), str(setting))
+
+
+Client = subprocess.Popen[str]
+
+
+def _start(source: Source, table: Table, setting: Setting, first: int, last: int) -> Client:
+    server = table.server
+    share = Share(
+        host=server.host,
+        port=server.port,
+        insert=f"{table.insert} USING TIMESTAMP ?",
+        source=source,
+        first=first,
+        last=last,
+        per_batch=setting.per_batch,
+        in_flight=setting.in_flight,
+    )
+    module = "tests.benchmarks.contenders.raw_client"
+    arguments = [sys.executable, "-m", module, msgspec.json.encode(share).decode()]
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _expect_ready(client: Client) -> None:
+    assert client.stdout is not None
+    if client.stdout.readline() != "ready\n":
+        raise RuntimeError("a process of the server's limit could not begin; see above")
+
+
+def _stdin(client: Client) -> IO[str]:
+    assert client.stdin is not None
+    return client.stdin
