@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from tests.benchmarks.sizes import EPOCHS, PARTITIONS
+from tests.benchmarks.sizes import PARTITIONS
 
 Name = Literal["grouped", "interleaved", "scattered", "narrow", "wide"]
 
@@ -95,7 +95,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             amounts += int((_mixed(ids) >> np.uint64(24)).astype(np.int64).sum())
         return Totals(self.rows, self.rows * (self.rows - 1) // 2, amounts)
 
-    def files(self, epochs: int = EPOCHS) -> Path:
+    def files(self, epochs: int) -> Path:
         """Return a folder of Parquet files, two for each micro-batch; it is kept in the user's cache.
 
         The folder appears by one rename, so that one that exists is complete.

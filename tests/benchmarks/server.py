@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
-
 from tests.benchmarks import cpu
-
-KEYSPACE = "bench"
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
 _FOR_TESTS = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-ea"}
 """What starts a test's node quickly would cap the server: the optimising compiler is off in it."""
@@ -16,7 +13,7 @@ _TIMEOUTS = {"range_request_timeout": "300s", "read_request_timeout": "300s"}
 
 
 class Server(EmbeddedCassandra):
-    """A node with Java's optimising compiler, its default collector and Cassandra's default `periodic` log."""
+    """A node with Java's optimising compiler and default collector, and Cassandra's default commit log."""
 
     def __init__(self) -> None:
         super().__init__(heap="2g", commitlog_sync="periodic", settings=_TIMEOUTS)

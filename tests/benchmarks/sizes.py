@@ -13,11 +13,15 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the untimed round before the timed ones."""
     grouped: int
     grouped_slow: int
-    """For `execute_concurrent_with_args`, which takes minutes for what others do in seconds."""
+    """For who sends each row by itself, which takes minutes for what others do in seconds."""
     shapes: int
     """For scattered, interleaved, narrow and wide rows."""
     sweep: int
     """For each setting of the search for the server's own limit."""
+    settings: int | None
+    """How many settings are searched at most; None for all."""
+    micro_batches: int
+    """Of every run that streams files."""
     growth: tuple[int, int]
     epochs: int
     """Small ones: of the latency, and of the overhead in each round."""
@@ -36,6 +40,8 @@ DEFAULT = Sizes(
     grouped_slow=100_000,
     shapes=200_000,
     sweep=300_000,
+    settings=None,
+    micro_batches=8,
     growth=(200_000, 2_000_000),
     epochs=100,
     every_ms=500,
@@ -50,6 +56,8 @@ QUICK = Sizes(
     grouped_slow=10_000,
     shapes=20_000,
     sweep=20_000,
+    settings=None,
+    micro_batches=8,
     growth=(20_000, 100_000),
     epochs=15,
     every_ms=500,
@@ -64,6 +72,8 @@ TINY = Sizes(
     grouped_slow=800,
     shapes=2_000,
     sweep=2_000,
+    settings=2,
+    micro_batches=2,
     growth=(2_000, 4_000),
     epochs=5,
     every_ms=300,
@@ -71,8 +81,6 @@ TINY = Sizes(
     memory=8_000,
     pause_s=2,
 )
-EPOCHS = 8
-"""Micro-batches of every run that streams files."""
 PARTITIONS = 2_000
 SMALL = 1_000
 """Rows of a small epoch."""

@@ -10,10 +10,12 @@ import numpy as np
 from cassandra.concurrent import execute_concurrent_with_args
 
 from tests.benchmarks.rows import Source, Totals
-from tests.benchmarks.server import KEYSPACE, Server
+from wal_sink.testing.node import Node
 
 _RANGES = 32  # of tokens, each small enough for one request
 _SAMPLE = 200
+
+KEYSPACE = "bench"
 
 _numbers = itertools.count()
 
@@ -28,7 +30,7 @@ class Table:
     :param columns: CQL types by column; `device` is the partition key, `id` the clustering column.
     """
 
-    def __init__(self, server: Server, columns: Mapping[str, str]) -> None:
+    def __init__(self, server: Node, columns: Mapping[str, str]) -> None:
         self.server = server
         self.columns = columns
         self.name = f"rows_{next(_numbers)}"

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from tests.benchmarks.contenders.job import Job
 from tests.benchmarks.run import Taken
-from tests.benchmarks.server import KEYSPACE
+from tests.benchmarks.table import KEYSPACE
 
 ONE_BY_ONE = {
     "spark.cassandra.output.batch.size.rows": "1",

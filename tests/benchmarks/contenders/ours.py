@@ -10,8 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import wal_sink
 from tests.benchmarks.contenders.job import Job
 from tests.benchmarks.run import Taken
-from tests.benchmarks.server import KEYSPACE
-from tests.benchmarks.table import Table
+from tests.benchmarks.table import KEYSPACE, Table
 
 DRAIN_S = 3_600
 

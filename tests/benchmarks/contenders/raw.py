@@ -10,11 +10,15 @@ from typing import IO, NamedTuple
 import msgspec
 
 from tests.benchmarks.contenders.raw_client import Sent, Share
+from tests.benchmarks.process import ROOT
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Taken
 from tests.benchmarks.table import Table
 
 NAME = "server's limit"
+
+_SEARCHED = {"grouped", "scattered"}
+"""The shapes whose limit is a target's measure."""
 
 
 class Setting(NamedTuple):
@@ -26,13 +30,16 @@ class Setting(NamedTuple):
     """Of each process."""
 
     def __str__(self) -> str:
-        return f"{self.processes} processes, {self.per_batch} rows a batch, {self.in_flight} in flight"
+        return (
+            f"{self.processes} processes, {self.per_batch} rows a batch, {self.in_flight} in flight"
+        )
 
 
 def settings(source: Source) -> list[Setting]:
     """Return what is tried for a shape; larger batches of scattered rows make the server time out."""
-    per_batch = (1, 10, 30) if source.shape == "scattered" else (30, 100, 300)
-    return [Setting(*each) for each in itertools.product((1, 2), per_batch, (8, 32))]
+    per_batch = {"scattered": (1, 10, 30), "grouped": (100, 300)}.get(source.shape, (30, 100, 300))
+    processes, in_flight = ((2, 1), (32, 8)) if source.shape in _SEARCHED else ((2,), (16,))
+    return [Setting(*each) for each in itertools.product(processes, per_batch, in_flight)]
 
 
 def run(source: Source, table: Table, setting: Setting) -> Taken:
@@ -76,7 +83,8 @@ def _start(source: Source, table: Table, setting: Setting, first: int, last: int
     )
     module = "tests.benchmarks.contenders.raw_client"
     arguments = [sys.executable, "-m", module, msgspec.json.encode(share).decode()]
-    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
 
 
 def _expect_ready(client: Client) -> None:

@@ -67,9 +67,7 @@ def main(share: Share) -> None:
     sys.stdin.readline()
     cpu_s, began_s = time.process_time(), time.monotonic()
     send(connection, requests, share.in_flight)
-    sent = Sent(
-        began_s=began_s, ended_s=time.monotonic(), cpu_s=time.process_time() - cpu_s
-    )
+    sent = Sent(began_s=began_s, ended_s=time.monotonic(), cpu_s=time.process_time() - cpu_s)
     print(msgspec.json.encode(sent).decode())  # noqa: T201 - to the parent
 
 
