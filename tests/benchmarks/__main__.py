@@ -37,6 +37,10 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
 }
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def main(
     *,
     quick: Annotated[
@@ -100,4 +104,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -51,7 +51,7 @@ class Bench:
     @functools.cached_property
     def spark(self) -> SparkSession:
         """The session, made when it is first asked for."""
-        return session.open_session(self.server, self._jars)
+        return session.open_shared(self.server, self._jars)
 
     @functools.cached_property
     def _jars(self) -> list[Path]:

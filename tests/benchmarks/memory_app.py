@@ -11,7 +11,7 @@ import msgspec
 import wal_sink
 from tests.benchmarks.contenders.ours import DRAIN_S
 from tests.benchmarks.rows import Source
-from wal_sink.testing.local_spark import local_session
+from tests.benchmarks.session import open_session
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 def main(config: Config) -> Memory:
     """Run both queries; the start is between them."""
-    spark = local_session(**{"spark.driver.memory": "3g", "spark.sql.session.timeZone": "UTC"})
+    spark = open_session()
 
     def run(source: Source, options: dict[str, str], checkpoint: Path) -> None:
         rows = spark.readStream.schema(source.schema).parquet(str(source.files(1)))

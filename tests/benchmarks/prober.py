@@ -10,8 +10,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -77,12 +79,16 @@ def main(probe: Probe) -> list[float]:
         commit = Path(probe.checkpoint, "commits", str(epoch))
         _wait(commit.exists, _COMMIT_POLL_S)
         last = (devices(epoch)[DEVICES - 1], (epoch + 1) * SMALL - 1)
-        _wait(lambda key=last: session.execute(one, key).one() is not None, _ROW_POLL_S)
-        every = [devices(epoch)]
-        _wait(lambda keys=every: session.execute(count, keys).one()[0] == SMALL, _ROW_POLL_S)
+        _wait(partial(_is_there, session, one, last, last[1]), _ROW_POLL_S)
+        _wait(partial(_is_there, session, count, [devices(epoch)], SMALL), _ROW_POLL_S)
         seconds.append(time.time() - commit.stat().st_mtime)
     session.cluster.shutdown()
     return seconds
+
+
+def _is_there(session: Any, statement: Any, parameters: Sequence[object], wanted: int) -> bool:
+    found = session.execute(statement, parameters).one()
+    return found is not None and bool(found[0] == wanted)
 
 
 def _wait(until: Callable[[], bool], poll_s: float) -> None:

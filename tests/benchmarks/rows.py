@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -108,7 +109,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             hidden.mkdir(parents=True)
             count = epochs * _FILES_PER_EPOCH
             bounds = [self.rows * number // count for number in range(count + 1)]
-            for number, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
+            for number, (first, last) in enumerate(itertools.pairwise(bounds)):
                 path = hidden / f"{number:04}.parquet"
                 self._write(path, first, last)
                 os.utime(path, (number, number))  # the file source reads the oldest first

@@ -1,13 +1,15 @@
-"""The Spark session that all contenders share, with the connector's jars."""
+"""Spark sessions: the one that all contenders share, and that of a driver of its own."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tests.benchmarks.process import ROOT
 from tests.benchmarks.server import Server
 from wal_sink.errors import WalSinkError
 from wal_sink.testing import maven
@@ -30,17 +32,21 @@ def connector_jars() -> list[Path]:
     return [jar for jar in sorted(folder.glob("*.jar")) if not jar.name.startswith(_SPARKS_OWN)]
 
 
-def open_session(server: Server, jars: list[Path]) -> SparkSession:
-    """Make the session. The worker processes find this package on the path that they inherit."""
-    root = str(Path(__file__).parents[2])
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-    return local_session(
+def open_shared(server: Server, jars: list[Path]) -> SparkSession:
+    """Make the session of all contenders."""
+    return open_session(
         **{
-            "spark.driver.memory": "3g",
             "spark.jars": ",".join(map(str, jars)),
-            "spark.sql.session.timeZone": "UTC",
             "spark.sql.streaming.numRecentProgressUpdates": 10_000,
             "spark.cassandra.connection.host": server.host,
             "spark.cassandra.connection.port": server.port,
         }
     )
+
+
+def open_session(**settings: object) -> SparkSession:
+    """Make a session whose workers run this Python and find this package."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    common = {"spark.driver.memory": "3g", "spark.sql.session.timeZone": "UTC"}
+    return local_session(**common, **settings)

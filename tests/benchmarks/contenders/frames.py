@@ -52,12 +52,12 @@ def writes(
     for number, (first, last) in enumerate(_bounds(rows, per_batch, by_partition=by_partition)):
         body = data[offsets[first] : offsets[last]]
         if plain:
-            parts = (short_id, struct.pack(">HB", _LOCAL_QUORUM, _WITH_VALUES), body)
+            opcode, begin = _EXECUTE, short_id + struct.pack(">HB", _LOCAL_QUORUM, _WITH_VALUES)
+            end = b""
         else:
-            count = struct.pack(">BH", _UNLOGGED, last - first)
-            parts = (count, body, struct.pack(">HB", _LOCAL_QUORUM, 0))
-        opcode = _EXECUTE if plain else _BATCH
-        frames.append(frame(opcode, b"".join(parts), number % STREAMS))
+            opcode, begin = _BATCH, struct.pack(">BH", _UNLOGGED, last - first)
+            end = struct.pack(">HB", _LOCAL_QUORUM, 0)
+        frames.append(frame(opcode, b"".join((begin, body, end)), number % STREAMS))
     return frames
 
 

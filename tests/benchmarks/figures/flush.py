@@ -50,11 +50,10 @@ def growth(bench: Bench) -> list[Figure]:
     """Whether a row costs more in a larger epoch, with partitions of one size."""
     small, large = (_of_size(bench, rows) for rows in bench.sizes.growth)
     bench.say(f"growth, {small.rows:,} and {large.rows:,} rows")
-    pairs, whole, epochs = [], [], bench.sizes.micro_batches
-    for number in range(bench.sizes.rounds):
-        pairs.append([flushed(bench, each, epochs, number) for each in (small, large)])
-    for number in range(bench.sizes.rounds):
-        whole.append([bench.stream(Ours(), each, number) for each in (small, large)])
+    numbers, epochs = range(bench.sizes.rounds), bench.sizes.micro_batches
+    both = (small, large)
+    pairs = [[flushed(bench, each, epochs, number) for each in both] for number in numbers]
+    whole = [[bench.stream(Ours(), each, number) for each in both] for number in numbers]
     sizes = f"{large.rows:,} over {small.rows:,} rows"
     return [
         figure(f"growth: client CPU a row, flush, {sizes}", _growth(pairs), "x", at_most(1.1)),
@@ -67,9 +66,8 @@ def pending(bench: Bench) -> list[Figure]:
     epochs, rows = bench.sizes.pending
     source = _of_size(bench, epochs * rows)
     bench.say(f"backlog of {epochs:,} epochs of {rows:,} rows")
-    pairs = []
-    for number in range(bench.sizes.rounds):
-        pairs.append([flushed(bench, source, count, number) for count in (1, epochs)])
+    numbers = range(bench.sizes.rounds)
+    pairs = [[flushed(bench, source, n, number) for n in (1, epochs)] for number in numbers]
     time = [many.seconds / one.seconds for one, many in pairs if one and many]
     what = f"{epochs:,} epochs of {rows:,} over one of as many rows"
     return [
