@@ -22,6 +22,9 @@ from tests.benchmarks.figures import encoding, epochs, flush, memory, shapes
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
 
+_WIDTH = 140
+"""Of the tables when nobody looks at a terminal."""
+
 PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "grouped": shapes.grouped,
     "scattered": shapes.scattered,
@@ -70,7 +73,7 @@ def main(
     if unknown := set(parts) - PARTS.keys():
         raise typer.BadParameter(f"{', '.join(unknown)}: there is {', '.join(PARTS)}")
     logging.getLogger("cassandra").setLevel(logging.ERROR)
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=max(_WIDTH, Console().width))
     machine = report.machine()
     seconds: dict[str, float] = {}
     figures: list[Figure] = []
