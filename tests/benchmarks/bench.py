@@ -79,11 +79,17 @@ class Bench:
         source.files(epochs)
         checkpoint = self.new_folder()
 
-        def what(table: Table) -> Taken:
-            return contender.run(Job(self.spark, source, epochs, checkpoint, table))
+        def job(table: Table) -> Job:
+            return Job(self.spark, source, epochs, checkpoint, table)
 
-        is_empty = isinstance(contender, Counting)
-        found = self.write(contender.name, source, number, what, check=not is_empty)
+        found = self.write(
+            contender.name,
+            source,
+            number,
+            lambda table: contender.run(job(table)),
+            prepare=lambda table: contender.prepare(job(table)),
+            check=not isinstance(contender, Counting),
+        )
         shutil.rmtree(checkpoint)
         return found
 
@@ -94,10 +100,12 @@ class Bench:
         number: int,
         what: Callable[[Table], Taken],
         *,
+        prepare: Callable[[Table], None] = lambda _table: None,
         check: bool = True,
     ) -> Run | None:
         """Take a run into a new table, and check that."""
         table = Table(self.server, source.columns)
+        prepare(table)
         run = take(
             self.server,
             lambda: what(table),

@@ -77,5 +77,8 @@ def test_the_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     assert found["wrong"] == []
     assert [each["name"] for each in found["figures"] if not each["values"]] == []
-    assert {run["contender"] for run in found["runs"]} >= {"server's limit", "wal_sink, flush alone"}
+    assert {run["contender"] for run in found["runs"]} >= {
+        "server's limit",
+        "wal_sink, flush alone",
+    }
     assert "targets met" in done.stdout

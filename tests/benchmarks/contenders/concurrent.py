@@ -17,6 +17,9 @@ class Concurrent:
 
     name = "execute_concurrent"
 
+    def prepare(self, job: Job) -> None:
+        """Nothing to do."""
+
     def run(self, job: Job) -> Taken:
         """Do the job."""
         server = job.table.server

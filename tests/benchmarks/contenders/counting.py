@@ -55,8 +55,11 @@ class Counting:
 
     name = "counts only"
 
+    def prepare(self, job: Job) -> None:
+        """Give the session the format."""
+        job.spark.dataSource.register(CountingSource)
+
     def run(self, job: Job) -> Taken:
         """Do the job."""
-        job.spark.dataSource.register(CountingSource)
         job.run(job.rows().writeStream.format(FORMAT))
         return Taken(job.committed_s() - job.began_s())

@@ -50,6 +50,10 @@ class Contender(Protocol):
 
     name: str
 
+    def prepare(self, job: Job) -> None:
+        """Do what is no part of the run."""
+        ...
+
     def run(self, job: Job) -> Taken:
         """Do the job; return when all is written."""
         ...

@@ -20,6 +20,9 @@ class Ours:
 
     name = "wal_sink"
 
+    def prepare(self, job: Job) -> None:
+        """Nothing to do."""
+
     def run(self, job: Job) -> Taken:
         """Do the job."""
         with wal_sink.register(job.spark, drain_timeout=DRAIN_S):
