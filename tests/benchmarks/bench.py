@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.benchmarks import session
@@ -20,6 +22,15 @@ from tests.benchmarks.run import Run, Taken, take
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.table import RowsWrong, Table
+from wal_sink.errors import WalSinkError
+
+_FAILURES = (
+    StreamingQueryException,
+    WalSinkError,
+    RuntimeError,
+    subprocess.CalledProcessError,
+)
+"""Of a contender; the others go on."""
 
 
 class Bench:
@@ -42,7 +53,7 @@ class Bench:
         self.sizes, self.server, self.folder, self.say = sizes, server, folder, say
         self.runs: list[Run] = []
         self.wrong: list[str] = []
-        """Runs whose rows were not complete."""
+        """Runs that failed, or whose rows were not complete."""
         self._with_connector = with_connector
         self.limits: dict[str, raw.Setting] = {}
         """The best setting found for the server's limit, by shape."""
@@ -90,7 +101,7 @@ class Bench:
             prepare=lambda table: contender.prepare(job(table)),
             check=not isinstance(contender, Counting),
         )
-        shutil.rmtree(checkpoint)
+        shutil.rmtree(checkpoint, ignore_errors=True)
         return found
 
     def write(
@@ -105,15 +116,21 @@ class Bench:
     ) -> Run | None:
         """Take a run into a new table, and check that."""
         table = Table(self.server, source.columns)
-        prepare(table)
-        run = take(
-            self.server,
-            lambda: what(table),
-            contender=contender,
-            shape=source.shape,
-            rows=source.rows,
-            number=number,
-        )
+        try:
+            prepare(table)
+            run = take(
+                self.server,
+                lambda: what(table),
+                contender=contender,
+                shape=source.shape,
+                rows=source.rows,
+                number=number,
+            )
+        except _FAILURES as error:
+            self.say(f"  {contender} failed: {error}")
+            if number >= 0:
+                self.wrong.append(f"{contender}, {source.shape}: {type(error).__name__}")
+            return None
         if check and not self.complete(contender, lambda: table.check(source)):
             return None
         table.drop()

@@ -32,7 +32,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Run]
     figures: list[Figure]
     wrong: list[str]
-    """Runs whose rows were not complete."""
+    """Runs that failed, or whose rows were not complete."""
 
 
 def machine() -> dict[str, object]:
@@ -57,7 +57,7 @@ def show(report: Report, console: Console) -> None:
         f"{verdicts.count(True)} targets met, {missed} missed, {unknown} not measured, of {len(verdicts)}"
     )
     for line in report.wrong:
-        console.print(f"[red]rows are wrong:[/red] {line}", soft_wrap=True)
+        console.print(f"[red]failed, or rows are wrong:[/red] {line}", soft_wrap=True)
 
 
 def _runs(runs: Sequence[Run]) -> Table:

@@ -9,6 +9,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Rows, epochs and seconds of all parts."""
 
     rounds: int
+    side_rounds: int
+    """Of other shapes, growth and pending epochs, which take long."""
     warm_up: int
     """Rows of the untimed round before the timed ones."""
     grouped: int
@@ -35,11 +37,12 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULT = Sizes(
     rounds=3,
-    warm_up=200_000,
+    side_rounds=2,
+    warm_up=100_000,
     grouped=1_000_000,
-    grouped_slow=100_000,
+    grouped_slow=60_000,
     shapes=200_000,
-    sweep=300_000,
+    sweep=200_000,
     settings=None,
     micro_batches=8,
     growth=(200_000, 2_000_000),
@@ -51,6 +54,7 @@ DEFAULT = Sizes(
 )
 QUICK = Sizes(
     rounds=1,
+    side_rounds=1,
     warm_up=10_000,
     grouped=50_000,
     grouped_slow=10_000,
@@ -67,6 +71,7 @@ QUICK = Sizes(
 )
 TINY = Sizes(
     rounds=1,
+    side_rounds=1,
     warm_up=0,
     grouped=4_000,
     grouped_slow=800,

@@ -57,7 +57,7 @@ def run(source: Source, table: Table, setting: Setting) -> Taken:
         for client in clients:
             _stdin(client).write("go\n")
             _stdin(client).flush()
-        sent = [msgspec.json.decode(client.communicate()[0], type=Sent) for client in clients]
+        sent = [_sent(client) for client in clients]
     finally:
         for client in clients:
             client.kill()
@@ -91,6 +91,13 @@ def _expect_ready(client: Client) -> None:
     assert client.stdout is not None
     if client.stdout.readline() != "ready\n":
         raise RuntimeError("a process of the server's limit could not begin; see above")
+
+
+def _sent(client: Client) -> Sent:
+    printed, _ = client.communicate()
+    if client.returncode:
+        raise RuntimeError("a request was not acknowledged; see above")
+    return msgspec.json.decode(printed, type=Sent)
 
 
 def _stdin(client: Client) -> IO[str]:

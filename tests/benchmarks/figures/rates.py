@@ -16,7 +16,12 @@ Round = dict[str, Run]
 
 
 def rounds(
-    bench: Bench, source: Source, contenders: Sequence[Contender], *, slow: Sequence[Contender] = ()
+    bench: Bench,
+    source: Source,
+    contenders: Sequence[Contender],
+    count: int,
+    *,
+    slow: Sequence[Contender] = (),
 ) -> list[Round]:
     """Let the contenders take turns, and the server's limit with them.
 
@@ -31,8 +36,8 @@ def rounds(
         for each, rows in plan:
             bench.stream(each, smaller(rows, bench.sizes.warm_up), -1)
     found: list[Round] = []
-    for number in range(bench.sizes.rounds):
-        bench.say(f" round {number + 1} of {bench.sizes.rounds}")
+    for number in range(count):
+        bench.say(f" round {number + 1} of {count}")
         runs = [bench.stream(each, rows, number) for each, rows in plan[number % len(plan) :]]
         runs += [bench.stream(each, rows, number) for each, rows in plan[: number % len(plan)]]
         runs.append(at_limit(bench, source, best, number))
@@ -47,12 +52,8 @@ def limit(bench: Bench, source: Source) -> raw.Setting:
     few = smaller(source, bench.sizes.sweep)
     tried: dict[raw.Setting, float] = {}
     for setting in raw.settings(source)[: bench.sizes.settings]:
-        try:
-            run = at_limit(bench, few, setting, -1)
-        except RuntimeError as error:
-            bench.say(f"  {setting}: {error}")  # too much for the server: not a setting
-            continue
-        if run is not None:
+        run = at_limit(bench, few, setting, -1)
+        if run is not None:  # otherwise it was too much for the server
             tried[setting] = run.rows_per_s
     if not tried:
         raise RuntimeError("the server took no rows at all at its limit")

@@ -22,7 +22,7 @@ def grouped(bench: Bench) -> list[Figure]:
     """Rows of one partition follow each other: the case that batches are for."""
     source = Source(shape="grouped", rows=bench.sizes.grouped)
     contenders = (Ours(), DEFAULTS, Counting())
-    found = rounds(bench, source, contenders, slow=[TUNED, Concurrent()])
+    found = rounds(bench, source, contenders, bench.sizes.rounds, slow=[TUNED, Concurrent()])
     ours, others = Ours.name, DEFAULTS.name
     return [
         figure(
@@ -62,15 +62,10 @@ def scattered(bench: Bench) -> list[Figure]:
     """Each row is a partition of its own."""
     rows = bench.sizes.shapes
     source = Source(shape="scattered", rows=rows, partitions=rows)
-    found = rounds(bench, source, (Ours(), DEFAULTS, TUNED))
-    better = [
-        min(pair)
-        for pair in zip(
-            ratios(found, Ours.name, DEFAULTS.name, _RATE),
-            ratios(found, Ours.name, TUNED.name, _RATE),
-            strict=True,
-        )
-    ]
+    found = rounds(bench, source, (Ours(), DEFAULTS, TUNED), bench.sizes.rounds)
+    both = [each for each in found if DEFAULTS.name in each and TUNED.name in each]
+    over = [ratios(both, Ours.name, other.name, _RATE) for other in (DEFAULTS, TUNED)]
+    better = [min(pair) for pair in zip(*over, strict=True)]
     return [figure("scattered: rows/s over the better connector", better, "x", at_least(1.5))]
 
 
@@ -79,7 +74,7 @@ def other_shapes(bench: Bench) -> list[Figure]:
     figures = []
     for shape in _OTHER_SHAPES:
         source = Source(shape=shape, rows=bench.sizes.shapes)
-        found = rounds(bench, source, (Ours(), DEFAULTS))
+        found = rounds(bench, source, (Ours(), DEFAULTS), bench.sizes.side_rounds)
         values = ratios(found, Ours.name, DEFAULTS.name, _RATE)
         figures.append(figure(f"{shape}: rows/s over {DEFAULTS.name}", values, "x"))
     return figures
