@@ -20,8 +20,8 @@ from wal_sink.targets.base import Plan, plan_key
 _MODULE = "wal_sink.targets.cassandra.encode"
 _SLICE = 10_000
 _TIMES = 30
-_HEAD = b"\x01\x00\x10" + bytes(16)
-"""What stands before each row's values in a batch: kind, and the id of a prepared statement."""
+_HEAD = b"\x01\x00\x10" + bytes(16) + b"\x00\x06"
+"""What stands before each row's values in a batch: kind, a prepared statement's id, how many values."""
 
 
 def encoding(bench: Bench) -> list[Figure]:
