@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak mutants lint format clean
+.PHONY: help demo test soak mutants bench lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ soak: $(READY) ## Kill driver, workers and Cassandra 50 times in 20 minutes (ARG
 
 mutants: $(READY) ## Put deliberate protocol bugs in, one at a time; each has to be caught
 	$(BIN)/python -m tests.mutants
+
+bench: $(READY) ## Measure speed beside other sinks, each figure with its target (ARGS=--help)
+	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 lint: $(READY) ## Check format, style and types
 	$(BIN)/ruff format --check .
