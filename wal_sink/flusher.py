@@ -262,6 +262,8 @@ class Flusher:
         wanted = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
         if not all(self._write(epoch, window) for epoch in wanted):
             return
+        with target_errors(self._target):
+            self._connected().drain()
         self._finish(window)
         self._record(window, given_up)
         for epoch in window.epochs:

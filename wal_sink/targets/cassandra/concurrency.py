@@ -36,7 +36,7 @@ class Concurrency:
     """
 
     def __init__(self, most: int = MOST) -> None:
-        self._most = most
+        self.most = most
         self._least = min(LEAST, most)
         self._allowed = min(FIRST, most)
         self._best = float("inf")
@@ -89,7 +89,7 @@ class Concurrency:
         elif latency > _GOOD * self._best:
             self._allowed = max(self._least, self._allowed - 1)
         elif self._full:
-            self._allowed = min(self._most, self._allowed + 1)
+            self._allowed = min(self.most, self._allowed + 1)
 
     def _slow_down(self, now: float) -> None:
         self._slowed = now
