@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from cassandra.query import BatchStatement, BatchType
 
 from wal_sink.targets.cassandra.batches import Batches, Ints, Limits, divide
+from wal_sink.targets.cassandra.encode import Encoded, taken
 from wal_sink.targets.cassandra.frames import EncodedBatch, EncodedRows
 from wal_sink.targets.cassandra.replicas import Replicas
-
-
-class Rows(NamedTuple):
-    """Statements of a batch, encoded, one after the other."""
-
-    data: pa.Buffer
-    offsets: Ints
-    """Row i is `data[offsets[i]:offsets[i + 1]]`."""
 
 
 def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -> Batches:
@@ -35,23 +28,16 @@ def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -
 
 
 def encoded_requests(
-    rows: Rows, keys: pa.Array, batches: Batches, keyspace: str
+    rows: Encoded, keys: pa.Array, batches: Batches, keyspace: str
 ) -> Iterator[EncodedBatch]:
     """Yield the requests. Each has a copy of its bytes, so that none holds the slice in memory."""
-    rows = rows if batches.order is None else _ordered(rows, batches.order)
+    rows = rows if batches.order is None else taken(rows, batches.order)
     data = memoryview(rows.data)
-    ends = rows.offsets[batches.starts].tolist()
+    bounds = itertools.pairwise(rows.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()
     firsts = keys.take(pa.array(batches.first_rows())).to_pylist()
-    for count, (begin, end), key in zip(counts, itertools.pairwise(ends), firsts, strict=True):
+    for count, (begin, end), key in zip(counts, bounds, firsts, strict=True):
         yield EncodedBatch(EncodedRows(count, bytes(data[begin:end])), keyspace, key)
-
-
-def _ordered(rows: Rows, order: Ints) -> Rows:
-    buffers = [None, pa.py_buffer(rows.offsets), rows.data]
-    taken = pa.Array.from_buffers(pa.large_binary(), len(order), buffers).take(pa.array(order))
-    _, offsets, data = taken.buffers()
-    return Rows(data, np.frombuffer(offsets, np.int64, len(order) + 1))
 
 
 def bound_requests(statements: list[Any], batches: Batches) -> Iterator[Any]:

@@ -18,12 +18,13 @@ from wal_sink.targets.cassandra.bind import bind
 from wal_sink.targets.cassandra.compare import refuse_changed
 from wal_sink.targets.cassandra.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.connection import Connection
+from wal_sink.targets.cassandra.encode import encode, routing_keys
 from wal_sink.targets.cassandra.frames import hook, statement_head
 from wal_sink.targets.cassandra.live import read_table
 from wal_sink.targets.cassandra.names import qualified, quote
 from wal_sink.targets.cassandra.options import CassandraOptions, TableName
 from wal_sink.targets.cassandra.replicas import Replicas
-from wal_sink.targets.cassandra.requests import bound_requests, in_batches
+from wal_sink.targets.cassandra.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.send import Sender
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,20 @@ class Writer:
         self._sender.abandon()
 
     def _requests(self, prepared: Prepared, rows: Slice) -> Iterator[Any]:
+        if self._encodes:
+            return self._encoded(prepared, rows)
+        return self._bound(prepared, rows)
+
+    def _encoded(self, prepared: Prepared, rows: Slice) -> Iterator[Any]:
+        plan, statement = prepared.plan, prepared.statement
+        encoded = encode(rows.batch, plan, rows.first_us, prepared.head)
+        keys = routing_keys(rows.batch, plan, statement.routing_key_indexes)
+        sizes = np.diff(encoded.offsets)
+        batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
+        return encoded_requests(encoded, keys, batches, plan.details["keyspace"])
+
+    def _bound(self, prepared: Prepared, rows: Slice) -> Iterator[Any]:
+        """Take the way of a driver that `frames` does not know."""
         bound = bind(rows.batch, prepared.plan, rows.first_us)
         statements = [prepared.statement.bind(values) for values in bound.values]
         keys = pa.array([statement.routing_key for statement in statements], pa.binary())
