@@ -23,6 +23,7 @@ from wal_sink.errors import (
 from wal_sink.evidence import gather
 from wal_sink.log import Log
 from wal_sink.ownership import owned
+from wal_sink.pace import Pace
 from wal_sink.protocol import (
     after_finish,
     flushed_epoch,
@@ -77,9 +78,10 @@ class Flusher:
     :param clock_us: microseconds since 1970.
     :param say: told what the flusher does, before it does it.
     :param witness: what was seen of the query's runs where this flusher runs (rule 11).
+    :param pace: at which rows are written.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it works with
         self,
         log: Log,
         checkpoint: Checkpoint,
@@ -89,6 +91,7 @@ class Flusher:
         clock_us: Callable[[], int],
         say: Callable[[str, int | None], None] = lambda _doing, _epoch: None,
         witness: Witness = THIS_PROCESS,
+        pace: Pace = Pace(None),  # noqa: B008 - it keeps nothing
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
@@ -97,6 +100,7 @@ class Flusher:
         self._clock_us = clock_us
         self._say = say
         self._witness = witness
+        self._pace = pace
         witness.watch(query_id)
         self._session: Session | None = None
         self._owner = Owner(query_id, "", checkpoint.url)
@@ -273,7 +277,7 @@ class Flusher:
         """Write an epoch's rows; False when that is interrupted, or was finished by another flusher."""
         self._say("writing", begun.epoch)
         try:
-            for plan, rows in slices(self._log, begun):
+            for plan, rows in self._pace.paced(slices(self._log, begun)):
                 if self._interrupted or self._overtaken(window):
                     return False
                 with target_errors(self._target):

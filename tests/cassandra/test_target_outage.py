@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -106,7 +106,7 @@ def write(session: Session, plan: Plan, *slices: Slice) -> None:
     session.drain()
 
 
-def send_all(sender: Sender, statements: list[Any]) -> None:
+def send_all(sender: Sender, statements: Iterable[Any]) -> None:
     sender.send(statements)
     sender.drain()
 
@@ -200,6 +200,52 @@ def test_patience_ends(node: EmbeddedCassandra, target: CassandraTarget, plan: P
             assert time.monotonic() - begin < 15
         finally:
             node.resume()
+
+
+def test_a_silent_node_stops_the_feed(node: EmbeddedCassandra) -> None:
+    """Requests are made as they can be sent: memory holds those in flight, and one more."""
+    law = Concurrency(8)
+    with connect(options(node)) as connection:
+        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
+        made: list[int] = []
+
+        def feed() -> Iterator[Any]:
+            for i in range(30_000, 31_000):
+                made.append(i)
+                yield insert.bind([i])
+
+        node.pause()
+        resume = threading.Timer(2, node.resume)
+        resume.start()
+        sender = Sender(connection.session, law)
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(send_all, sender, feed())
+            time.sleep(1.5)
+            assert len(made) <= 8 + 1
+            sending.result(60)
+        resume.join()
+    assert len(made) == 1_000
+    got = node.execute("SELECT id FROM ks.t")
+    assert {row.id for row in got} >= set(made)
+
+
+def test_a_failure_is_heard_of_by_the_next_call(node: EmbeddedCassandra) -> None:
+    """`send` returns with requests in flight; `drain` or the next `send` raises what became of them."""
+    with connect(options(node)) as connection:
+        session = connection.session
+        insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x') USING TTL ?")
+        good, bad = insert.bind([40_000, 1_000]), insert.bind([40_001, -1])
+        sender = Sender(session, Concurrency())
+        sender.send([bad])
+        with pytest.raises(Exception, match="TTL must be greater"):
+            sender.drain()
+        sender.send([bad])
+        time.sleep(1)
+        with pytest.raises(Exception, match="TTL must be greater"):
+            sender.send([good])
+        sender.send([bad])
+        sender.abandon()
+        send_all(sender, [good])
 
 
 def test_a_mistake_is_not_retried(node: EmbeddedCassandra) -> None:
