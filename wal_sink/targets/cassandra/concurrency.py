@@ -1,32 +1,33 @@
-"""How many requests may be in flight: additive increase, multiplicative decrease. Pure.
+"""How many requests may be in flight: slow start, additive increase, multiplicative decrease. Pure.
 
-The law is TCP's (Chiu and Jain, 1989) with latency as its signal, as in TCP Vegas: requests that wait in
-the server's queue raise the latency and not the throughput. A **window** is as many answers as there may
-be requests in flight, about one round trip. After each, its mean latency is compared with the best one:
+The law is TCP's (RFC 5681, and Chiu and Jain, 1989) with the latency as its signal and a bound for how
+long a request may wait in the server's queue, as in LEDBAT (RFC 6817): more requests there raise the
+latency and not the throughput. A **window** is as many answers as there may be requests in flight, about
+one round trip. After each its mean latency is compared with what is good, the best window's and 100 ms,
+or twice the best where that is more:
 
-=============================  ============================
-mean latency of a window       requests in flight
-=============================  ============================
-at most twice the best         one more
-above                          one less
-more than four times the best  half as many
-=============================  ============================
+==============================  =======================================================
+mean latency of a window        requests in flight
+==============================  =======================================================
+good                            one more; twice as many until it was not good once
+not good                        one less
+more than twice what is good    half as many
+==============================  =======================================================
 
 An answer that says that the server has too much to do halves them at once, for all requests that were
-sent before. The best latency is measured with a quarter of the requests in flight, at the start and
-every ten seconds: it follows the data's shape, and cannot creep up with a queue that is always there.
+sent before. A bound that is a multiple of the best latency alone was tried: it takes the jitter of a busy
+machine for a queue, and ends with two requests in flight where sixty-four do three times as much.
 """
 
 from __future__ import annotations
 
-FIRST = 16
+FIRST = 4
 LEAST = 2
-MOST = 128
-"""Where nothing else is said: so many batches of 48 KiB are 6 MiB, in the client and in the server."""
+MOST = 64
+"""Where nothing else is said: so many batches of 48 KiB are 3 MiB, in the client and in the server."""
 
-_GOOD = 2.0
-_BAD = 4.0
-_BEST_LASTS = 10.0
+_QUEUE_S = 0.1
+_TIMES = 2
 
 
 class Concurrency:
@@ -37,18 +38,13 @@ class Concurrency:
 
     def __init__(self, most: int = MOST) -> None:
         self.most = most
-        self._least = min(LEAST, most)
-        self._allowed = min(FIRST, most)
-        self._best = float("inf")
-        self._measured = 0.0
-        self._slowed = float("-inf")
-        self._probing = True
-        self._begin_window(float("-inf"))
-
-    @property
-    def limit(self) -> int:
+        self.limit = min(FIRST, most)
         """How many requests may be in flight now."""
-        return max(self._least, self._allowed // 4) if self._probing else self._allowed
+        self._least = min(LEAST, most)
+        self._starting = True
+        self._best = float("inf")
+        self._slowed = float("-inf")
+        self._begin_window(float("-inf"))
 
     def answered(self, sent: float, now: float, in_flight: int) -> None:
         """Take notice of a request that was acknowledged.
@@ -78,19 +74,18 @@ class Concurrency:
         self._full = False
 
     def _judge(self, latency: float, now: float) -> None:
-        if self._probing:
-            self._best, self._measured, self._probing = latency, now, False
-            return
         self._best = min(self._best, latency)
-        if now - self._measured > _BEST_LASTS:
-            self._probing = True
-        elif latency > _BAD * self._best:
+        good = max(self._best * _TIMES, self._best + _QUEUE_S)
+        if latency > good * _TIMES:
             self._slow_down(now)
-        elif latency > _GOOD * self._best:
-            self._allowed = max(self._least, self._allowed - 1)
-        elif self._full:
-            self._allowed = min(self.most, self._allowed + 1)
+        elif latency > good:
+            self._starting = False
+            self.limit = max(self._least, self.limit - 1)
+        elif self._full:  # what was not made use of says nothing about more
+            more = self.limit if self._starting else 1
+            self.limit = min(self.most, self.limit + more)
 
     def _slow_down(self, now: float) -> None:
         self._slowed = now
-        self._allowed = max(self._least, self._allowed // 2)
+        self._starting = False
+        self.limit = max(self._least, self.limit // 2)
