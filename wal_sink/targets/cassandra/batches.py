@@ -4,7 +4,7 @@ A batch of **one partition** is one mutation to the server: it costs less per ro
 and no threshold of the server is meant for it (`BatchStatement.verifyBatchSize` looks at several
 mutations only). A batch of **several partitions** is work for the coordinator, but a request costs more
 than ten small rows do, on both sides: so rows of small partitions share requests, within what the server
-takes without a warning. Measured figures are in the README beside this file.
+takes without a warning.
 """
 
 from __future__ import annotations
