@@ -46,6 +46,7 @@ an epoch without rows, like any other: `begin` makes it final, and the mark move
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from wal_sink.errors import Diverged
 from wal_sink.manifest import Attempt
@@ -128,17 +129,19 @@ def doubts(step: Begin, recorded: FlushedEpoch | None) -> list[str]:
     :param recorded: the newest epoch that is flushed.
     """
     said = []
-    epoch, generation = step.attempts[0]
     if not step.proven:
+        epoch, generation = step.attempts[0]
         said.append(
             f"nothing proves which attempt at epoch {epoch} Spark has kept; that of generation"
             f" {generation}, the highest, is taken unproven"
         )
-    if recorded is not None and recorded.generation > generation:
-        said.append(
-            f"the generation falls from {recorded.generation} at epoch {recorded.epoch} to"
-            f" {generation} at epoch {epoch}"
-        )
+    before = [Attempt(recorded.epoch, recorded.generation)] if recorded else []
+    said += [
+        f"the generation falls from {one.generation} at epoch {one.epoch} to"
+        f" {following.generation} at epoch {following.epoch}"
+        for one, following in pairwise([*before, *step.attempts])
+        if one.generation > following.generation
+    ]
     return said
 
 

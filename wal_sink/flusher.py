@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 
 from state_backends import StateBackendError
-from wal_sink import layout, remedies
+from wal_sink import remedies
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.choice import choose, doubts, plan_without_rows
 from wal_sink.errors import (
@@ -60,6 +60,8 @@ from wal_sink.targets.base import (
     Window,
 )
 from wal_sink.trim import sweep, trim
+from wal_sink.window_manifests import GoneManifestError, window_manifests
+from wal_sink.windows import Choice, following, joined
 from wal_sink.witness import THIS_PROCESS, Witness
 
 logger = logging.getLogger(__name__)
@@ -127,8 +129,7 @@ class Flusher:
                 sweep(self._log)
                 self._swept = True
             if isinstance(step, Choose):
-                seen = gather(step, self._log, self._checkpoint, self._query_id, self._witness)
-                step = choose(seen)
+                step = joined(map(self._choose, following(step, view.checkpointed)))
             self._do(step, view)
         except (OSError, StateBackendError) as error:
             raise LogUnavailable(
@@ -172,6 +173,10 @@ class Flusher:
         rewound = fresh and bool(self._log.interventions("rewind"))
         return View(checkpointed, recorded, identity, asked, mark, attempts, rewound)
 
+    def _choose(self, step: Choose) -> Choice:
+        """Choose among an epoch's attempts (rule 11)."""
+        return choose(gather(step, self._log, self._checkpoint, self._query_id, self._witness))
+
     def _read_ledger(self) -> Mark | None:
         with target_errors(self._target):
             mark = self._connected().flushed()
@@ -194,9 +199,9 @@ class Flusher:
                 self._create_ledger(flushed)
             case RecordFlushed(window):
                 self._record(window, self._given_up(window))
-            case Trim(epoch):
-                self._say("trimming", epoch)
-                trim(self._log, epoch)
+            case Trim(epochs):
+                self._say("trimming", epochs[0])
+                trim(self._log, epochs)
             case Resume(window):
                 logger.info("resuming epochs %d to %d", window.first, window.last)
                 self._flush(window, self._given_up(window))
@@ -226,7 +231,8 @@ class Flusher:
         if window is None:
             return
         self._say("beginning", window.first)
-        self._checkpoint.make_durable(window.last, view.checkpointed)  # rule 8
+        epochs = {epoch.epoch for epoch in window.epochs}
+        self._checkpoint.make_durable(*epochs, view.checkpointed)  # rule 8
         with target_errors(self._target):
             outcome = self._connected().begin(window)
         read_back = None if outcome is Outcome.APPLIED else self._read_ledger()
@@ -244,13 +250,11 @@ class Flusher:
             return plan_without_rows(step, view.mark, now_us, nonce)
         for doubt in doubts(step, view.recorded):
             logger.warning("%s: %s", self._checkpoint.url, doubt)
-        manifests = []
-        for attempt in step.attempts:
-            found = self._log.manifest(attempt)
-            if found is None:
-                missing_manifest(attempt.epoch, self._read_ledger())
-                return None
-            manifests.append((found[0], layout.manifest(attempt), found[1]))
+        try:
+            manifests = window_manifests(step, self._log)
+        except GoneManifestError as gone:
+            missing_manifest(gone.epoch, self._read_ledger())
+            return None
         return plan_window(manifests, view.mark, now_us, nonce)
 
     def _given_up(self, window: Window) -> frozenset[int]:
@@ -270,8 +274,7 @@ class Flusher:
             self._connected().drain()
         self._finish(window)
         self._record(window, given_up)
-        for epoch in window.epochs:
-            trim(self._log, epoch.epoch)
+        trim(self._log, [epoch.epoch for epoch in window.epochs])
 
     def _write(self, begun: BegunEpoch, window: Window) -> bool:
         """Write an epoch's rows; False when that is interrupted, or was finished by another flusher."""

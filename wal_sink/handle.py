@@ -21,6 +21,7 @@ from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import NotDrained, OptionError
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
+from wal_sink.glimpse import Glimpse
 from wal_sink.log import Log
 from wal_sink.ownership import owned
 from wal_sink.pace import Pace
@@ -291,16 +292,17 @@ def _flush_loop(query_id: str, log: Log, configuration: Configuration) -> FlushL
 
     reporter = Reporter(log, clock_us)
     reporter.forget_error()  # of an earlier process; this one has not tried yet
+    checkpoint = configuration.location.open_checkpoint()
     flusher = Flusher(
         log,
-        configuration.location.open_checkpoint(),
+        checkpoint,
         configuration.target,
         query_id=query_id,
         clock_us=clock_us,
         say=reporter.say,
         pace=Pace(configuration.sink.max_rows_per_second),
     )
-    return FlushLoop(flusher, reporter, query_id)
+    return FlushLoop(flusher, reporter, query_id, Glimpse(checkpoint.url))
 
 
 def _warn_of_other_python(spark: SparkSession) -> None:

@@ -32,9 +32,9 @@ empty (rule 12). Segments and manifests are deleted only at or below the newest 
 nothing later can move the mark past it.
 
 *Once.* All flushers of one window write the same rows with the same timestamps, since attempt and
-base are in the ledger before the first row (rule 14). So a repeated write changes nothing, and a late one
-from a flusher that stood still loses against everything begun later: bases grow by more than an epoch's
-rows (rule 14).
+base of each of its epochs are in the ledger before the first row (rule 14). So a repeated write changes
+nothing, and a late one from a flusher that stood still loses against everything begun later: bases grow by
+more than an epoch's rows (rule 14). Which epochs share a window changes none of this: see `windows`.
 
 *Same path.* A flusher that has just started knows nothing and looks; one that has run for a year does
 the same. There is no recovery code.
@@ -126,8 +126,8 @@ def next_step(view: View, owner: Owner) -> Step:
 def _trim_step(view: View) -> Trim | None:
     """Rule 18: what is flushed goes, late manifests of zombies too."""
     recorded = view.recorded.epoch if view.recorded else -1
-    first = min(view.attempts, default=None)
-    return Trim(first.epoch) if first is not None and first.epoch <= recorded else None
+    left = {attempt.epoch for attempt in view.attempts if attempt.epoch <= recorded}
+    return Trim(tuple(sorted(left))) if left else None
 
 
 def _flush_step(view: View) -> Resume | Choose | Rest:

@@ -84,9 +84,9 @@ class RecordFlushed(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """Delete what the log still holds of a flushed epoch."""
+    """Delete what the log still holds of flushed epochs."""
 
-    epoch: int
+    epochs: tuple[int, ...]
 
 
 class Resume(NamedTuple):
@@ -96,7 +96,10 @@ class Resume(NamedTuple):
 
 
 class Choose(NamedTuple):
-    """An epoch is to be begun: `choice.choose` says from which of its attempts."""
+    """An epoch is to be begun: `choice.choose` says from which of its attempts.
+
+    Those that follow it may share its window: `windows.joined`.
+    """
 
     epoch: int
     attempts: tuple[Attempt, ...]

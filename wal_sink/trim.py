@@ -25,16 +25,19 @@ _UNFINISHED_S = 86_400.0
 """Age at which a half-written file is taken for abandoned; no task writes at a file for a day."""
 
 
-def trim(log: Log, epoch: int) -> None:
-    """Delete segments and manifests of a flushed epoch, of all attempts.
+def trim(log: Log, epochs: Iterable[int]) -> None:
+    """Delete segments and manifests of flushed epochs, of all attempts, one epoch after the other.
 
-    :raises Diverged: an attempt that was not flushed covers other source offsets; nothing is deleted.
+    :raises Diverged: an attempt that was not flushed covers other source offsets; nothing is deleted of
+        its epoch and of those that follow.
     """
-    attempts = [attempt for attempt in log.attempts() if attempt.epoch == epoch]
-    refuse_diverged(log, epoch, attempts)
-    log.delete(log.backend.list(layout.segment_folder(epoch)))
-    log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, epoch))
-    log.delete(layout.manifest(attempt) for attempt in attempts)
+    listed = log.attempts()
+    for epoch in sorted(epochs):
+        attempts = [attempt for attempt in listed if attempt.epoch == epoch]
+        refuse_diverged(log, epoch, attempts)
+        log.delete(log.backend.list(layout.segment_folder(epoch)))
+        log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, epoch))
+        log.delete(layout.manifest(attempt) for attempt in attempts)
     _forget_old_records(log)
 
 

@@ -47,15 +47,15 @@ BUGS = (
         "trim before finish",
         "wal_sink/flusher.py",
         "        self._finish(window)\n        self._record(window, given_up)\n",
-        "        for epoch in window.epochs:\n            trim(self._log, epoch.epoch)\n"
+        "        trim(self._log, [epoch.epoch for epoch in window.epochs])\n"
         "        self._finish(window)\n        self._record(window, given_up)\n",
     ),
     Bug(
         "trim before the record",
         "wal_sink/flusher.py",
-        "        self._record(window, given_up)\n        for epoch in window.epochs:\n"
-        "            trim(self._log, epoch.epoch)\n",
-        "        for epoch in window.epochs:\n            trim(self._log, epoch.epoch)\n"
+        "        self._record(window, given_up)\n"
+        "        trim(self._log, [epoch.epoch for epoch in window.epochs])\n",
+        "        trim(self._log, [epoch.epoch for epoch in window.epochs])\n"
         "        self._record(window, given_up)\n",
     ),
     Bug(
@@ -114,6 +114,19 @@ BUGS = (
         "wal_sink/protocol.py",
         "                base_us=max(min(manifest.published_us, now_us), last_us + 1),\n",
         "                base_us=manifest.published_us,\n",
+    ),
+    Bug(
+        "timestamps of a window not chained",
+        "wal_sink/protocol.py",
+        "        last_us = epochs[-1].last_us\n",
+        "        last_us = mark.last_us\n",
+    ),
+    Bug(
+        "an unproven choice shares a window",
+        "wal_sink/windows.py",
+        "    return isinstance(choice, Begin) and choice.proven\n",
+        "    return isinstance(choice, Begin)\n",
+        ("tests/unit/test_windows.py",),
     ),
     Bug(
         "max instead of contiguous",

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -44,7 +45,8 @@ from wal_sink.steps import (
     Trim,
     View,
 )
-from wal_sink.targets.base import Mark, Outcome, Owner, Window
+from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Window
+from wal_sink.windows import Choice, following, joined
 
 OWNER = Owner("query", "log", "checkpoint")
 IDENTITY = LogIdentity(log_id="log", checkpoint="checkpoint", first_epoch=0)
@@ -77,6 +79,10 @@ class Rules:
     """9. Off: manifests are listed before `commits/` is read."""
     begin: bool = True
     """14. Off: rows are written without a decision in the ledger."""
+    window: int = 1
+    """10: how many epochs are begun together."""
+    names_all: bool = True
+    """14. Off: `begin` of a window names its first epoch only; whoever resumes it chooses the others."""
     chained: bool = True
     """14. Off: timestamps are those of the publisher's clock."""
     trim_after_finish: bool = True
@@ -315,10 +321,14 @@ def _decide(
                 to(Fl(), s._replace(mark=s.mark or new_mark(flushed))),
             )
         case RecordFlushed(window):
-            record = flushed_epoch(window.epochs[0], window, NOW)
+            begun = next(
+                (epoch for epoch in window.epochs if epoch.epoch > _recorded(s)), window.epochs[-1]
+            )
+            record = flushed_epoch(begun, window, NOW)
             newest = max(s.recorded, record, key=lambda r: r.epoch) if s.recorded else record
-            yield f"{who} records {window.last}", to(Fl(), s._replace(recorded=newest))
-        case Trim(n):
+            yield f"{who} records {begun.epoch}", to(Fl(), s._replace(recorded=newest))
+        case Trim(epochs):
+            n = epochs[0]
             rest = s._replace(
                 seg=frozenset(x for x in s.seg if x[0] != n),
                 man=frozenset(x for x in s.man if x[0] != n),
@@ -326,16 +336,32 @@ def _decide(
             )
             yield f"{who} trims {n}", to(Fl(), rest)
         case Resume(window):
+            if not rules.names_all and (chosen := _again(rules, me, listed, s)) is not None:
+                window = chosen
             yield f"{who} resumes {window.first}", to(Fl("write", window=window), s)
         case LookAgain(n):
             yield from _without_manifest(rules, s, f, n)
         case Begin(attempts):
             assert me.mark is not None
-            window = plan(rules, attempts[0], me.mark, s.gens, listed, s.emp, f)
+            window = plan(rules, attempts, me.mark, s.gens, listed, s.emp, f)
             at = "begin" if rules.begin else "write"
-            yield f"{who} takes {attempts[0]}", to(Fl(at, window=window), s)
+            yield f"{who} takes {[*map(tuple, attempts)]}", to(Fl(at, window=window), s)
         case _:
             raise AssertionError(step)
+
+
+def _again(
+    rules: Rules, me: Fl, listed: frozenset[tuple[int, int, int]], s: State
+) -> Window | None:
+    """Choose the epochs of a window anew, as if nothing was begun: what `begin` has to prevent."""
+    assert me.mark is not None
+    unbegun = msgspec.structs.replace(me.mark, begun=None)
+    step = decide(rules, me.com, me.recorded, unbegun, listed, s.gens, s.kept)
+    return (
+        plan(rules, step.attempts, unbegun, s.gens, listed, s.emp, 9)
+        if isinstance(step, Begin)
+        else None
+    )
 
 
 def _without_manifest(rules: Rules, s: State, f: int, n: int) -> Next:
@@ -349,7 +375,7 @@ def _without_manifest(rules: Rules, s: State, f: int, n: int) -> Next:
         if s.com[n] is not None and (n, s.com[n]) not in s.emp:
             raise BrokenError("lost") from error
         if mark.flushed == n - 1 and mark.begun is None:
-            last = plan(rules, Attempt(n, 0), mark, s.gens, frozenset(), s.emp, f)
+            last = plan(rules, (Attempt(n, 0),), mark, s.gens, frozenset(), s.emp, f)
             mark = msgspec.structs.replace(mark, flushed=n, last=last)
         s = s._replace(mark=mark)
     yield f"flusher{f} takes {n} for empty", s._replace(fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :]))
@@ -359,7 +385,10 @@ def _begin(rules: Rules, s: State, f: int, window: Window) -> Next:
     mark, outcome = s.mark, Outcome.REFUSED
     assert mark is not None
     if mark.flushed == window.first - 1 and mark.begun is None:
-        mark, outcome = msgspec.structs.replace(mark, begun=window), Outcome.APPLIED
+        named = (
+            window if rules.names_all else msgspec.structs.replace(window, epochs=window.epochs[:1])
+        )
+        mark, outcome = msgspec.structs.replace(mark, begun=named), Outcome.APPLIED
     won = is_mine(outcome, window, mark)
     fl = Fl("write", window=window) if won else Fl()
     state = s._replace(mark=mark, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
@@ -368,14 +397,15 @@ def _begin(rules: Rules, s: State, f: int, window: Window) -> Next:
 
 def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
     me = s.fls[f]
-    (begun,) = window.epochs
-    n, run, mark = begun.epoch, s.gens[begun.generation - 1], s.mark
+    mark = s.mark
     assert mark is not None
 
     def to(fl: Fl, state: State = s) -> State:
         return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
 
-    if me.row == begun.rows:
+    row, begun = _next_row(window, me.row)
+    n, run = begun.epoch, s.gens[begun.generation - 1]
+    if row == begun.rows:
         if not rules.trim_after_finish and any(x[0] == n for x in s.seg) and mark.flushed < n:
             rest = frozenset(x for x in s.seg if x[0] != n)
             yield f"flusher{f} trims {n} before finish", to(me, s._replace(seg=rest))
@@ -389,36 +419,49 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
         return
     if s.com[n] is None:
         raise BrokenError("uncommitted epoch")
-    seen = s.seen[n] | {(run, me.row)}
+    seen = s.seen[n] | {(run, row)}
     if len({who for who, _ in seen}) > 1:
         raise BrokenError("two attempts mixed")
     if s.com[n] != run:
         raise BrokenError("attempt that Spark did not keep")
-    cell = max(s.cells[me.row], (begun.base_us + me.row, n))
-    cells = (*s.cells[: me.row], cell, *s.cells[me.row + 1 :])
+    cell = max(s.cells[row], (begun.base_us + row, n))
+    cells = (*s.cells[:row], cell, *s.cells[row + 1 :])
     written = s._replace(seen=(*s.seen[:n], seen, *s.seen[n + 1 :]), cells=cells)
     yield (
-        f"flusher{f} writes row {me.row} of run{run} at {n}",
+        f"flusher{f} writes row {row} of run{run} at {n}",
         to(me._replace(row=me.row + 1), written),
     )
+
+
+def _next_row(window: Window, written: int) -> tuple[int, BegunEpoch]:
+    """Return which row of which epoch comes after so many rows of a window; the row after the last."""
+    for begun in window.epochs[:-1]:
+        if written < begun.rows:
+            return written, begun
+        written -= begun.rows
+    return written, window.epochs[-1]
 
 
 def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
     mark, outcome = s.mark, Outcome.REFUSED
     assert mark is not None
     n = window.last
-    if mark.flushed == window.first - 1 and (mark.begun == window or not rules.begin):
+    mine = mark.begun == window or not rules.begin
+    if not rules.names_all:
+        mine = mark.begun is not None and mark.begun.first == window.first
+    if mark.flushed == window.first - 1 and mine:
         outcome = Outcome.APPLIED
         last_us = max(window.last_us, mark.last_us)
         mark = msgspec.structs.replace(mark, flushed=n, last_us=last_us, begun=None, last=window)
-        keeper = s.com[n]
-        if keeper is not None and (n, keeper) in s.emp and window.epochs[0].rows:
-            raise BrokenError("attempt that Spark did not keep")
-        if keeper is not None and (n, keeper) not in s.emp and not window.epochs[0].rows:
-            raise BrokenError("lost")
-        if window.epochs[0].rows and any(epoch < n for _, epoch in s.cells):
+        for begun in window.epochs:
+            keeper = s.com[begun.epoch]
+            if keeper is not None and (begun.epoch, keeper) in s.emp and begun.rows:
+                raise BrokenError("attempt that Spark did not keep")
+            if keeper is not None and (begun.epoch, keeper) not in s.emp and not begun.rows:
+                raise BrokenError("lost")
+        if window.epochs[-1].rows and any(epoch < n for _, epoch in s.cells):
             raise BrokenError("an old value wins")
-    if rules.begin:
+    if rules.begin and rules.names_all:
         assert after_finish(outcome, window, mark) == "finished"
     yield (
         f"flusher{f} finishes {n}: {outcome.value}",
@@ -445,6 +488,17 @@ def decide(
     step = next_step(view, OWNER)
     if not isinstance(step, Choose):
         return step
+    steps = islice(following(step, com), rules.window)
+    return joined(_chosen(rules, each, attempts, gens, kept) for each in steps)
+
+
+def _chosen(
+    rules: Rules,
+    step: Choose,
+    attempts: tuple[Attempt, ...],
+    gens: tuple[int, ...],
+    kept: frozenset[tuple[int, int, int]],
+) -> Choice:
     contenders = tuple(
         Contender(attempt, f"run{gens[attempt.generation - 1]}", "offsets")
         for attempt in attempts
@@ -476,7 +530,7 @@ def decide(
 @cache
 def plan(
     rules: Rules,
-    attempt: Attempt,
+    attempts: tuple[Attempt, ...],
     mark: Mark,
     gens: tuple[int, ...],
     listed: frozenset[tuple[int, int, int]],
@@ -484,11 +538,25 @@ def plan(
     f: int,
 ) -> Window:
     """Ask `plan_window`."""
+    manifests = [
+        (_manifest(attempt, gens, listed, emp), f"{attempt.epoch}-{attempt.generation}", "digest")
+        for attempt in attempts
+    ]
+    before = mark if rules.chained else msgspec.structs.replace(mark, last_us=0)
+    return plan_window(manifests, before, NOW, f"flusher{f}")
+
+
+def _manifest(
+    attempt: Attempt,
+    gens: tuple[int, ...],
+    listed: frozenset[tuple[int, int, int]],
+    emp: frozenset[tuple[int, int]],
+) -> Manifest:
     n, g = attempt
     us = max((us for m, h, us in listed if (m, h) == (n, g)), default=0)
     empty = g == 0 or (n, gens[g - 1]) in emp
     segments = () if empty else (SegmentRef(path="s", rows=ROWS, bytes=1, digest="d"),)
-    manifest = Manifest(
+    return Manifest(
         epoch=n,
         generation=g,
         query_id="query",
@@ -500,8 +568,6 @@ def plan(
         offsets_digest="offsets",
         published_us=us,
     )
-    before = mark if rules.chained else msgspec.structs.replace(mark, last_us=0)
-    return plan_window([(manifest, f"{n}-{g}", "digest")], before, NOW, f"flusher{f}")
 
 
 @cache

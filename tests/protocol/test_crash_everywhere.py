@@ -44,8 +44,10 @@ def partitions(epoch: int, run: str) -> list[Rows]:
     return [[("shared", mark), (f"{epoch}-{run[:8]}", mark)], [(f"{epoch}-{run[:8]}-b", mark)]]
 
 
-def script(world: World, run_faults: Faults, flush_faults: Faults) -> None:
-    """Run all epochs, flushing after each, as far as the process lives.
+def script(
+    world: World, run_faults: Faults, flush_faults: Faults, *, backlog: bool = False
+) -> None:
+    """Run all epochs, flushing after each, or once for all in one window, as far as the process lives.
 
     An error stops Spark's query, and somebody starts it again; the flusher tries again by itself.
     """
@@ -55,7 +57,8 @@ def script(world: World, run_faults: Faults, flush_faults: Faults) -> None:
             run = world.run(run_faults)
             while run.next < EPOCHS:
                 run.batch(*partitions(run.next, run.run_id))
-                flush(flusher)
+                if not backlog:
+                    flush(flusher)
             flush(flusher)
         except (OSError, WalSinkError):
             assert run_faults.injected
@@ -77,7 +80,7 @@ def flush(flusher: Flusher) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after", "answer lost"])
-@pytest.mark.parametrize("role", ["run", "flusher"])
+@pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])
 def test_every_fault_is_recovered_from(
     role: str, when: Literal["before", "after", "answer lost"]
 ) -> None:
@@ -93,7 +96,7 @@ def test_every_fault_is_recovered_from(
         run_faults, flush_faults = (faults, Faults()) if role == "run" else (Faults(), faults)
         crashed = False
         try:
-            script(world, run_faults, flush_faults)
+            script(world, run_faults, flush_faults, backlog=role == "flusher of a backlog")
         except Crash:
             crashed = True
         why = (k, when, faults.injected)
@@ -110,7 +113,7 @@ def test_every_fault_is_recovered_from(
     raw.complete(world, EPOCHS, "no fault")
     seams = {"target": hit_by(hit, *TARGET), "store": len(hit) - hit_by(hit, *TARGET)}
     assert seams["store"] > 60, "the script is too short to mean something"
-    assert seams["target"] > (20 if role == "flusher" else 0)
+    assert seams["target"] > {"run": 0, "flusher": 20, "flusher of a backlog": 10}[role]
     covered(f"fault at every operation of a {role}, {when}", f"{len(hit)} {seams}")
 
 

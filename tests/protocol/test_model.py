@@ -17,6 +17,8 @@ KEPT, MIXED = "attempt that Spark did not keep", "two attempts mixed"
         ("2 runs, 2 epochs with and without rows", Rules(empties=True)),
         ("2 runs, 1 epoch, 2 flushers", Rules(epochs=1, flushers=2)),
         ("3 runs, 1 epoch", Rules(epochs=1, runs=3)),
+        ("2 runs, 2 epochs in one window", Rules(window=2)),
+        ("1 run, 2 epochs in one window, 2 flushers", Rules(window=2, runs=1, flushers=2)),
         ("2 runs, clocks that go back", Rules(clocks=(9, 0))),
         (
             "one driver at a time, without rule 11's proof",
@@ -53,6 +55,11 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
         pytest.param(Rules(begin=False, proof=False), MIXED, id="14-no-begin"),
         pytest.param(
             Rules(chained=False), "an old value wins", id="14-timestamps-of-the-publisher"
+        ),
+        pytest.param(
+            Rules(window=2, flushers=2, names_all=False, proof=False),
+            MIXED,
+            id="14-only-the-first-of-a-window",
         ),
         pytest.param(
             Rules(trim_after_finish=False, zombie=False), "missing segment", id="17-trim-first"

@@ -13,7 +13,7 @@ import pytest
 
 from state_backends import StateBackend, open_backend
 from tests.protocol.engine import NOW_US, Run, World
-from wal_sink import errors, layout
+from wal_sink import errors, layout, windows
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.manifest import Attempt
 from wal_sink.orphans import orphans
@@ -27,6 +27,7 @@ from wal_sink.steps import (
     RecordFlushed,
     Rest,
     Resume,
+    Step,
     Trim,
     Unjoined,
 )
@@ -341,7 +342,7 @@ def test_rule_8_the_checkpoint_is_durable_before_it_is_acted_on(
     run.batch([("b", 2)])
     (folder / "commits" / ".1.crc").write_bytes(b"crc")
     synced: set[int] = set()
-    seen: dict[int, set[str]] = {}
+    seen: set[str] = set()
     fsync, begin = os.fsync, CellSession.begin
 
     def note(descriptor: int) -> None:
@@ -350,15 +351,15 @@ def test_rule_8_the_checkpoint_is_durable_before_it_is_acted_on(
 
     def look(session: CellSession, window: Window) -> Outcome:
         every = [folder / "offsets", folder / "commits", *folder.glob("[oc]*/*")]
-        found = {str(path.relative_to(folder)) for path in every if path.stat().st_ino in synced}
-        seen[window.first] = found
+        seen.update(str(path.relative_to(folder)) for path in every if path.stat().st_ino in synced)
+        assert len(window.epochs) == 2
         return begin(session, window)
 
     monkeypatch.setattr(os, "fsync", note)
     monkeypatch.setattr(CellSession, "begin", look)
     world.flush()
-    assert seen[0] >= {"offsets", "commits", "offsets/0", "commits/0", "commits/1"}
-    assert seen[1] >= {"offsets", "commits", "offsets/1", "commits/1", "commits/.1.crc"}
+    assert seen >= {"offsets", "commits", "offsets/0", "commits/0"}
+    assert seen >= {"offsets/1", "commits/1", "commits/.1.crc"}
 
 
 def test_rule_8_what_cannot_be_made_durable_is_not_acted_on(
@@ -475,14 +476,72 @@ def test_rule_10_a_begun_manifest_is_flushed_to_the_byte(world: World) -> None:
         world.flush()
 
 
-def test_rule_10_epochs_are_flushed_in_order_without_gaps(world: World) -> None:
-    """Each epoch is begun at the mark plus one."""
+def begun(steps: list[Step]) -> list[list[int]]:
+    """Return the epochs of each window."""
+    return [[a.epoch for a in step.attempts] for step in steps if isinstance(step, Begin)]
+
+
+def backlog(world: World, epochs: int) -> None:
+    """Leave epochs unflushed that write the same key, and one of their own."""
     run = world.run()
-    for epoch in range(5):
-        run.batch([("k", epoch)])
-    begun = [step.attempts[0].epoch for step in world.flush() if isinstance(step, Begin)]
-    assert begun == [0, 1, 2, 3, 4]
-    assert world.table() == {"k": 4}
+    for epoch in range(epochs):
+        run.batch([("k", epoch), (f"k{epoch}", epoch)])
+
+
+def test_rule_10_a_backlog_is_begun_and_finished_together(world: World) -> None:
+    """One `begin` and one `finish`; the last epoch's value stays, and each has its record."""
+    backlog(world, 5)
+    faults = Faults()
+    assert begun(world.flush(faults)) == [[0, 1, 2, 3, 4]]
+    updates = [op for op in faults.operations if op.startswith(("begin", "finish"))]
+    assert updates == ["begin 0", "finish 4"]
+    assert world.table() == {"k": 4, **{f"k{epoch}": epoch for epoch in range(5)}}
+    assert world.log.flushed_epochs() == [0, 1, 2, 3, 4]
+    assert world.log.attempts() == ()
+
+
+def test_rule_10_windows_follow_each_other_without_gaps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most so many epochs each, begun at the mark plus one."""
+    monkeypatch.setattr(windows, "MOST_EPOCHS", 2)
+    backlog(world, 5)
+    assert begun(world.flush()) == [[0, 1], [2, 3], [4]]
+    assert world.table() == world.expected()
+
+
+def test_rule_10_a_window_is_bounded_in_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch above the bound is a window of its own."""
+    backlog(world, 3)
+    monkeypatch.setattr(windows, "MOST_BYTES", 1)
+    flusher = world.flusher()
+    marks = []
+    while not isinstance(flusher.run_once(), Rest):
+        marks.append(max(world.log.flushed_epochs(), default=-1))
+    assert sorted(set(marks)) == [-1, 0, 1, 2]
+
+
+@pytest.mark.parametrize("damaged", ["manifest", "segment", "plan"])
+def test_rule_10_an_epoch_that_stops_the_line_does_not_stop_those_before_it(
+    world: World, damaged: str
+) -> None:
+    """It is left for the next window, and raised there."""
+    backlog(world, 4)
+    found = world.log.manifest(Attempt(2, 1))
+    assert found is not None
+    if damaged == "manifest":
+        edit(world.log_backend, layout.manifest(Attempt(2, 1)), b"{")
+    elif damaged == "segment":
+        edit(world.log_backend, found[0].segments[0].path, b"torn")
+    else:
+        other = msgspec.structs.replace(found[0], plan="0" * 32)
+        edit(world.log_backend, layout.manifest(Attempt(2, 1)), other.to_json())
+    with pytest.raises(errors.CorruptLog):
+        world.flush()
+    assert world.log.flushed_epochs() == [0, 1]
+    assert [attempt.epoch for attempt in world.log.attempts()] == [2, 3]
 
 
 def test_rule_11_the_highest_generation_is_flushed(world: World) -> None:
@@ -981,7 +1040,8 @@ def test_rule_17_a_record_that_is_missing_is_made_from_the_ledger(world: World) 
 def test_rule_17_a_quick_flusher_between_two_reads_is_no_corruption(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records are read, then connecting takes a while, in which another flusher does several epochs."""
+    """Records are read, then connecting takes a while, in which another flusher does several windows."""
+    monkeypatch.setattr(windows, "MOST_EPOCHS", 2)
     run = world.run()
     for epoch in range(4):
         run.batch([(f"k{epoch}", epoch)])
@@ -1121,7 +1181,7 @@ def test_rule_18_a_late_manifest_without_a_record_diverges(world: World) -> None
     late = late_manifest(world, offsets_digest=None)
     world.log_backend.delete([layout.flushed(0)])
     with pytest.raises(errors.Diverged):
-        trim(world.log, 0)
+        trim(world.log, [0])
     assert late in world.log.attempts()
 
 

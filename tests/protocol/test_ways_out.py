@@ -211,6 +211,26 @@ def test_a_begun_epoch_is_set_aside_only_knowingly(world: World) -> None:
     goes_on_without(world, {f"b{BROKEN}": BROKEN})
 
 
+def test_an_epoch_in_the_middle_of_a_begun_window_is_set_aside(world: World) -> None:
+    """What was lost after `begin` stops the window; its other epochs are finished."""
+    fill(world)
+    with pytest.raises(errors.TargetUnavailable):
+        world.flush(Faults(at=0, error=ConnectionError, matching="write"))
+    delete_segment(world, BROKEN + 1)
+    assert "epoch 3" in stuck(world, errors.MissingSegment).lower()
+    with pytest.raises(errors.OptionError, match="Epochs 2 to 4 are begun"):
+        go_back(world, 0)
+    with pytest.raises(errors.OptionError, match="--begun"):
+        give_up(world, BROKEN + 1, begun=False)
+    assert give_up(world, BROKEN + 1).rows_possibly_in_target
+    world.flush()
+    assert world.log.flushed_epochs() == [0, 1, 2, 3, 4]
+    assert world.log.attempts() == ()
+    kept = set(world.table())
+    assert {"a2", "b2", "a4", "b4"} <= kept
+    assert "b3" not in kept
+
+
 @pytest.mark.parametrize(
     ("epoch", "why"),
     [(0, "is flushed"), (1, "is flushed"), (3, "not the next"), (5, "not checkpointed")],
@@ -493,7 +513,7 @@ def test_rewind_waits_for_what_is_begun(world: World) -> None:
     fill(world)
     with pytest.raises(errors.TargetUnavailable):
         world.flush(Faults(at=0, error=ConnectionError, matching="write"))
-    with pytest.raises(errors.OptionError, match="Epoch 2 is begun"):
+    with pytest.raises(errors.OptionError, match="Epochs 2 to 4 are begun"):
         go_back(world, 0)
 
 

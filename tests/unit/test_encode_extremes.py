@@ -154,6 +154,26 @@ def test_what_lies_beneath_nulls_is_not_sent(cql: str, column: pa.Array) -> None
     same(cql, hidden)
 
 
+@pytest.mark.parametrize(
+    ("cql", "arrow"),
+    [
+        ("text", pa.string()),
+        ("inet", pa.string()),
+        ("int", pa.int32()),
+        ("boolean", pa.bool_()),
+        ("uuid", pa.binary(16)),
+        ("varint", pa.decimal128(38, 0)),
+        ("duration", pa.int64()),
+    ],
+)
+def test_where_there_are_no_rows_there_need_not_be_buffers(cql: str, arrow: pa.DataType) -> None:
+    """Of a column, and of the elements of empty lists."""
+    data = [pa.py_buffer(b"")] if arrow == pa.string() else []
+    none = pa.Array.from_buffers(arrow, 0, [None, None, *data])
+    assert encode(pa.record_batch({"c": none}), plan(cql), 0).data.size == 0
+    same(f"frozen<list<{cql}>>", pa.ListArray.from_arrays(pa.array([0, 0, 0], pa.int32()), none))
+
+
 def test_offsets_need_not_begin_at_zero() -> None:
     """Of strings and lists that are slices of others, also within a struct that is a slice."""
     lists = pa.array([["skipped"], ["a", "bb"], [], ["ccc"]])

@@ -117,7 +117,10 @@ def test_more_bytes_than_offsets_of_32_bits_can_tell(monkeypatch: pytest.MonkeyP
     """The same rows, from offsets of 64 bits at every step."""
     batch, plan = readings()
     rows, keys = rows_of(encode(batch, plan, US, HEAD)), routing_keys(batch, plan, [0, 1])
-    monkeypatch.setattr(segments, "MOST_BYTES", 10)
+    six = segments.Varying(pa.py_buffer(b"123456"), np.array([0, 6]))
+    assert segments.varying(segments.joined([six, six], 1), 1).offsets.dtype == np.int32
+    monkeypatch.setattr(segments, "MOST_BYTES", 11)
+    assert segments.varying(segments.joined([six, six], 1), 1).offsets.dtype == np.int64
     assert rows_of(encode(batch, plan, US, HEAD)) == rows
     large = routing_keys(batch, plan, [0, 1])
     assert large.type == pa.large_binary()

@@ -230,9 +230,9 @@ def test_records_without_an_owner_are_refused() -> None:
         # the record comes before what is begun after it
         (9, 4, mark(5, last=window(5), begun=window(6)), [], RecordFlushed(window(5))),
         # what is flushed leaves the log before the next epoch begins (rule 18)
-        (9, 4, mark(4), [(4, 1), (5, 1)], Trim(4)),
-        (9, 4, mark(4), [(2, 7), (4, 1), (5, 1)], Trim(2)),
-        (9, 4, mark(4, begun=window(5)), [(4, 1), (5, 1)], Trim(4)),
+        (9, 4, mark(4), [(4, 1), (5, 1)], Trim((4,))),
+        (9, 4, mark(4), [(2, 7), (4, 1), (5, 1)], Trim((2, 4))),
+        (9, 4, mark(4, begun=window(5)), [(4, 1), (5, 1)], Trim((4,))),
         # a checkpointed epoch has no manifest (rule 12)
         (9, 4, mark(4), [], LookAgain(5)),
         (9, 4, mark(4), [(6, 1), (7, 1)], LookAgain(5)),
@@ -258,7 +258,7 @@ def test_a_sink_that_joins_late_starts_at_its_first_epoch() -> None:
 @pytest.mark.parametrize("checkpointed", [4, 3, -1])
 def test_what_is_flushed_is_trimmed_also_while_resting(checkpointed: int) -> None:
     """The target is not asked for it: no ledger was read."""
-    assert step(checkpointed, 4, None, [(3, 1), (4, 2)]) == Trim(3)
+    assert step(checkpointed, 4, None, [(3, 1), (4, 2)]) == Trim((3, 4))
     assert isinstance(step(checkpointed, 4, None, []), Rest)
 
 

@@ -3,8 +3,9 @@
 Why these refusals
 ------------------
 
-*Only the next epoch of the line.* A later one may still be flushed in its turn; to give it up "in advance"
-would be a guess. An earlier one is in the table.
+*Only the next epoch of the line,* or one of the window that is begun. A later one may still be flushed in its
+turn; to give it up "in advance" would be a guess. An earlier one is in the table. Which epoch of a begun
+window stops it is in the error; the others are finished with it.
 
 *Only a checkpointed one.* Spark computes any other again, under the same number, with good rows.
 
@@ -84,7 +85,7 @@ def refuse_to_give_up(situation: Situation, owner: Owner, first_epoch: int, *, b
             " computes it again",
             "Start the query.",
         )
-    if epoch != flushed + 1:
+    if epoch != flushed + 1 and situation.begun is None:
         raise OptionError(
             f"Epoch {epoch} is not the next one: the line stands at epoch {flushed + 1}",
             "Give up what stops the line, nothing else. `wal-sink verify CHECKPOINT` names it.",

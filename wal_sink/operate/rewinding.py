@@ -90,10 +90,13 @@ def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
     if mark is None:
         return
     if mark.begun is not None and mark.begun.first > floor:
+        first, last = mark.begun.first, mark.begun.last
+        alone = first == last
         raise OptionError(
-            f"Epoch {mark.begun.first} is begun: rows of it may be in the table, of one attempt",
-            "Let a flusher finish it first, by starting the query; or give it up:"
-            f" {remedies.set_aside_begun(mark.begun.first)}, and let a flusher pass over it.",
+            (f"Epoch {first} is begun" if alone else f"Epochs {first} to {last} are begun")
+            + ": rows of it may be in the table, of one attempt",
+            "Let a flusher finish it first, by starting the query; or give up what stops it:"
+            f" {remedies.set_aside_begun(first if alone else None)}, and let a flusher pass over it.",
         )
     if mark.flushed == floor == to:
         raise OptionError(

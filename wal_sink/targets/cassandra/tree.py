@@ -108,7 +108,10 @@ def planned_types(plan: Plan) -> Types:
 
 
 def with_types(plan: Plan, types: Types) -> Plan:
-    """Return a plan with user-defined types as they are now: some may have got more fields."""
+    """Return a plan with user-defined types as they are now: some may have got more fields.
+
+    :param types: among others those of the plan; `compare.refuse_changed` has seen to that.
+    """
     planned = {name: types[name] for name in planned_types(plan)}
     return msgspec.structs.replace(plan, details={**plan.details, "types": written(planned)})
 

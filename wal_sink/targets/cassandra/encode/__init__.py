@@ -7,7 +7,7 @@ loop over rows either.
 
 ==========  ===================================================================
 `rows`      a batch to rows and to routing keys
-`values`    a column to the bytes of its values, by its CQL type
+`scalars`   the types without parts: a column to the bytes of its values
 `nested`    collections, structs and vectors
 `numbers`   `varint`, `decimal` and `duration`, which have as many bytes as they need
 `segments`  what is joined, and joining

@@ -71,13 +71,13 @@ def _segments(column: pa.Array, tree: Cql) -> tuple[Segment, ...]:
 
 def _fields(columns: list[pa.Array], tree: Cql) -> tuple[Segment, ...]:
     """Put one field after the other; those that a user-defined type got since are null."""
-    given = [prefixed(each, part) for each, part in zip(columns, tree.parts, strict=False)]
-    later = [fixed(NULL, ">i4") for _ in tree.parts[len(columns) :]]
-    return *_flat(given), *later
+    known, later = tree.parts[: len(columns)], tree.parts[len(columns) :]
+    given = [prefixed(each, part) for each, part in zip(columns, known, strict=True)]
+    return *_flat(given), *(fixed(NULL, ">i4") for _ in later)
 
 
 def _collection(column: pa.Array, tree: Cql) -> tuple[Segment, ...]:
-    """Say how many, then put one after the other: as all rows' elements are, so offsets do it."""
+    """Say how many, then all of them; a row's elements lie together, so it only takes offsets."""
     offsets, elements = arrays.apart(column)
     parts = elements.flatten() if tree.kind == "map" else [elements]
     columns = zip(parts, tree.parts, strict=True)

@@ -66,7 +66,7 @@ def taken(encoded: Encoded, order: Array) -> Encoded:
 
 
 def routing_keys(batch: pa.RecordBatch, plan: Plan, indexes: Sequence[int]) -> pa.Array:
-    """Return what the driver hashes to find each row's replicas, as binaries; none is null.
+    """Return what the driver hashes to find each row's replicas: binaries, large ones above 2 GiB, none null.
 
     One column's value as it is, or of several the length in two bytes, the value and a zero for each,
     as `org.apache.cassandra.db.marshal.CompositeType` and the driver's `BoundStatement.routing_key`.

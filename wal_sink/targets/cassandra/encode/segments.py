@@ -59,7 +59,7 @@ def lengths(segments: Iterable[Segment]) -> Array:
 
 
 def joined(segments: Iterable[Segment], rows: int) -> Segment:
-    """Concatenate the pieces of each row; fixed when all of them are.
+    """Concatenate the pieces of each row, at least one; fixed when all of them are.
 
     Neighbours of fixed width are written into one array first, so that what numpy cannot do, and
     Arrow does for one piece after the other, is left with few of them.
@@ -70,7 +70,7 @@ def joined(segments: Iterable[Segment], rows: int) -> Segment:
         pieces += [_merged(neighbours, rows)] if neighbours else run
     if len(pieces) == 1:
         return pieces[0]
-    return _joined([varying(each, rows) for each in pieces], rows)
+    return _joined([varying(each, rows) for each in pieces])
 
 
 def _merged(run: list[Fixed], rows: int) -> Fixed:
@@ -82,11 +82,8 @@ def _merged(run: list[Fixed], rows: int) -> Fixed:
     return Fixed(merged.view(whole), whole)
 
 
-def _joined(pieces: Sequence[Varying], rows: int) -> Varying:
-    if not pieces:
-        return Varying(views.NOTHING, np.zeros(rows + 1, np.int32))
-    total = sum(int(each.offsets[-1] - each.offsets[0]) for each in pieces)
-    narrow = max(total, *(int(each.offsets[-1]) for each in pieces)) <= MOST_BYTES
+def _joined(pieces: Sequence[Varying]) -> Varying:
+    narrow = sum(int(each.offsets[-1]) for each in pieces) <= MOST_BYTES  # at most so many bytes
     arrays = [binaries(each, narrow=narrow) for each in pieces]
     between = blob(b"").cast(arrays[0].type)
     return Varying(*views.texts(pc.binary_join_element_wise(*arrays, between)))

@@ -16,10 +16,9 @@ NOTHING = pa.py_buffer(b"")
 def elements(column: pa.Array, of: str) -> Array:
     """Return the values of a type of fixed width as numbers of a numpy type; anything beneath nulls."""
     kind = np.dtype(of)
-    data = column.buffers()[1]
-    if not len(column) or data is None:
-        return np.zeros(len(column), kind)
-    return np.frombuffer(data, kind, len(column), column.offset * kind.itemsize)
+    if not len(column):  # there need not be a buffer
+        return np.zeros(0, kind)
+    return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize)
 
 
 def booleans(column: pa.Array) -> Array:

@@ -1,0 +1,55 @@
+"""Reads the manifests of the epochs that are begun together, as many as a window takes."""
+
+from __future__ import annotations
+
+from wal_sink import layout
+from wal_sink.errors import WalSinkError
+from wal_sink.log import Log
+from wal_sink.manifest import Manifest
+from wal_sink.segment import check_segment
+from wal_sink.slices import plan_of
+from wal_sink.steps import Begin
+from wal_sink.windows import fits
+
+
+class GoneManifestError(Exception):
+    """A manifest has vanished since it was listed: another flusher was quicker, or it is lost."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch)
+        self.epoch = epoch
+
+
+def window_manifests(step: Begin, log: Log) -> list[tuple[Manifest, str, str]]:
+    """Read the manifests that were chosen, with path and digest, as many as fit into one window.
+
+    Behind the first one, an epoch is taken only when all of it can be read: else the mark could not move
+    over the epochs before it until somebody has mended it. Its bytes are read twice for that, a small
+    part of what sending them costs.
+
+    :raises GoneManifestError: one is not there.
+    :raises CorruptLog: the first one cannot be used.
+    """
+    manifests: list[tuple[Manifest, str, str]] = []
+    taken = 0
+    for attempt in step.attempts:
+        found = log.manifest(attempt)
+        if found is None:
+            raise GoneManifestError(attempt.epoch)
+        manifest, digest = found
+        if manifests and not (fits(taken, manifest.bytes) and _is_whole(manifest, log)):
+            break
+        taken += manifest.bytes
+        manifests.append((manifest, layout.manifest(attempt), digest))
+    return manifests
+
+
+def _is_whole(manifest: Manifest, log: Log) -> bool:
+    """Whether plan and segments can be read; what is wrong is raised when the epoch is the first one."""
+    try:
+        plan_of(log, manifest)
+        for segment in manifest.segments:
+            check_segment(log.backend, segment)
+    except (WalSinkError, FileNotFoundError):
+        return False
+    return True
