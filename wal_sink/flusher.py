@@ -14,12 +14,7 @@ from state_backends import StateBackendError
 from wal_sink import remedies
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.choice import choose, doubts, plan_without_rows
-from wal_sink.errors import (
-    LogUnavailable,
-    MissingSegment,
-    TargetUnavailable,
-    WrongOwner,
-)
+from wal_sink.errors import LogUnavailable, MissingSegment, TargetUnavailable, WrongOwner
 from wal_sink.evidence import gather
 from wal_sink.log import Log
 from wal_sink.ownership import owned
@@ -50,15 +45,7 @@ from wal_sink.steps import (
     View,
 )
 from wal_sink.target_errors import target_errors
-from wal_sink.targets.base import (
-    BegunEpoch,
-    Mark,
-    Outcome,
-    Owner,
-    Session,
-    Target,
-    Window,
-)
+from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Session, Target, Window
 from wal_sink.trim import sweep, trim
 from wal_sink.window_manifests import GoneManifestError, window_manifests
 from wal_sink.windows import Choice, following, joined
