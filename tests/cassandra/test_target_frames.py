@@ -177,15 +177,18 @@ def test_the_server_warns_of_no_batch(table: Table, keys: Any) -> None:
     ],
     ids=["many columns", "set", "map", "text", "null"],
 )
+@pytest.mark.parametrize("encodes", [True, False], ids=["encoded", "bound"])
 def test_the_server_warns_of_no_rows_that_weigh_more_than_their_bytes(
-    cassandra: Node, keyspace: str, columns: str, kind: pa.DataType, value: Any
+    cassandra: Node, keyspace: str, columns: str, kind: pa.DataType, value: Any, encodes: bool
 ) -> None:
-    """It counts 20 bytes for a cell, and an element of a collection is one."""
+    """It counts 20 bytes for a cell, and an element of a collection is one; on either way."""
     table = Table(cassandra, keyspace, f"k int PRIMARY KEY, {columns}")
     names = [f"c{i}" for i in range(columns.count("c"))] if "int," in columns else ["c0"]
     values = {name: pa.array([value] * 100, kind) for name in names}
     plan, rows = table.slice(pa.record_batch({"k": pa.array(range(100), pa.int32()), **values}))
     with table.writer() as writer:
+        assert writer._encodes
+        writer._encodes = encodes
         assert warnings(writer, plan, rows) == set()
 
 

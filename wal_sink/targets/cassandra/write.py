@@ -29,6 +29,9 @@ from wal_sink.targets.cassandra.send import Sender
 
 log = logging.getLogger(__name__)
 
+_LENGTH, _STAMP = 4, 8
+"""Bytes on the wire: before each value, and of a write timestamp."""
+
 
 class Prepared(NamedTuple):
     """What writing by a plan takes."""
@@ -108,7 +111,8 @@ class Writer:
         bound = bind(rows.batch, prepared.plan, rows.first_us)
         statements = [prepared.statement.bind(values) for values in bound.values]
         keys = pa.array([statement.routing_key for statement in statements], pa.binary())
-        sizes = np.array(bound.sizes, np.int64) + len(prepared.head)
+        around = len(prepared.head) + _LENGTH * (len(prepared.plan.columns) + 1) + _STAMP
+        sizes = np.array(bound.sizes, np.int64) + around
         batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
         return bound_requests(statements, batches)
 
