@@ -14,15 +14,11 @@ from state_backends import StateBackendError
 from wal_sink import remedies
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.choice import choose, doubts, plan_without_rows
-from wal_sink.errors import (
-    LogUnavailable,
-    MissingSegment,
-    TargetUnavailable,
-    WrongOwner,
-)
+from wal_sink.errors import LogUnavailable, MissingSegment, TargetUnavailable, WrongOwner
 from wal_sink.evidence import gather
 from wal_sink.log import Log
 from wal_sink.ownership import owned
+from wal_sink.pace import Pace
 from wal_sink.protocol import (
     after_finish,
     flushed_epoch,
@@ -49,15 +45,7 @@ from wal_sink.steps import (
     View,
 )
 from wal_sink.target_errors import target_errors
-from wal_sink.targets.base import (
-    BegunEpoch,
-    Mark,
-    Outcome,
-    Owner,
-    Session,
-    Target,
-    Window,
-)
+from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Session, Target, Window
 from wal_sink.trim import sweep, trim
 from wal_sink.window_manifests import GoneManifestError, window_manifests
 from wal_sink.windows import Choice, following, joined
@@ -79,9 +67,10 @@ class Flusher:
     :param clock_us: microseconds since 1970.
     :param say: told what the flusher does, before it does it.
     :param witness: what was seen of the query's runs where this flusher runs (rule 11).
+    :param pace: at which rows are written.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it works with
         self,
         log: Log,
         checkpoint: Checkpoint,
@@ -91,6 +80,7 @@ class Flusher:
         clock_us: Callable[[], int],
         say: Callable[[str, int | None], None] = lambda _doing, _epoch: None,
         witness: Witness = THIS_PROCESS,
+        pace: Pace = Pace(None),  # noqa: B008 - it keeps nothing
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
@@ -99,6 +89,7 @@ class Flusher:
         self._clock_us = clock_us
         self._say = say
         self._witness = witness
+        self._pace = pace
         witness.watch(query_id)
         self._session: Session | None = None
         self._owner = Owner(query_id, "", checkpoint.url)
@@ -266,6 +257,8 @@ class Flusher:
         wanted = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
         if not all(self._write(epoch, window) for epoch in wanted):
             return
+        with target_errors(self._target):
+            self._connected().drain()
         self._finish(window)
         self._record(window, given_up)
         trim(self._log, [epoch.epoch for epoch in window.epochs])
@@ -274,7 +267,7 @@ class Flusher:
         """Write an epoch's rows; False when that is interrupted, or was finished by another flusher."""
         self._say("writing", begun.epoch)
         try:
-            for plan, rows in slices(self._log, begun):
+            for plan, rows in self._pace.paced(slices(self._log, begun)):
                 if self._interrupted or self._overtaken(window):
                     return False
                 with target_errors(self._target):

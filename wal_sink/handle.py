@@ -24,6 +24,7 @@ from wal_sink.flusher import Flusher
 from wal_sink.glimpse import Glimpse
 from wal_sink.log import Log
 from wal_sink.ownership import owned
+from wal_sink.pace import Pace
 from wal_sink.progress import Flushed, Status
 from wal_sink.spark import FORMAT, add_format
 from wal_sink.ticket import take_ticket
@@ -303,6 +304,7 @@ def _flush_loop(query_id: str, log: Log, configuration: Configuration) -> FlushL
         query_id=query_id,
         clock_us=clock_us,
         say=reporter.say,
+        pace=Pace(configuration.sink.max_rows_per_second),
     )
     return FlushLoop(flusher, reporter, query_id, Glimpse(checkpoint.url))
 

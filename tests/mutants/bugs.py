@@ -29,9 +29,19 @@ BUGS = (
         "finish before write",
         "wal_sink/flusher.py",
         "        if not all(self._write(epoch, window) for epoch in wanted):\n            return\n"
+        "        with target_errors(self._target):\n"
+        "            self._connected().drain()\n"
         "        self._finish(window)\n",
         "        self._finish(window)\n"
-        "        if not all(self._write(epoch, window) for epoch in wanted):\n            return\n",
+        "        if not all(self._write(epoch, window) for epoch in wanted):\n            return\n"
+        "        with target_errors(self._target):\n"
+        "            self._connected().drain()\n",
+    ),
+    Bug(
+        "finish before the rows are acknowledged",
+        "wal_sink/flusher.py",
+        "            self._connected().drain()\n        self._finish(window)\n",
+        "            self._finish(window)\n        self._connected().drain()\n",
     ),
     Bug(
         "trim before finish",

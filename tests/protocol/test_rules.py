@@ -953,6 +953,7 @@ def test_rule_15_a_late_flusher_cannot_overwrite_a_newer_epoch(world: World) -> 
     with world.store.connect(Owner(world.query_id, "", "")) as session:
         for plan, rows in held:
             session.write(plan, rows)
+        session.drain()
     assert world.table() == {"k": 2}
 
 

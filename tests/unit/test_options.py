@@ -31,15 +31,14 @@ KNOWN = [
     *("cassandra.contactPoints", "cassandra.port", "cassandra.username", "cassandra.password"),
     *("cassandra.requestTimeout", "cassandra.localDatacenter", "cassandra.consistencyLevel"),
     *("cassandra.serialConsistencyLevel", "cassandra.ledgerTable", "cassandra.nulls"),
-    "epochColumn",
+    *("epochColumn", "flush.maxRowsPerSecond", "cassandra.batchBytes", "cassandra.concurrency"),
 ]
 """The contract with checks outside of the project: what is built."""
 
 NOT_YET = [
     *("trim.delay", "wal.maxBytes"),
     *("wal.onFull", "cassandra.secureConnectBundle", "cassandra.ssl.enabled", "cassandra.ttl"),
-    *("cassandra.ttlColumn", "cassandra.timestampColumn", "cassandra.batchBytes"),
-    *("cassandra.concurrency", "flush.maxRowsPerSecond", "flush.distributedAboveBytes"),
+    *("cassandra.ttlColumn", "cassandra.timestampColumn", "flush.distributedAboveBytes"),
     *("onInvalidRow", "operationColumn"),
 ]
 """What the contract names for later: refused until it is built."""
