@@ -5,13 +5,14 @@ beforehand, for a whole slice at once, and a message takes its part of them as i
 the driver's: it encodes what comes before and after the rows, picks the replica, compresses, keeps the
 pools, the stream ids and the timers, and prepares again what a server has forgotten.
 
-`Session.client_protocol_handler` and its `encode_message` are the driver's API; what a `BatchMessage`
+`Session.client_protocol_handler` and its `encode_message` are the driver's API; what a BATCH message
 holds, and that a `BatchStatement` hands its list of statements to it, is not. So `canary` encodes known
 batches both ways, at every connect, and whoever gets False from it uses the driver's own batches.
 """
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
 import struct
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 import cassandra
 from cassandra import ConsistencyLevel
-from cassandra.protocol import BatchMessage, ProtocolHandler
+from cassandra.protocol import ProtocolHandler
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType
 
 log = logging.getLogger(__name__)
@@ -62,26 +63,21 @@ class EncodedBatch(BatchStatement):  # type: ignore[misc]  # the driver has no t
         return self._statements_and_parameters.number
 
 
-class _EncodedMessage(BatchMessage):  # type: ignore[misc]  # the driver has no types
+class _EncodedMessage:
     """A BATCH message whose statements are spliced into one that the driver encodes without any."""
 
     def __init__(self, message: Any) -> None:
-        super().__init__(
-            message.batch_type,
-            (),
-            message.consistency_level,
-            message.serial_consistency_level,
-            message.timestamp,
-            message.keyspace,
-        )
+        self.opcode = message.opcode
         self.tracing = message.tracing
         self.custom_payload = message.custom_payload
         self._rows = message.queries
+        self._around = copy.copy(message)
+        self._around.queries = ()
 
     def send_body(self, f: Any, protocol_version: int) -> None:
         """Write the body; called by the driver."""
         around = io.BytesIO()
-        super().send_body(around, protocol_version)
+        self._around.send_body(around, protocol_version)
         written = around.getvalue()
         f.write(written[:1] + _SHORT.pack(self._rows.number))
         f.write(self._rows.data)
