@@ -1,5 +1,6 @@
 # Everything a person needs: `make help`.
 PYTHON ?= python3
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -7,7 +8,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak mutants lint format clean
+.PHONY: help demo test soak mutants bench lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,14 +16,17 @@ help: ## Show this list
 demo: $(READY) ## Real flights into Cassandra under SIGKILL, beside foreachBatch (ARGS=… go to it)
 	$(BIN)/wal-sink demo $(ARGS)
 
-test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest)
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=2 at a time)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 soak: $(READY) ## Kill driver, workers and Cassandra 50 times in 20 minutes (ARGS=--help)
 	$(BIN)/python -m tests.soak $(ARGS)
 
 mutants: $(READY) ## Put deliberate protocol bugs in, one at a time; each has to be caught
 	$(BIN)/python -m tests.mutants
+
+bench: $(READY) ## Measure speed beside other sinks, each figure with its target (ARGS=--help)
+	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 lint: $(READY) ## Check format, style and types
 	$(BIN)/ruff format --check .

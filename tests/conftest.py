@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
+import pytest
+
+from tests.protocol.cases import CASES
 from tests.s3 import s3  # noqa: F401 - a fixture
+from wal_sink import windows
 from wal_sink.testing import docker_engine
 from wal_sink.testing.cassandra_container import IMAGE
 
@@ -21,3 +26,29 @@ def pytest_report_header() -> str:
     except docker_engine.DockerNotUsable as error:
         return f"docker: tests so marked are skipped, since {error.what}"
     return "docker: tests so marked run"
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each epoch be a window of its own, for what a test wants to see between two of them."""
+    monkeypatch.setattr(windows, "MOST_EPOCHS", 1)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what was explored to the process that prints it, where tests run in several (xdist)."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["explored"] = CASES
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what another process has explored."""
+    CASES.update(getattr(node, "workeroutput", {}).get("explored", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was explored: the figures of tests/README.md."""
+    if CASES:
+        terminalreporter.section("explored")
+        for what in sorted(CASES):
+            terminalreporter.write_line(f"{what}: {CASES[what]}")

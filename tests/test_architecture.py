@@ -22,6 +22,7 @@ SPARK = {
     "wal_sink.spark",
     "wal_sink.spark_internals",
     "wal_sink.spark_flush",
+    "wal_sink.spark_loop",
     "wal_sink.wakeup",
     "wal_sink.ask",
     "wal_sink.handle",

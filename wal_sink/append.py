@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from state_backends import StateBackend
 from wal_sink import layout
+from wal_sink.coalesce import coalesced
 from wal_sink.manifest import SegmentRef
 from wal_sink.segment import Compression, SegmentWriter
 
@@ -56,10 +57,7 @@ def append(
     segments: tuple[SegmentRef, ...] = ()
     with contextlib.ExitStack() as stack:
         writer: SegmentWriter | None = None
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            checked = check(batch)
+        for checked in coalesced(check(batch) for batch in batches if batch.num_rows):
             if writer is None:
                 output = stack.enter_context(backend.open_output(path))
                 writer = SegmentWriter(output, checked.schema, compression)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from state_backends import open_backend, url_scheme
+from state_backends import open_backend
 from wal_sink import progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.configuration import configure
+from wal_sink.configuration import StorageOptionsGiven, configure
 from wal_sink.errors import OptionError
-from wal_sink.location import Location, locate
+from wal_sink.find import find_by_checkpoint, is_folder
 from wal_sink.log import Log
 from wal_sink.progress import Flushed, Status
 from wal_sink.sessions import sink_of
@@ -84,34 +84,12 @@ def _find(
 def _find_by_location(
     url: str, wal: str | None, options: Mapping[str, object]
 ) -> tuple[Checkpoint, Log]:
-    """Open the checkpoint, and the log that is given, or the one that it names, or the default one."""
-
-    def for_log(log: str) -> Mapping[str, object]:
-        # Options that neither place takes go to the log's, which refuses them by name.
-        return {} if _is_folder(log) and not _is_folder(url) else options
-
-    location = locate(
-        url,
-        wal,
-        wal_options=for_log(wal or url),
-        checkpoint_options={} if _is_folder(url) else options,
+    """Find checkpoint and log; the options are for those of the two that are in an object store."""
+    given = StorageOptionsGiven(
+        wal_options={} if wal and is_folder(wal) and not is_folder(url) else dict(options),
+        checkpoint_options={} if is_folder(url) else dict(options),
     )
-    checkpoint = location.open_checkpoint()
-    noted = checkpoint.log_url()
-    if noted is not None and wal is None:
-        return checkpoint, Log(open_backend(noted, for_log(noted)))
-    return checkpoint, _existing_log(location, checkpoint)
-
-
-def _is_folder(url: str) -> bool:
-    return url_scheme(url) in {"", "file"}
-
-
-def _existing_log(location: Location, checkpoint: Checkpoint) -> Log:
-    log = location.open_log(checkpoint.query_id())
-    if not log.backend.list():
-        raise OptionError(
-            f"There is no log of query {checkpoint.query_id()} at {log.url}.",
-            "If the query sets wal.location, pass the same location as wal=….",
-        )
-    return log
+    found = find_by_checkpoint(url, wal, given, "wal=…")
+    if is_folder(url) and is_folder(found.log.url):
+        open_backend(found.log.url, options)  # which refuses by name what neither place takes
+    return found.checkpoint, found.log

@@ -14,6 +14,7 @@ import tenacity
 from state_backends import StateBackendError
 from wal_sink.errors import WalSinkError
 from wal_sink.flusher import Flusher
+from wal_sink.glimpse import Glimpse
 from wal_sink.log import Log
 from wal_sink.records import ErrorReport, FlusherReport
 from wal_sink.steps import Rest
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 POLL_S, POLL_BILLED_S = 1.0, 10.0
 """How often the checkpoint is looked at when no event comes: events are late, and lost in a crash.
 Less often where each look is paid for."""
+
+GLIMPSE_S = 0.01
+"""How often a local checkpoint is glimpsed at meanwhile."""
 
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
 
@@ -94,11 +98,12 @@ class FlushLoop(threading.Thread):
     ever skipped (rule 21).
     """
 
-    def __init__(self, flusher: Flusher, reporter: Reporter, name: str) -> None:
+    def __init__(self, flusher: Flusher, reporter: Reporter, name: str, glimpse: Glimpse) -> None:
         super().__init__(name=f"wal_sink-flush-{name}", daemon=True)
         self._flusher = flusher
         self._reporter = reporter
         self._poll_s = POLL_BILLED_S if flusher.billed else POLL_S
+        self._glimpse = glimpse
         self._woken = threading.Event()
         self._hurried = threading.Event()
         self._ending = False
@@ -141,11 +146,21 @@ class FlushLoop(threading.Thread):
                 self._tries(self._flush_until_rest)
                 if ending:
                     return
-                self._woken.wait(self._poll_s)
+                self._rest()
         except tenacity.RetryError:
             return  # told to stop while failing; the error is reported
         finally:
             self._disconnect()
+
+    def _rest(self) -> None:
+        """Wait until there may be something to do."""
+        if not self._glimpse.possible:
+            self._woken.wait(self._poll_s)
+            return
+        until_s = time.monotonic() + self._poll_s
+        while not self._woken.wait(GLIMPSE_S):
+            if self._glimpse.news() or time.monotonic() > until_s:
+                return
 
     def _flush_until_rest(self) -> None:
         while not self._stopping.is_set():

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
+from wal_sink.pace import Pace
 from wal_sink.shares import Piece
 from wal_sink.slices import GoneError, read_piece
 from wal_sink.store_errors import store_errors
@@ -29,13 +30,22 @@ class FlushTask:
     :param log: the query's log, opened as the driver opens it.
     :param era: tasks of one era share sessions; the flusher starts a new one after an error, so that the
         next try connects, and compares the plan with the table, anew.
+    :param rows_per_second: of each task; None: as fast as the target takes them.
     """
 
-    def __init__(self, log: Log, target: Target, owner: Owner, era: Hashable) -> None:
+    def __init__(
+        self,
+        log: Log,
+        target: Target,
+        owner: Owner,
+        era: Hashable,
+        rows_per_second: int | None = None,
+    ) -> None:
         self._log = log
         self._target = target
         self._owner = owner
         self._era = era
+        self._rows_per_second = rows_per_second
 
     def __call__(self, share: Iterable[Piece]) -> FlushError | None:
         """Write a share; return when every row of it is acknowledged, or what stopped it."""
@@ -49,11 +59,15 @@ class FlushTask:
         return None
 
     def _write(self, share: Iterable[Piece]) -> None:
+        pace = Pace(self._rows_per_second)
         with THIS_PROCESS.session((self._era, self._owner), self._connect) as session:
             for piece in share:
-                for rows in read_piece(self._log.backend, piece):
+                slices = ((piece.plan, rows) for rows in read_piece(self._log.backend, piece))
+                for plan, rows in pace.paced(slices):
                     with target_errors(self._target):
-                        session.write(piece.plan, rows)
+                        session.write(plan, rows)
+            with target_errors(self._target):
+                session.drain()
 
     def _connect(self) -> Session:
         with target_errors(self._target):

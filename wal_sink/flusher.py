@@ -14,12 +14,7 @@ from state_backends import StateBackendError
 from wal_sink import remedies
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.choice import choose
-from wal_sink.errors import (
-    LogUnavailable,
-    MissingSegment,
-    TargetUnavailable,
-    WrongOwner,
-)
+from wal_sink.errors import LogUnavailable, MissingSegment, TargetUnavailable, WrongOwner
 from wal_sink.evidence import gather
 from wal_sink.log import Log
 from wal_sink.ownership import owned
@@ -48,18 +43,10 @@ from wal_sink.steps import (
     View,
 )
 from wal_sink.target_errors import target_errors
-from wal_sink.targets.base import (
-    BegunEpoch,
-    Mark,
-    Outcome,
-    Owner,
-    Session,
-    Target,
-    Window,
-)
+from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Session, Target, Window
 from wal_sink.trim import sweep, trim
 from wal_sink.window_manifests import GoneManifestError, to_begin
-from wal_sink.window_rows import Rows, WriteRows, write_here
+from wal_sink.window_rows import Rows, WriteHere, WriteRows
 from wal_sink.windows import Choice, following, joined
 from wal_sink.witness import THIS_PROCESS, Witness
 
@@ -82,7 +69,7 @@ class Flusher:
     :param write_rows: writes the rows of a begun window.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a seam
+    def __init__(  # noqa: PLR0913 - all that it works with
         self,
         log: Log,
         checkpoint: Checkpoint,
@@ -92,7 +79,7 @@ class Flusher:
         clock_us: Callable[[], int],
         say: Callable[[str, int | None], None] = lambda _doing, _epoch: None,
         witness: Witness = THIS_PROCESS,
-        write_rows: WriteRows = write_here,
+        write_rows: WriteRows = WriteHere(),  # noqa: B008 - without a pace it keeps nothing
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
@@ -256,6 +243,8 @@ class Flusher:
         wanted = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
         if not self._write(window, wanted):
             return
+        with target_errors(self._target):
+            self._connected().drain()
         self._finish(window)
         self._record(window, given_up)
         trim(self._log, [epoch.epoch for epoch in window.epochs])

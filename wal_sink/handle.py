@@ -17,15 +17,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink import backlog, progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.configuration import Configuration, configure
+from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained, OptionError
-from wal_sink.flush_loop import FlushLoop, Reporter
-from wal_sink.flusher import Flusher
+from wal_sink.flush_loop import FlushLoop
 from wal_sink.log import Log
 from wal_sink.ownership import owned
 from wal_sink.progress import Flushed, Status
 from wal_sink.spark import FORMAT, add_format
-from wal_sink.spark_flush import SparkFlush
+from wal_sink.spark_loop import flush_loop
 from wal_sink.ticket import take_ticket
 from wal_sink.wakeup import Listener
 from wal_sink.witness import THIS_PROCESS
@@ -88,21 +87,25 @@ class Sink:
 
         :raises NotDrained: naming each query that could not be flushed within `drain_timeout`.
         """
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            queries = dict(self._queries)
-        atexit.unregister(self.leave)
-        spark_internals.drop_interrupted_call(self._spark)
-        self._end_runs(queries)
-        try:
+        try:  # before anything is given up: an interrupt at any point finds somebody who ends the rest
+            with self._lock:
+                if self._closed:
+                    return
+                self._closed = True
+                queries = dict(self._queries)
+            spark_internals.drop_interrupted_call(self._spark)
+            self._end_runs(queries)
             failures = self._drain(queries)
             self._end(queries, _JOIN_S)
         except BaseException:
+            self._closed = True
+            queries = dict(self._queries)
+            spark_internals.drop_interrupted_call(self._spark)
             self._end(queries, _JOIN_INTERRUPTED_S)
             self._say_waiting(queries)
             raise
+        finally:
+            atexit.unregister(self.leave)
         if failures:
             raise NotDrained(
                 "Not everything checkpointed is flushed:\n" + "\n".join(failures),
@@ -205,7 +208,7 @@ class Sink:
         # Exit handlers run last first: this one comes before the driver's, which closes connections.
         atexit.unregister(self.leave)
         atexit.register(self.leave)
-        loop = _flush_loop(self._spark, found.query_id, log, configuration)
+        loop = flush_loop(self._spark, found.query_id, log, configuration)
         if not self._take_over(found.query_id) and not self.knows(found.query_id):
             backlog.say_left(found.query_id, checkpoint, log)
         with self._lock:
@@ -283,26 +286,6 @@ class Sink:
                 )
             if say and query_id in running:
                 logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
-
-
-def _flush_loop(
-    spark: SparkSession, query_id: str, log: Log, configuration: Configuration
-) -> FlushLoop:
-    def clock_us() -> int:
-        return time.time_ns() // 1_000
-
-    reporter = Reporter(log, clock_us)
-    reporter.forget_error()  # of an earlier process; this one has not tried yet
-    flusher = Flusher(
-        log,
-        configuration.location.open_checkpoint(),
-        configuration.target,
-        query_id=query_id,
-        clock_us=clock_us,
-        say=reporter.say,
-        write_rows=SparkFlush(spark, configuration.sink.distributed_above_bytes),
-    )
-    return FlushLoop(flusher, reporter, query_id)
 
 
 def _warn_of_other_python(spark: SparkSession) -> None:

@@ -141,6 +141,11 @@ class Log:
         found = self.manifest(manifest.attempt)
         return None if found is None else found[0]
 
+    def segments(self) -> list[tuple[int, str]]:
+        """List epoch and path of the segments there are, ascending, named by a manifest or not."""
+        found = ((layout.parse_segment_epoch(p), p) for p in self.backend.list(layout.SEGMENTS))
+        return [(epoch, path) for epoch, path in found if epoch is not None]
+
     # --- what Spark kept (rule 11) ---
 
     def kept(self, epoch: int) -> list[Kept]:

@@ -70,6 +70,10 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     epoch_column: Annotated[
         str, Meta(description="column of the target that gets each row's epoch, a bigint")
     ] = msgspec.field(name="epochColumn", default="")
+    max_rows_per_second: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="most rows that a flush writes in a second, 1 or more; default: no bound"),
+    ] = msgspec.field(name="flush.maxRowsPerSecond", default=None)
 
 
 S = TypeVar("S", bound=Options)

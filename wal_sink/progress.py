@@ -11,8 +11,8 @@ from wal_sink import errors
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.log import Log
-from wal_sink.manifest import Attempt, Manifest
-from wal_sink.orphans import orphans
+from wal_sink.orphans import unnamed
+from wal_sink.readable import read_manifests
 from wal_sink.records import ErrorReport, FlusherReport
 from wal_sink.store_errors import store_errors
 
@@ -69,8 +69,14 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
     checkpointed = checkpoint.last_commit()
     newest = log.newest_flushed()
     flushed = newest.epoch if newest else -1
+    segments = [(epoch, path) for epoch, path in log.segments() if epoch > flushed]
     attempts = log.attempts()
-    pending, unreadable = _pending(log, attempts, flushed, checkpointed)
+    found = read_manifests(log, [attempt for attempt in attempts if attempt.epoch > flushed])
+    # What will be flushed: of each pending epoch the highest generation.
+    chosen = {a.epoch: a for a in attempts if flushed < a.epoch <= checkpointed}.values()
+    pending = [found.manifests[a] for a in chosen if a in found.manifests]
+    damaged = next((found.damaged[a] for a in chosen if a in found.damaged), None)
+    waiting = _waiting(log, checkpointed, flushed)
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = log.last_report()
     oldest_us = min((manifest.published_us for manifest in pending), default=None)
@@ -82,16 +88,16 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
         published=published,
         flushed=flushed,
         flushed_as_of=_iso(newest.recorded_us) if newest else None,
-        pending_epochs=_waiting(log, checkpointed, flushed),
+        pending_epochs=waiting,
         pending_rows=sum(manifest.rows for manifest in pending),
         pending_bytes=sum(manifest.bytes for manifest in pending),
         oldest_pending_seconds=(
             0.0 if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
         ),
-        orphan_segments=len(orphans(log)),
-        safe_to_delete=_waiting(log, checkpointed, flushed) == 0 and published <= flushed,
+        orphan_segments=len(unnamed(segments, found)),
+        safe_to_delete=waiting == 0 and published <= flushed,
         doing=report.doing if report else None,
-        last_error=_text(report.error) if report and report.error else unreadable,
+        last_error=_said(report, damaged),
     )
 
 
@@ -155,26 +161,6 @@ def _waiting(log: Log, checkpointed: int, flushed: int) -> int:
     return max(0, checkpointed - max(flushed, identity.first_epoch - 1))
 
 
-def _pending(
-    log: Log, attempts: tuple[Attempt, ...], flushed: int, checkpointed: int
-) -> tuple[list[Manifest], str | None]:
-    """Read the manifests that will be flushed, of each pending epoch the highest generation.
-
-    What cannot be read is returned as a text: whoever asks how far the flush is wants to know that, too.
-    """
-    chosen = {a.epoch: a for a in sorted(attempts) if flushed < a.epoch <= checkpointed}
-    manifests, unreadable = [], None
-    for attempt in chosen.values():
-        try:
-            found = log.manifest(attempt)
-        except CorruptLog as error:
-            unreadable = unreadable or f"{type(error).__name__}: {error.what}"
-            continue
-        if found is not None:  # None: flushed and trimmed meanwhile
-            manifests.append(found[0])
-    return manifests, unreadable
-
-
 def _silent_for(report: FlusherReport | None, waited: float) -> float:
     if report is None:
         return waited
@@ -190,6 +176,13 @@ def _rebuilt(report: ErrorReport) -> WalSinkError:
     if not (isinstance(kind, type) and issubclass(kind, WalSinkError)):
         kind = WalSinkError
     return kind(report.what, report.remedy)
+
+
+def _said(report: FlusherReport | None, damaged: CorruptLog | None) -> str | None:
+    """Say what the flusher met, or else what it will meet: who asks how far it is wants to know that, too."""
+    if report and report.error:
+        return _text(report.error)
+    return f"{type(damaged).__name__}: {damaged.what}" if damaged else None
 
 
 def _text(report: ErrorReport) -> str:

@@ -135,9 +135,8 @@ def _flush_step(view: View) -> Resume | Choose | Rest:
     if view.mark.begun is not None:  # rule 10
         return Resume(view.mark.begun)
     following = view.mark.flushed + 1
-    if (
-        following > view.checkpointed
-    ):  # implied by `resting`; said again, so that nobody can break it
+    # Implied by `resting`; said again, so that nobody can break it.
+    if following > view.checkpointed:
         return Rest("everything checkpointed is flushed")
     return Choose(following, view.attempts)  # rules 11 and 12
 

@@ -96,15 +96,24 @@ def check_segment(
         _verify(source, ref, f"{backend.url}/{ref.path}", read)
 
 
-def _verify(source: BinaryIO, ref: SegmentRef, where: str, read: Callable[[int], None]) -> None:
+def measure(source: BinaryIO, read: Callable[[int], None] = lambda _size: None) -> tuple[int, str]:
+    """Read an open file to its end; return its size in bytes and its SHA-256 in hexadecimal digits.
+
+    :param read: told how many bytes were read, chunk by chunk.
+    """
     sha256, size = hashlib.sha256(), 0
     while chunk := source.read(_CHUNK):
         sha256.update(chunk)
         size += len(chunk)
         read(len(chunk))
-    if (size, sha256.hexdigest()) != (ref.bytes, ref.digest):
+    return size, sha256.hexdigest()
+
+
+def _verify(source: BinaryIO, ref: SegmentRef, where: str, read: Callable[[int], None]) -> None:
+    size, digest = measure(source, read)
+    if (size, digest) != (ref.bytes, ref.digest):
         raise CorruptLog(
-            f"Segment {where} has {size} bytes with SHA-256 {sha256.hexdigest()};"
+            f"Segment {where} has {size} bytes with SHA-256 {digest};"
             f" its manifest says {ref.bytes} bytes with {ref.digest}",
             remedies.lost_segment(layout.parse_segment_epoch(ref.path), begun=True),
         )

@@ -19,7 +19,7 @@ from wal_sink import spark_internals
 from wal_sink.flush_task import FlushError, FlushTask, gravest
 from wal_sink.shares import Piece, is_large, share_out
 from wal_sink.slices import pieces
-from wal_sink.window_rows import Rows, write_here
+from wal_sink.window_rows import Rows, WriteHere
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,14 @@ class SparkFlush:
 
     :param above_bytes: of a window's segments; up to this much is written in this thread. See
         `shares.is_large`.
+    :param rows_per_second: of the whole flush; None: as fast as the target takes them.
     """
 
-    def __init__(self, spark: SparkSession, above_bytes: int) -> None:
+    def __init__(
+        self, spark: SparkSession, above_bytes: int, rows_per_second: int | None = None
+    ) -> None:
+        self._write_here = WriteHere(rows_per_second)
+        self._rows_per_second = rows_per_second
         self._spark = spark
         self._above_bytes = above_bytes
         self._era = uuid.uuid4().hex
@@ -51,7 +56,7 @@ class SparkFlush:
             with self._shares(rows) as shares:
                 if shares and (written := self._by_job(rows, shares)) is not None:
                     return written
-        return write_here(rows)
+        return self._write_here(rows)
 
     @contextlib.contextmanager
     def _shares(self, rows: Rows) -> Iterator[Shares]:
@@ -64,7 +69,9 @@ class SparkFlush:
         """Run a job; None when it failed for a reason that is none of the rows'."""
         if rows.over():
             return False
-        task = FlushTask(rows.log, rows.target, rows.owner, self._era)
+        bound = self._rows_per_second
+        each = max(bound // len(shares), 1) if bound else None
+        task = FlushTask(rows.log, rows.target, rows.owner, self._era, each)
         job = _Job(self._spark, _described(rows), task, shares)
         logger.info("a job of %d tasks: %s", len(shares), job.description)
         try:

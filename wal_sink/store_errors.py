@@ -10,9 +10,10 @@ from wal_sink.errors import LogUnavailable
 
 
 @contextlib.contextmanager
-def store_errors() -> Iterator[None]:
+def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
     """Surround what reads or writes log or checkpoint; decorates a function as well.
 
+    :param what: what is read or written, as the subject of the error's sentence.
     :raises LogUnavailable: the store does not answer, or refuses.
     """
     try:
@@ -20,6 +21,6 @@ def store_errors() -> Iterator[None]:
     except (OSError, StateBackendError) as error:
         text = str(error) if isinstance(error, StateBackendError) else repr(error)
         raise LogUnavailable(
-            f"The log or the checkpoint cannot be used: {text}",
+            f"{what} cannot be used: {text}",
             "See to the store that holds it, and to its options; then try again.",
         ) from error

@@ -28,8 +28,8 @@ _UNFINISHED_S = 86_400.0
 def trim(log: Log, epochs: Iterable[int]) -> None:
     """Delete segments and manifests of flushed epochs, of all attempts, one epoch after the other.
 
-    :raises Diverged: an attempt that was not flushed covers other source offsets; nothing is deleted of
-        its epoch and of those that follow.
+    :raises Diverged: an attempt that was not flushed covers other source offsets, or nobody can tell;
+        nothing is deleted of its epoch and of those that follow.
     """
     listed = log.attempts()
     for epoch in sorted(epochs):
@@ -45,7 +45,7 @@ def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:
     """See that what is left of a flushed epoch may go (rule 18).
 
     :param attempts: the manifests of the epoch.
-    :raises Diverged: one that was not flushed covers other source offsets.
+    :raises Diverged: one that was not flushed covers other source offsets, or nobody can tell.
     """
     record = log.flushed(epoch)
     settled = _set_aside(log, record)
@@ -64,12 +64,7 @@ def sweep(log: Log) -> None:
     mark = log.newest_flushed()
     if mark is None:
         return
-    late = [
-        path
-        for path in log.backend.list(layout.SEGMENTS)
-        if (epoch := layout.parse_segment_epoch(path)) is not None and epoch <= mark.epoch
-    ]
-    if late:
+    if late := [path for epoch, path in log.segments() if epoch <= mark.epoch]:
         logger.info("deleting %d segments of epochs up to %d", len(late), mark.epoch)
         log.delete(late)
     log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, mark.epoch))
@@ -94,8 +89,16 @@ def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
     found = log.manifest(attempt)
     if found is None:
         return  # another trimmer was faster
-    same = record is not None and found[0].offsets_digest == record.offsets_digest
-    if record is None or not (same or attempt.generation < record.generation):
+    if record is None:
+        raise Diverged(
+            f"{log.url}/{layout.manifest(attempt)} cannot be compared with what was flushed as epoch"
+            f" {attempt.epoch}: {log.url}/{layout.FLUSHED} has no record of it",
+            f"The newest {RECORDS_KEPT:,} records are kept. If the manifest was put back from a copy of the"
+            " log, move it away: its epoch is in the table. If it is the record that is lost, restore"
+            " flushed/ from a copy.",
+        )
+    same = found[0].offsets_digest == record.offsets_digest
+    if not (same or attempt.generation < record.generation):
         raise Diverged(
             f"{log.url}/{layout.manifest(attempt)} covers other source offsets than what was flushed"
             f" as epoch {attempt.epoch}",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wal_sink.log import Log
+from wal_sink.pace import Pace
 from wal_sink.slices import slices
 from wal_sink.target_errors import target_errors
 from wal_sink.targets.base import BegunEpoch, Owner, Session, Target, Window
@@ -30,21 +31,32 @@ class Rows:
 
 
 WriteRows = Callable[[Rows], bool]
-"""Write all of it; False: it was `over` before. When it returns True, every row is acknowledged.
+"""Write all of it; False: it was `over` before.
+
+When it returns True, every row is acknowledged, or will be when the flusher has drained its session.
 
 :raises GoneError: a file of the window is missing.
 :raises WalSinkError: the line stops here. Some of the rows may be written.
 """
 
 
-def write_here(rows: Rows) -> bool:
-    """Write all of it in this thread, epoch by epoch. See `WriteRows`."""
-    for begun in rows.epochs:
-        rows.say("writing", begun.epoch)
-        for plan, part in slices(rows.log, begun):
-            if rows.over():
-                return False
-            with target_errors(rows.target):
-                rows.session().write(plan, part)
+class WriteHere:
+    """Writes rows in this thread, epoch by epoch; a `WriteRows`.
+
+    :param rows_per_second: None: as fast as the target takes them.
+    """
+
+    def __init__(self, rows_per_second: int | None = None) -> None:
+        self._pace = Pace(rows_per_second)
+
+    def __call__(self, rows: Rows) -> bool:
+        """Write all of it; the flusher drains."""
+        for begun in rows.epochs:
             rows.say("writing", begun.epoch)
-    return True
+            for plan, part in self._pace.paced(slices(rows.log, begun)):
+                if rows.over():
+                    return False
+                with target_errors(rows.target):
+                    rows.session().write(plan, part)
+                rows.say("writing", begun.epoch)
+        return True

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,8 +26,9 @@ from wal_sink.targets.base import (
     Window,
 )
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.concurrency import Concurrency
 from wal_sink.targets.cassandra.connection import connect
-from wal_sink.targets.cassandra.send import send_all
+from wal_sink.targets.cassandra.send import Sender
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
@@ -98,6 +100,17 @@ def rows(target: CassandraTarget, plan: Plan, count: int, first: int = 0) -> Sli
     return Slice(0, target.check(batch, plan), US)
 
 
+def write(session: Session, plan: Plan, *slices: Slice) -> None:
+    for each in slices:
+        session.write(plan, each)
+    session.drain()
+
+
+def send_all(sender: Sender, statements: Iterable[Any]) -> None:
+    sender.send(statements)
+    sender.drain()
+
+
 def begin_in_vain(target: CassandraTarget, session: Session) -> Kind | Outcome:
     """Nothing was sent, or nobody knows; either way a flusher goes on later."""
     try:
@@ -160,7 +173,7 @@ def test_rows_arrive_after_a_pause(
     """Requests time out, are sent again with pauses between, and every row is there once."""
     slices = [rows(target, plan, 500, first) for first in range(0, 5_000, 500)]
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(lambda: [session.write(plan, each) for each in slices])
+        writing = pool.submit(write, session, plan, *slices)
         time.sleep(0.2)
         node.pause()
         time.sleep(2.5)
@@ -183,10 +196,56 @@ def test_patience_ends(node: EmbeddedCassandra, target: CassandraTarget, plan: P
         try:
             begin = time.monotonic()
             with pytest.raises(TargetUnavailable, match=r"requests for 2 s: .*timeout"):
-                send_all(connection.session, statements, patience=2)
+                send_all(Sender(connection.session, Concurrency(), patience=2), statements)
             assert time.monotonic() - begin < 15
         finally:
             node.resume()
+
+
+def test_a_silent_node_stops_the_feed(node: EmbeddedCassandra) -> None:
+    """Requests are made as they can be sent: memory holds those in flight, and one more."""
+    law = Concurrency(8)
+    with connect(options(node)) as connection:
+        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
+        made: list[int] = []
+
+        def feed() -> Iterator[Any]:
+            for i in range(30_000, 31_000):
+                made.append(i)
+                yield insert.bind([i])
+
+        node.pause()
+        resume = threading.Timer(2, node.resume)
+        resume.start()
+        sender = Sender(connection.session, law)
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(send_all, sender, feed())
+            time.sleep(1.5)
+            assert len(made) <= 8 + 1
+            sending.result(60)
+        resume.join()
+    assert len(made) == 1_000
+    got = node.execute("SELECT id FROM ks.t")
+    assert {row.id for row in got} >= set(made)
+
+
+def test_a_failure_is_heard_of_by_the_next_call(node: EmbeddedCassandra) -> None:
+    """`send` returns with requests in flight; `drain` or the next `send` raises what became of them."""
+    with connect(options(node)) as connection:
+        session = connection.session
+        insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x') USING TTL ?")
+        good, bad = insert.bind([40_000, 1_000]), insert.bind([40_001, -1])
+        sender = Sender(session, Concurrency())
+        sender.send([bad])
+        with pytest.raises(Exception, match="TTL must be greater"):
+            sender.drain()
+        sender.send([bad])
+        time.sleep(1)
+        with pytest.raises(Exception, match="TTL must be greater"):
+            sender.send([good])
+        sender.send([bad])
+        sender.abandon()
+        send_all(sender, [good])
 
 
 def test_a_mistake_is_not_retried(node: EmbeddedCassandra) -> None:
@@ -199,7 +258,7 @@ def test_a_mistake_is_not_retried(node: EmbeddedCassandra) -> None:
         ).bind([7_050, -1])
         begin = time.monotonic()
         with pytest.raises(Exception, match="TTL must be greater or equal to 0") as raised:
-            send_all(connection.session, statements)
+            send_all(Sender(connection.session, Concurrency()), statements)
         assert time.monotonic() - begin < 10
         assert CassandraTarget(options(node)).classify(raised.value) == "fatal"
 
@@ -210,7 +269,7 @@ def test_a_crash_and_a_restart(
     """What was acknowledged is there; the open session finds the node again by itself."""
     first = window(0)
     assert session.begin(first) is Outcome.APPLIED
-    session.write(plan, rows(target, plan, 100, 20_000))
+    write(session, plan, rows(target, plan, 100, 20_000))
     assert session.finish(first) is Outcome.APPLIED
     node.kill()
     with pytest.raises(TargetUnavailable, match=r"No connection to Cassandra at 127\.0\.0\.1"):
@@ -220,7 +279,7 @@ def test_a_crash_and_a_restart(
     mark = session.flushed()
     assert mark is not None
     assert (mark.flushed, mark.begun, mark.last) == (0, None, first)
-    session.write(plan, rows(target, plan, 100, 20_100))
+    write(session, plan, rows(target, plan, 100, 20_100))
     assert session.begin(window(1)) is Outcome.APPLIED
     got = node.execute("SELECT id FROM ks.t")
     assert {row.id for row in got} >= set(range(20_000, 20_200))

@@ -160,6 +160,19 @@ def test_verify_and_set_aside(job: Job) -> None:
     assert "is flushed, or was passed over" in again.err
 
 
+def test_verify_of_a_checkpoint_that_was_set_back(job: Job) -> None:
+    """A state, no damage: exit code 0, and the last sentence does not deny what the note says."""
+    job.flush()
+    job.world.checkpoint.delete(["commits/3", "commits/4"])
+    found = job.command("verify", "--json")
+    assert (found.code, found.document["findings"], found.document["set_back"]) == (0, [], True)
+    said = job.command("verify")
+    assert said.code == 0
+    assert "Note: epoch 4 is flushed, but the checkpoint says 2" in said.out
+    assert "Nothing is damaged, but the checkpoint was set back" in said.out
+    assert "Nothing is wrong" not in said.out
+
+
 def test_accept_gap(job: Job) -> None:
     """The document names the decision; `--yes` asks nobody."""
     edit(job.world.log_backend, layout.manifest(Attempt(2, 1)), None)
@@ -218,8 +231,9 @@ def test_adopt(job: Job) -> None:
     """The checkpoint was renamed; a copy of it is refused as long as the original is there."""
     copied = subprocess.run(["cp", "-r", "checkpoint", "copy"], cwd=job.folder, check=True)
     assert copied.returncode == 0
-    refused = job.command("adopt", "--yes", "--json", checkpoint="copy")
-    assert (refused.code, refused.document["error"]) == (5, "WrongOwner")
+    for word in ((), ("--original-is-gone",)):  # it is there, whatever is said
+        refused = job.command("adopt", "--yes", "--json", *word, checkpoint="copy")
+        assert (refused.code, refused.document["error"]) == (5, "WrongOwner")
     (job.folder / "checkpoint").rename(job.folder / "renamed")
     found = job.command("verify", "--json", checkpoint="renamed")
     assert (found.code, found.document["findings"][0]["kind"]) == (5, "WrongOwner")

@@ -29,9 +29,19 @@ BUGS = (
         "finish before write",
         "wal_sink/flusher.py",
         "        if not self._write(window, wanted):\n            return\n"
+        "        with target_errors(self._target):\n"
+        "            self._connected().drain()\n"
         "        self._finish(window)\n",
         "        self._finish(window)\n"
-        "        if not self._write(window, wanted):\n            return\n",
+        "        if not self._write(window, wanted):\n            return\n"
+        "        with target_errors(self._target):\n"
+        "            self._connected().drain()\n",
+    ),
+    Bug(
+        "finish before the rows are acknowledged",
+        "wal_sink/flusher.py",
+        "            self._connected().drain()\n        self._finish(window)\n",
+        "            self._finish(window)\n        self._connected().drain()\n",
     ),
     Bug(
         "trim before finish",
@@ -155,9 +165,12 @@ BUGS = (
     Bug(
         "skip on failure",
         "wal_sink/window_rows.py",
-        "            with target_errors(rows.target):\n                rows.session().write(plan, part)\n",
-        "            try:\n                rows.session().write(plan, part)\n"
-        "            except Exception:\n                pass\n",
+        "                with target_errors(rows.target):\n"
+        "                    rows.session().write(plan, part)\n",
+        "                try:\n"
+        "                    rows.session().write(plan, part)\n"
+        "                except Exception:\n"
+        "                    pass\n",
     ),
     Bug(
         "missing segment treated as flushed",
@@ -188,8 +201,8 @@ BUGS = (
     Bug(
         "orphans of unflushed epochs swept",
         "wal_sink/trim.py",
-        "        if (epoch := layout.parse_segment_epoch(path)) is not None and epoch <= mark.epoch\n",
-        "        if (epoch := layout.parse_segment_epoch(path)) is not None\n",
+        "for epoch, path in log.segments() if epoch <= mark.epoch]",
+        "for _, path in log.segments()]",
     ),
     Bug(
         "a cut segment's rows get the timestamps of its first ones",

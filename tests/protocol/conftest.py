@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from state_backends import memory, open_backend
-from tests.protocol.cases import CASES
 from tests.protocol.engine import World
 from tests.s3 import S3
 
@@ -41,11 +40,3 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
         return world
     root = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path)
     return World(open_backend(f"{root}/checkpoint"), open_backend(f"{root}/log"))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was explored: the figures of tests/README.md."""
-    if CASES:
-        terminalreporter.section("explored")
-        for what, how_much in CASES.items():
-            terminalreporter.write_line(f"{what}: {how_much}")

@@ -268,6 +268,21 @@ def test_status_answers_all_the_same(world: World) -> None:
     assert manifest_path() in str(found.last_error)
 
 
+@pytest.mark.parametrize("damage", [None, tear_manifest, delete_manifest])
+def test_verify_counts_segments_that_nobody_names(
+    world: World, damage: Callable[[World], str] | None
+) -> None:
+    """As `status` does: what a damaged manifest names cannot be told, so its segments are none."""
+    fill(world)
+    world.run().tasks([("of a task that failed", 1)])
+    if damage is not None:
+        damage(world)
+    orphans = status(Checkpoint(world.checkpoint), world.log).orphan_segments
+    assert orphans == (3 if damage is delete_manifest else 1)
+    (note,) = look(world).notes
+    assert note.startswith(f"{orphans} segments are named by no manifest")
+
+
 def fresh(world: World) -> Verified:
     """A query that has just started."""
     world.run()
@@ -295,11 +310,31 @@ def test_verify_says_that_the_checkpoint_was_set_back(world: World) -> None:
     """It is no error, but the reason why nothing is flushed."""
     fill(world)
     world.flush()
-    assert look(world).notes == ()
+    assert (look(world).notes, look(world).set_back) == ((), False)
     world.checkpoint.delete(["commits/3", "commits/4"])
     for target in (None, lambda: world.target):
-        notes = verify(query(world), target, NOW_US).notes
-        assert any("epoch 4 is flushed, but the checkpoint says 2" in note for note in notes)
+        found = verify(query(world), target, NOW_US)
+        assert (found.findings, found.set_back) == ((), True)
+        assert any("epoch 4 is flushed, but the checkpoint says 2" in note for note in found.notes)
+
+
+def test_a_query_that_runs_does_not_set_its_checkpoint_back(world: World) -> None:
+    """It commits and flushes an epoch after `commits/` was read, and before `flushed/` is."""
+    fill(world)
+    run = world.run()
+
+    class Slow(Checkpoint):
+        def last_commit(self) -> int:
+            found = super().last_commit()
+            if found < EPOCHS:
+                run.batch([("meanwhile", 1)])
+                world.flush()
+            return found
+
+    slow = query(world)._replace(checkpoint=Slow(world.checkpoint))
+    found = verify(slow, lambda: world.target, NOW_US)
+    assert (found.checkpointed, found.flushed, found.set_back) == (EPOCHS - 1, EPOCHS, False)
+    assert found.findings == ()
 
 
 # --- the ledger -----------------------------------------------------------------------------------

@@ -11,13 +11,15 @@ from typing import Literal
 import pytest
 
 import wal_sink
-from state_backends import S3Backend, open_backend
+from state_backends import S3Backend, StorageOptions, open_backend
 from tests.protocol.engine import World
 from tests.s3 import S3
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, OptionError
 from wal_sink.location import locate
-from wal_sink.operate.query import find_query
+from wal_sink.log import Log
+from wal_sink.operate.original import Sight, look_for_checkpoint
+from wal_sink.operate.query import Query, find_query
 from wal_sink.progress import await_flushed, status
 from wal_sink.testing.faults import Crash, Faults
 
@@ -138,6 +140,17 @@ def test_operators_commands_find_a_log_in_an_object_store(
     aside.create("kept", b"rows")
     assert aside.read("kept") == b"rows"
     assert query.open(str(tmp_path)).url == f"file://{tmp_path}"
+
+
+def test_an_original_in_a_store_that_refuses_is_not_taken_for_gone(s3: S3) -> None:
+    """A bucket that is not found says nothing: the endpoint or the account may be the wrong one."""
+    bucket = s3.bucket()
+    options = StorageOptions(s3.options)
+    store = open_backend(f"{bucket}/checkpoint", options)
+    query = Query("query", Checkpoint(store), Log(store), {"s3": options})
+    assert look_for_checkpoint(f"{bucket}/old", query).sight is Sight.GONE
+    missing = look_for_checkpoint(f"{bucket}-missing/old", query)
+    assert (missing.sight, "there is no bucket" in missing.why) == (Sight.UNKNOWN, True)
 
 
 def test_storage_options_for_folders_are_refused(tmp_path: Path) -> None:

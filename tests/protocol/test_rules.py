@@ -34,7 +34,6 @@ from wal_sink.steps import (
 from wal_sink.targets.base import Mark, Outcome, Owner, Plan, Session, Slice, Window
 from wal_sink.testing.cell_store import CellSession
 from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
-from wal_sink.trim import trim
 from wal_sink.witness import Witness
 
 
@@ -954,6 +953,7 @@ def test_rule_15_a_late_flusher_cannot_overwrite_a_newer_epoch(world: World) -> 
     with world.store.connect(Owner(world.query_id, "", "")) as session:
         for plan, rows in held:
             session.write(plan, rows)
+        session.drain()
     assert world.table() == {"k": 2}
 
 
@@ -1175,13 +1175,24 @@ def test_rule_18_a_late_manifest_with_other_offsets_diverges(world: World) -> No
     assert late in world.log.attempts()
 
 
-def test_rule_18_a_late_manifest_without_a_record_diverges(world: World) -> None:
+def test_rule_18_a_manifest_put_back_behind_the_records_diverges(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was flushed under its epoch is forgotten: nobody can say whether it is the same."""
-    late = late_manifest(world, offsets_digest=None)
-    world.log_backend.delete([layout.flushed(0)])
-    with pytest.raises(errors.Diverged):
-        trim(world.log, [0])
-    assert late in world.log.attempts()
+    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 1)
+    path = layout.manifest(Attempt(0, 1))
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    backup = world.log_backend.read(path)
+    world.flush()
+    world.log_backend.create(path, backup)
+    with pytest.raises(errors.Diverged, match=r"(?s)no record of it.*move it away"):
+        world.flush()
+    assert world.log_backend.read(path) == backup
+    world.log_backend.delete([path])
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2}
 
 
 def late_manifest(world: World, offsets_digest: str | None) -> Attempt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import wal_sink
 from state_backends import StateBackend, open_backend
 from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, World
@@ -493,6 +495,47 @@ def test_rewind_is_refused_where_the_log_has_forgotten(world: World) -> None:
     assert world.table() == world.expected()
 
 
+def advised(world: World, to: int) -> int | None:
+    """The epoch to which the refusal of a rewind says that one can go back; None when it names none."""
+    with pytest.raises(errors.MissingManifest) as caught:
+        go_back(world, to)
+    found = re.search(r"--to (-?\d+)", caught.value.remedy)
+    return int(found[1]) if found else None
+
+
+def test_where_nothing_can_be_flushed_again_no_rewind_is_advised(world: World) -> None:
+    """Ledger and log both say that the newest epoch is flushed, and it is gone: `--to` it is refused."""
+    fill_and_keep(world)
+    assert advised(world, 0) is None
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_no_rewind_above_the_mark_of_the_log_is_advised(world: World) -> None:
+    """The ledger is an epoch ahead: a flusher died before it recorded it, and then its files went."""
+    fill(world)
+    with pytest.raises(Crash):
+        world.flush(Faults(at=0, matching=f"create {layout.FLUSHED}"))
+    world.log.delete(of_epoch(world))
+    mark = world.store.ledger[world.query_id].flushed
+    assert (mark, world.log.flushed_epochs()[-1]) == (BROKEN, BROKEN - 1)
+    assert advised(world, 0) is None
+
+
+def test_a_rewind_to_an_epoch_that_has_a_record_is_advised(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before the newest records is forgotten, so it cannot become the mark."""
+    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 2)
+    backup = fill_and_keep(world)
+    assert world.log.flushed_epochs() == [2, 3]
+    restore(world, backup, range(2, EPOCHS - 1))
+    with pytest.raises(errors.OptionError, match=r"no record of epoch 1,(.|\n)*only to 2,"):
+        go_back(world, 1)
+    to = advised(world, -1)
+    assert to == BROKEN
+    assert go_back(world, to).again == 1
+
+
 @pytest.mark.parametrize("to", [-2, 2, 9])
 def test_rewind_stays_within_what_is_flushed(world: World, to: int) -> None:
     """Not before the first epoch, and never forward."""
@@ -678,6 +721,56 @@ def test_a_copied_log_is_not_adopted(places: Places) -> None:
         places.root / "checkpoint" / "wal_sink" / places.world.query_id,
         places.root / "copies" / places.world.query_id,
     )
+    copy = places.at(places.root / "checkpoint", places.root / "copies", places.world)
+    with pytest.raises(errors.WrongOwner, match=r"log is still at .*is a copy"):
+        take_over(copy)
+
+
+def test_an_original_that_cannot_be_read_is_not_taken_for_gone(places: Places) -> None:
+    """It may live on: only the operator can say that it does not, and the record keeps that word."""
+    copy = copied(places)
+    shutil.rmtree(places.root / "checkpoint")
+    (places.root / "checkpoint").symlink_to("checkpoint")  # a store that answers with an error
+    with pytest.raises(errors.LogUnavailable, match=r"/checkpoint, .*\n.*--original-is-gone"):
+        take_over(copy)
+    assert copy.log_backend.list(layout.DECISIONS) == []
+    plan = plan_adopt(query(copy), copy.target, NOW_US, original_is_gone=True)
+    assert f"checkpoint {places.world.checkpoint.url}: it cannot be read" in plan.consequences
+    adopt(plan, NOW_US, "the disk died")
+    (record,) = copy.log.interventions("adopt")
+    assert record.why.startswith("the disk died; said to be gone: checkpoint file:")
+    goes_on_without(copy, {})
+
+
+def test_an_original_that_is_there_is_nobodys_word(places: Places) -> None:
+    """Saying that it is gone does not make it so; nor does a `metadata` that is torn."""
+    copy = copied(places)
+    for _ in range(2):
+        with pytest.raises(errors.WrongOwner, match="is still at"):
+            plan_adopt(query(copy), copy.target, NOW_US, original_is_gone=True)
+        edit(places.world.checkpoint, "metadata", b"{")
+
+
+def test_what_is_known_of_the_original_is_said_before_the_question(places: Places) -> None:
+    """Nothing is there; or the place was given to another query."""
+    (places.root / "checkpoint").rename(places.root / "moved")
+    moved = places.at(places.root / "moved", old=places.world)
+    said = plan_adopt(query(moved), moved.target, NOW_US).consequences
+    assert f"checkpoint {places.world.checkpoint.url}: nothing is there" in said
+    assert f"log {places.world.log_backend.url}: nothing is there" in said
+    places.at(places.root / "checkpoint").run()
+    said = plan_adopt(query(moved), moved.target, NOW_US).consequences
+    assert f"checkpoint {places.world.checkpoint.url}: another query has its own there" in said
+
+
+def test_a_log_that_has_lost_its_name_is_still_there(places: Places) -> None:
+    """Somebody began to delete it: the epochs that it holds are nowhere else."""
+    old = places.world.log_backend
+    shutil.copytree(
+        places.root / "checkpoint" / "wal_sink" / places.world.query_id,
+        places.root / "copies" / places.world.query_id,
+    )
+    edit(old, layout.LOG, None)
     copy = places.at(places.root / "checkpoint", places.root / "copies", places.world)
     with pytest.raises(errors.WrongOwner, match=r"log is still at .*is a copy"):
         take_over(copy)
@@ -869,6 +962,16 @@ def test_a_checkpoint_that_names_a_strange_log(tmp_path: Path) -> None:
     edit(backend, Checkpoint.LOG_URL, json.dumps({"format": 1, "log": "file:///etc"}).encode())
     with pytest.raises(errors.WrongOwner, match="file:///etc"):
         find_query(backend.url)
+
+
+def test_a_log_that_is_gone_is_not_an_idle_one(places: Places) -> None:
+    """A share that is not mounted: `status` does not say that everything may be deleted."""
+    url = places.world.checkpoint.url
+    assert wal_sink.status(url).pending_epochs == EPOCHS - 2
+    (places.root / "checkpoint" / "wal_sink" / places.world.query_id).rename(places.root / "away")
+    for look_for in (wal_sink.status, find_query):
+        with pytest.raises(errors.OptionError, match="There is no log"):
+            look_for(url)
 
 
 def test_restoring_the_row_of_a_backup_is_behind(world: World) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.spark.conftest import write_source
+from tests.spark.remains import remains
 from tests.spark.tables import Table, start, stream, wait_for
 from wal_sink import spark_internals
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
@@ -104,18 +109,8 @@ def test_a_query_that_goes_on_after_close_is_named(
 ) -> None:
     """In one line; its epochs wait in the log until somebody flushes again."""
     table = Table(cassandra, keyspace)
-    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
-    rows = rate.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
     with wal_sink.register(spark) as sink:
-        query = (
-            rows.writeStream.format("wal_sink")
-            .option("checkpointLocation", checkpoint)
-            .option("cassandra.contactPoints", "127.0.0.1")
-            .option("cassandra.port", cassandra.port)
-            .option("keyspace", keyspace)
-            .option("table", "events")
-            .start()
-        )
+        query = endless(spark, table, checkpoint)
         wait_for(lambda: sink.status(query).checkpointed >= 0)
     try:
         with caplog.at_level(logging.WARNING):
@@ -126,3 +121,67 @@ def test_a_query_that_goes_on_after_close_is_named(
     ids = table.ids()
     assert ids
     assert ids == list(range(len(ids)))
+
+
+def endless(spark: SparkSession, table: Table, checkpoint: str) -> StreamingQuery:
+    """Start a query that goes on until it is stopped."""
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    rows = rate.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
+    return (
+        rows.writeStream.format("wal_sink")
+        .option("checkpointLocation", checkpoint)
+        .option("cassandra.contactPoints", "127.0.0.1")
+        .option("cassandra.port", table.cassandra.port)
+        .option("keyspace", table.keyspace)
+        .option("table", table.name)
+        .start()
+    )
+
+
+def test_an_interrupt_at_any_line_of_close_leaves_nothing_behind(
+    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
+) -> None:
+    """No thread and no connection: either it is closed, or not yet and can be closed again."""
+    table = Table(cassandra, keyspace)
+    before = remains(cassandra.port)
+    with wal_sink.register(spark):
+        query = endless(spark, table, checkpoint)
+    try:
+        interrupted: list[int] = []
+        while True:
+            sink = wal_sink.register(spark)  # it adopts the query, which goes on
+            assert sink.knows(str(query.id))
+            line = close_with_an_interrupt(sink, after=interrupted)
+            if line is None:
+                break
+            interrupted.append(line)
+            if not sink.forgotten():
+                sink.close()
+            assert remains(cassandra.port) <= before, f"interrupted at line {line} of handle.py"
+    finally:
+        query.stop()
+    assert len(interrupted) > 8, "it was interrupted at each line, and ran through at last"
+    ids = table.ids()
+    assert ids == list(range(len(ids)))
+
+
+def close_with_an_interrupt(sink: wal_sink.Sink, after: list[int]) -> int | None:
+    """Press Ctrl-C at the first line of `close` that is not in `after`; return it, None for no more."""
+    at: list[int] = []
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        if frame.f_code is not wal_sink.Sink.close.__code__:
+            return None
+        if event == "line" and not at and frame.f_lineno not in after:
+            at.append(frame.f_lineno)
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        sink.close()
+    except KeyboardInterrupt:
+        assert at
+    finally:
+        sys.settrace(None)
+    return at[0] if at else None

@@ -213,13 +213,6 @@ def bound(arrow: pa.Array, cql: str, role: str = "regular") -> Rows:
     return bind(check(pa.record_batch({"id": ids, "c": arrow}), planned), planned, 0)
 
 
-def test_values_of_keys_are_hashable() -> None:
-    """Rows are grouped by them."""
-    deep = pa.array([[{"a": [(1, [1])]}]], pa.list_(pa.struct([("a", pa.map_(pa.int32(), INTS))])))
-    rows = bound(deep, "frozen<list<frozen<tuple<map<int, frozen<list<int>>>>>>>", "partition")
-    assert len(dict.fromkeys(rows.keys, 1)) == 1
-
-
 def test_a_null_collection_is_unset_as_any_null() -> None:
     """What is empty is a value."""
     rows = bound(pa.array([None, []], INTS), "set<int>")

@@ -27,6 +27,7 @@ def test_defaults() -> None:
     assert (got.consistency_level, got.serial_consistency_level) == ("LOCAL_QUORUM", "SERIAL")
     assert got.ledger == ("shop", "wal_sink_ledger")
     assert got.local_datacenter == ""
+    assert (got.batch_bytes, got.concurrency) == ("auto", "auto")
 
 
 def test_values_are_converted_and_levels_are_case_insensitive() -> None:
@@ -38,11 +39,14 @@ def test_values_are_converted_and_levels_are_case_insensitive() -> None:
         cassandra__consistencyLevel="quorum",
         cassandra__serialConsistencyLevel="Local_Serial",
         cassandra__nulls="write",
+        cassandra__batchBytes="2048",
+        cassandra__concurrency="7",
     )
     assert got.hosts == ("a", "b", "::1")
     assert (got.port, got.request_timeout) == (9043, 2.5)
     assert (got.consistency_level, got.serial_consistency_level) == ("QUORUM", "LOCAL_SERIAL")
     assert got.nulls == "write"
+    assert (got.batch_bytes, got.concurrency) == (2048, 7)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +79,12 @@ def test_required(missing: str) -> None:
         ("cassandra.requestTimeout", "0", "cassandra.requestTimeout"),
         ("cassandra.requestTimeout", "soon", "cassandra.requestTimeout"),
         ("cassandra.nulls", "tombstone", "unset.*write"),
+        ("cassandra.batchBytes", "1023", "auto, or 1024 to 1048576"),
+        ("cassandra.batchBytes", "1048577", "auto, or 1024 to 1048576"),
+        ("cassandra.batchBytes", "48 KiB", "auto, or 1024 to 1048576"),
+        ("cassandra.concurrency", "0", "auto, or 1 to 1024"),
+        ("cassandra.concurrency", "1025", "auto, or 1 to 1024"),
+        ("cassandra.concurrency", "many", "auto, or 1 to 1024"),
         ("cassandra.consistencyLevel", "ANY", "a hint"),
         ("cassandra.consistencyLevel", "any", "a hint"),
         ("cassandra.consistencyLevel", "LOCAL_QUORAM", "LOCAL_QUORAM.*\n.*LOCAL_QUORUM"),
@@ -125,6 +135,8 @@ def test_the_names_are_those_of_the_interface() -> None:
         "cassandra.serialConsistencyLevel",
         "cassandra.ledgerTable",
         "cassandra.nulls",
+        "cassandra.batchBytes",
+        "cassandra.concurrency",
     ]
 
 

@@ -6,35 +6,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cassandra import cqltypes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.cql_driver import driver_type
 from tests.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
 from wal_sink.targets.base import Column, Plan
 from wal_sink.targets.cassandra.bind import bind
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.spark_types import canonical
-from wal_sink.targets.cassandra.tree import Cql, parse, written
+from wal_sink.targets.cassandra.tree import parse, written
 
-NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer", "Float", "Double"]
-NAMES += ["Decimal", "Timestamp", "SimpleDate", "Time", "Duration", "UUID", "TimeUUID"]
-NAMES += ["InetAddress", "Bytes"]
-SIMPLE = {kind.typename: kind for kind in (getattr(cqltypes, f"{name}Type") for name in NAMES)}
 PROTOCOL = 5
-
-
-def driver_type(tree: Cql) -> Any:
-    """Return the driver's serializer."""
-    parts = tuple(driver_type(part) for part in tree.parts)
-    match tree.kind:
-        case "udt":
-            return cqltypes.UserType.make_udt_class("ks", "udt", tree.fields, parts)
-        case "list" | "set" | "map" | "tuple":
-            kind = getattr(cqltypes, f"{tree.kind.title()}Type")
-            return kind.apply_parameters(parts)
-        case _:
-            return SIMPLE[tree.kind]
 
 
 def plan(arrow: pa.DataType, cql: str, types: dict[str, Any] | None = None) -> Plan:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import typer
 
 from wal_sink.cli.output import output
-from wal_sink.errors import OptionError
+from wal_sink.errors import LogUnavailable, OptionError
 
 
 @pytest.mark.parametrize("text", ["pip install 'wal_sink[s3]'", "[/mnt/log] is odd", "[applied]"])
@@ -16,3 +18,13 @@ def test_brackets_of_an_error_are_no_markup(capsys: pytest.CaptureFixture[str], 
         raise OptionError("It broke", text)
     assert text in capsys.readouterr().err
     assert ended.value.exit_code == OptionError.exit_code
+
+
+def test_what_a_store_raises_is_an_error_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of a place that is neither log nor checkpoint, such as that of `set-aside`."""
+    with pytest.raises(typer.Exit) as ended, output(as_json=True):
+        raise PermissionError("/aside")
+    shown = capsys.readouterr()
+    assert ended.value.exit_code == LogUnavailable.exit_code
+    assert "A store or a file cannot be used: PermissionError('/aside')" in shown.err
+    assert json.loads(shown.out)["error"] == "LogUnavailable"

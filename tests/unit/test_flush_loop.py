@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from wal_sink import errors, layout
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
+from wal_sink.glimpse import Glimpse
 from wal_sink.log import Log
 from wal_sink.progress import await_flushed
 from wal_sink.records import ErrorReport
@@ -62,7 +64,7 @@ class Flushing:
             clock_us=world.clock,
             say=reporter.say,
         )
-        self.loop = FlushLoop(flusher, reporter, world.query_id)
+        self.loop = FlushLoop(flusher, reporter, world.query_id, Glimpse(world.checkpoint.url))
 
     def start(self) -> Flushing:
         self.loop.start()
@@ -101,11 +103,17 @@ def world() -> World:
 
 
 @pytest.fixture
-def flushing(world: World) -> Iterator[Callable[..., Flushing]]:
-    """Make loops over `world`; they are stopped after the test, and no thread is left."""
+def flushing(world: World, flushing_in: Callable[..., Flushing]) -> Callable[..., Flushing]:
+    """Make loops over `world`."""
+    return lambda faults=None: flushing_in(world, faults)
+
+
+@pytest.fixture
+def flushing_in() -> Iterator[Callable[..., Flushing]]:
+    """Make loops over any world; they are stopped after the test, and no thread is left."""
     made: list[Flushing] = []
 
-    def make(faults: Faults | None = None) -> Flushing:
+    def make(world: World, faults: Faults | None = None) -> Flushing:
         made.append(Flushing(world, faults or Faults()))
         return made[-1]
 
@@ -172,6 +180,20 @@ def test_it_finds_commits_by_itself(
     assert world.table() == {"k": 2}
 
 
+def test_on_a_local_checkpoint_it_need_not_wait_for_the_event(
+    tmp_path: Path, flushing_in: Callable[..., Flushing]
+) -> None:
+    """A new file in `commits/` is enough."""
+    world = World(open_backend(f"{tmp_path}/checkpoint"), open_backend(f"{tmp_path}/log"))
+    run = world.run()
+    it = flushing_in(world).start()
+    until(it.rests)
+    for epoch in range(3):
+        run.batch([("k", epoch)])
+        until(lambda epoch=epoch: it.is_flushed(epoch))  # type: ignore[misc]
+    assert world.table() == {"k": 2}
+
+
 # --- when it fails --------------------------------------------------------------------------------
 
 
@@ -196,6 +218,7 @@ def test_it_tries_again_and_skips_nothing(
     assert [int(name.split()[1]) for name in done] == sorted(int(n.split()[1]) for n in done)
 
 
+@pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("operation", ["flushed", "write", f"create {layout.FLUSHED}", "finish"])
 def test_a_connection_that_breaks_once(world: World, flushing: Flushings, operation: str) -> None:
     """An outage of a moment, at each place once: the rows arrive, and only once."""

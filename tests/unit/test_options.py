@@ -31,15 +31,15 @@ KNOWN = [
     *("cassandra.contactPoints", "cassandra.port", "cassandra.username", "cassandra.password"),
     *("cassandra.requestTimeout", "cassandra.localDatacenter", "cassandra.consistencyLevel"),
     *("cassandra.serialConsistencyLevel", "cassandra.ledgerTable", "cassandra.nulls"),
-    *("epochColumn", "flush.distributedAboveBytes"),
+    *("epochColumn", "flush.maxRowsPerSecond", "cassandra.batchBytes", "cassandra.concurrency"),
+    "flush.distributedAboveBytes",
 ]
 """The contract with checks outside of the project: what is built."""
 
 NOT_YET = [
     *("trim.delay", "wal.maxBytes"),
     *("wal.onFull", "cassandra.secureConnectBundle", "cassandra.ssl.enabled", "cassandra.ttl"),
-    *("cassandra.ttlColumn", "cassandra.timestampColumn", "cassandra.batchBytes"),
-    *("cassandra.concurrency", "flush.maxRowsPerSecond"),
+    *("cassandra.ttlColumn", "cassandra.timestampColumn"),
     *("onInvalidRow", "operationColumn"),
 ]
 """What the contract names for later: refused until it is built."""

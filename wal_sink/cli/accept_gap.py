@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
-
 from wal_sink.cli.arguments import (
     Begun,
     CheckpointArgument,
@@ -12,13 +10,10 @@ from wal_sink.cli.arguments import (
     Wal,
     Why,
     Yes,
-    now_us,
-    option_values,
 )
-from wal_sink.cli.confirm import confirm
-from wal_sink.cli.output import AsJson, document, output
+from wal_sink.cli.output import AsJson
+from wal_sink.cli.way_out import Asked, take_way_out
 from wal_sink.operate import accept_gap as verb
-from wal_sink.operate.query import find_query, target_of
 
 
 def accept_gap(
@@ -36,15 +31,9 @@ def accept_gap(
 
     The decision is recorded in the log, and the flusher goes on with the next epoch. Its rows are lost.
     """
-    with output(as_json=as_json) as console:
-        given = option_values(option)
-        query = find_query(checkpoint, wal, given)
-        plan = verb.plan_accept_gap(query, target_of(query, given), epoch, begun=begun)
-        confirm(plan.consequences, yes=yes)
-        done = verb.accept_gap(plan, now_us(), why)
-        if as_json:
-            document(done)
-        else:
-            console.print(
-                f"Epoch {epoch} is given up. Recorded in {escape(done.record)}.", soft_wrap=True
-            )
+    take_way_out(
+        Asked(checkpoint, wal, option, why, yes, as_json),
+        lambda query, target: verb.plan_accept_gap(query, target, epoch, begun=begun),
+        verb.accept_gap,
+        lambda done: f"Epoch {epoch} is given up. Recorded in {done.record}.",
+    )

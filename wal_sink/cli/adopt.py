@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
+from typing import Annotated
+
+import typer
 
 from wal_sink.cli.arguments import (
     CheckpointArgument,
@@ -11,17 +13,21 @@ from wal_sink.cli.arguments import (
     Why,
     Yes,
     now_us,
-    option_values,
 )
-from wal_sink.cli.confirm import confirm
-from wal_sink.cli.output import AsJson, document, output
+from wal_sink.cli.output import AsJson
+from wal_sink.cli.way_out import Asked, take_way_out
 from wal_sink.operate import adopt as verb
-from wal_sink.operate.query import find_query, target_of
 
 
 def adopt(
     checkpoint: CheckpointArgument,
     *,
+    original_is_gone: Annotated[
+        bool,
+        typer.Option(
+            "--original-is-gone", help="Also if nobody can see from here whether it is gone."
+        ),
+    ] = False,
     why: Why = "",
     wal: Wal = None,
     option: OptionPairs = None,
@@ -31,15 +37,14 @@ def adopt(
     """Take over log and ledger row for a checkpoint that was moved, or whose log was.
 
     If the log was moved, pass where its folder, named by the query id, is now: --wal. Refused while
-    the original is still where it was: a copy must not flush into the same table.
+    the original is still where it was, or where that cannot be read: a copy must not flush into the
+    same table.
     """
-    with output(as_json=as_json) as console:
-        given = option_values(option)
-        query = find_query(checkpoint, wal, given)
-        plan = verb.plan_adopt(query, target_of(query, given), now_us())
-        confirm(plan.consequences, yes=yes)
-        done = verb.adopt(plan, now_us(), why)
-        if as_json:
-            document(done)
-        else:
-            console.print(f"Adopted. Recorded in {escape(done.record)}.", soft_wrap=True)
+    take_way_out(
+        Asked(checkpoint, wal, option, why, yes, as_json),
+        lambda query, target: verb.plan_adopt(
+            query, target, now_us(), original_is_gone=original_is_gone
+        ),
+        verb.adopt,
+        lambda done: f"Adopted. Recorded in {done.record}.",
+    )

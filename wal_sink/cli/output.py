@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
-from state_backends import StateBackendError
-from wal_sink.errors import LogUnavailable, WalSinkError
+from wal_sink.errors import WalSinkError
+from wal_sink.store_errors import store_errors
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 """Type of every command's parameter `as_json`."""
@@ -41,7 +41,7 @@ def output(*, as_json: bool) -> Iterator[Console]:
     # What matters of a driver's own warnings comes as an error of ours, with what to do about it.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     try:
-        with _store_errors():
+        with store_errors("A store or a file"):
             yield console
     except WalSinkError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
@@ -50,16 +50,6 @@ def output(*, as_json: bool) -> Iterator[Console]:
         if as_json:
             document(Failure(error=type(error).__name__, what=error.what, remedy=error.remedy))
         raise typer.Exit(error.exit_code) from error
-
-
-@contextlib.contextmanager
-def _store_errors() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, StateBackendError) as error:
-        raise LogUnavailable(
-            f"A store or a file cannot be used: {error!r}", "See to it, and run the command again."
-        ) from error
 
 
 def document(value: msgspec.Struct) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from wal_sink.cli.arguments import (
     CheckpointArgument,
@@ -14,12 +13,10 @@ from wal_sink.cli.arguments import (
     Why,
     Yes,
     now_us,
-    option_values,
 )
-from wal_sink.cli.confirm import confirm
-from wal_sink.cli.output import AsJson, document, output
+from wal_sink.cli.output import AsJson
+from wal_sink.cli.way_out import Asked, take_way_out
 from wal_sink.operate import rewind as verb
-from wal_sink.operate.query import find_query, target_of
 
 
 def rewind(
@@ -43,17 +40,12 @@ def rewind(
     the epochs, or a copy of it was put back. With --to the last flushed epoch: make a ledger row anew
     that was lost, or lies behind, although the table holds everything.
     """
-    with output(as_json=as_json) as console:
-        given = option_values(option)
-        query = find_query(checkpoint, wal, given)
-        plan = verb.plan_rewind(query, target_of(query, given), to, now_us())
-        confirm(plan.consequences, yes=yes)
-        done = verb.rewind(plan, now_us(), why)
-        if as_json:
-            document(done)
-        else:
-            console.print(
-                f"Epoch {to} is the last one that counts as flushed; {done.again} are flushed again."
-                f" Recorded in {escape(done.record)}.",
-                soft_wrap=True,
-            )
+    take_way_out(
+        Asked(checkpoint, wal, option, why, yes, as_json),
+        lambda query, target: verb.plan_rewind(query, target, to, now_us()),
+        verb.rewind,
+        lambda done: (
+            f"Epoch {to} is the last one that counts as flushed; {done.again} are flushed again."
+            f" Recorded in {done.record}."
+        ),
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from state_backends import StateBackend, StateBackendError, child_url
 from wal_sink.cli.arguments import (
@@ -17,13 +16,13 @@ from wal_sink.cli.arguments import (
     Why,
     Yes,
     now_us,
-    option_values,
 )
-from wal_sink.cli.confirm import confirm
-from wal_sink.cli.output import AsJson, document, output
+from wal_sink.cli.output import AsJson
+from wal_sink.cli.way_out import Asked, take_way_out
 from wal_sink.errors import OptionError
 from wal_sink.operate import set_aside as verb
-from wal_sink.operate.query import Query, find_query, target_of
+from wal_sink.operate.decide import GivenUp
+from wal_sink.operate.query import Query
 
 
 def set_aside(
@@ -44,25 +43,25 @@ def set_aside(
     decision is recorded in the log, and the flusher goes on with the next epoch. The rows are not in
     the table, unless the epoch was begun: then some of them may be.
     """
-    with output(as_json=as_json) as console:
-        given = option_values(option)
-        query = find_query(checkpoint, wal, given)
-        place = _place(to, query)
-        plan = verb.plan_set_aside(
-            query, target_of(query, given), epoch, place, now_us(), begun=begun
-        )
-        confirm(plan.consequences, yes=yes)
-        done = verb.set_aside(plan, now_us(), why)
-        if as_json:
-            document(done)
-        else:
-            console.print(
-                f"Epoch {epoch} is given up; {len(done.decision.files)} files are in"
-                f" {escape(done.decision.where)}. Recorded in {escape(done.record)}.",
-                soft_wrap=True,
-            )
-            if done.rows_possibly_in_target:
-                console.print("It was begun: rows of it are possibly in the table.")
+    take_way_out(
+        Asked(checkpoint, wal, option, why, yes, as_json),
+        lambda query, target: verb.plan_set_aside(
+            query, target, epoch, _place(to, query), now_us(), begun=begun
+        ),
+        verb.set_aside,
+        _told,
+    )
+
+
+def _told(done: GivenUp) -> str:
+    decision = done.decision
+    text = (
+        f"Epoch {decision.epoch} is given up; {len(decision.files)} files are in {decision.where}."
+        f" Recorded in {done.record}."
+    )
+    if done.rows_possibly_in_target:
+        text += "\nIt was begun: rows of it are possibly in the table."
+    return text
 
 
 def _place(url: str, query: Query) -> StateBackend:

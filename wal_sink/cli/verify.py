@@ -31,7 +31,7 @@ def verify(
     """Look for everything at which the flush would stop. Changes nothing; the query may run.
 
     Reads the checkpoint, every manifest and segment that is not flushed yet, and the ledger. The exit
-    code is that of the first finding, 0 for none.
+    code is that of the first finding, 0 for none. A checkpoint that was set back is said, and no finding.
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
@@ -89,4 +89,10 @@ def _print(console: Console, found: Verified) -> None:
         f" {found.bytes:,} bytes."
     )
     if not found.findings:
-        console.print("Nothing is wrong.")
+        console.print(
+            "Nothing is damaged, but the checkpoint was set back: nothing is flushed until the query has"
+            " caught up."
+            if found.set_back
+            else "Nothing is wrong.",
+            soft_wrap=True,
+        )

@@ -7,7 +7,8 @@ only the ledger row is another's.
 
 A copy looks just like a move, but for the original: where any of the old names still leads to this query,
 nothing is adopted, since two owners would flush into one table. Who has copied moves the original away
-first; renaming it is enough. (An original that cannot be seen from here is the operator's word.)
+first; renaming it is enough. Where an old place cannot be read, the operator has to say that nothing is
+there any more; the record keeps that. See `original`.
 
 What is durable when: first the record of what is about to change. Then the ledger row, by compare-and-set
 from the state that was seen: of two who adopt one row one wins, and whoever owned it before stops with
@@ -21,13 +22,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from state_backends import StateBackendError
 from wal_sink import layout
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.errors import CheckpointNotVisible, CorruptLog, OptionError, WrongOwner
-from wal_sink.log import Log
+from wal_sink.errors import OptionError
 from wal_sink.operate.ledger import ledger
 from wal_sink.operate.live import refuse_flusher
+from wal_sink.operate.original import (
+    Original,
+    Sight,
+    look_for_checkpoint,
+    look_for_log,
+    refuse_copy,
+)
 from wal_sink.operate.query import Query, who
 from wal_sink.records import Intervention, LogIdentity
 from wal_sink.targets.base import Mark, Owner, Target
@@ -52,6 +58,8 @@ class Adopting(NamedTuple):
     """The log that the checkpoint names."""
     old: LogIdentity
     mark: Mark | None
+    originals: tuple[Original, ...] = ()
+    """The places to which the old names lead, and what was seen there."""
 
     @property
     def new(self) -> LogIdentity:
@@ -73,10 +81,13 @@ class Adopting(NamedTuple):
             for name, was in self.before.items()
             if was != self.after[name]
         )
+        looked = "".join(f"\n  {original}" for original in self.originals)
         return (
             f"{self.query.log.url} and the ledger row of query {self.query.query_id} will belong to the"
-            f" checkpoint {self.query.checkpoint.url}:\n{changes}\nWhoever owned them before can no longer"
-            " flush. If this is a copy and the original lives on, answer no."
+            f" checkpoint {self.query.checkpoint.url}:\n{changes}\n"
+            + (f"Of the original is known:{looked}\n" if looked else "")
+            + "Whoever owned them before can no longer flush. If this is a copy and the original lives on,"
+            " answer no."
         )
 
     @property
@@ -90,10 +101,14 @@ class Adopting(NamedTuple):
         return _names(self.query.log.url, self.new.checkpoint, self.new_mark)
 
 
-def plan_adopt(query: Query, target: Target, now_us: int) -> Adopting:
+def plan_adopt(
+    query: Query, target: Target, now_us: int, *, original_is_gone: bool = False
+) -> Adopting:
     """Look who names whom.
 
+    :param original_is_gone: the operator knows that an original that cannot be read is gone for good.
     :raises WrongOwner: the original is still there.
+    :raises LogUnavailable: nobody can see whether it is.
     :raises OptionError: nothing is to be changed, or nothing was ever published.
     :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
     :raises TargetUnavailable: the ledger cannot be read.
@@ -114,7 +129,9 @@ def plan_adopt(query: Query, target: Target, now_us: int) -> Adopting:
             "There is nothing to adopt.",
         )
     refuse_flusher(query.log, now_us, unless_stopped=True)
-    _refuse_copy(plan)
+    plan = plan._replace(originals=_originals(plan))
+    for original in plan.originals:
+        refuse_copy(original, query, is_gone=original_is_gone)
     return plan
 
 
@@ -124,9 +141,15 @@ def adopt(plan: Adopting, now_us: int, why: str = "") -> Adopted:
     :raises FlusherAtWork: the ledger row was moved since it was read; only the record was written.
     """
     query = plan.query
+    unseen = [f"said to be gone: {o}" for o in plan.originals if o.sight is Sight.UNKNOWN]
     record = query.log.record_intervention(
         Intervention(
-            verb="adopt", by=who(), at_us=now_us, why=why, before=plan.before, after=plan.after
+            verb="adopt",
+            by=who(),
+            at_us=now_us,
+            why="; ".join(filter(None, [why, *unseen])),
+            before=plan.before,
+            after=plan.after,
         )
     )
     if plan.mark is not None and plan.new_mark is not None and plan.mark != plan.new_mark:
@@ -151,40 +174,13 @@ def _names(noted: str, checkpoint: str, mark: Mark | None) -> dict[str, str]:
     return names
 
 
-def _refuse_copy(plan: Adopting) -> None:
-    """See that no old name leads to this query any more.
-
-    :raises WrongOwner: one does.
-    """
+def _originals(plan: Adopting) -> tuple[Original, ...]:
+    """Look where the old names lead."""
     query = plan.query
     checkpoints = {plan.old.checkpoint, plan.mark.checkpoint if plan.mark else ""}
-    for url in sorted(checkpoints - {query.checkpoint.url, ""}):
-        if _is_checkpoint(url, query):
-            raise WrongOwner(
-                f"The checkpoint of query {query.query_id} is still at {url}: {query.checkpoint.url} is a"
-                " copy",
-                "Two owners would flush into one table. Start the copy with a new checkpoint; or, if it is"
-                " to take over, stop the original and move it away first. Renaming it is enough.",
-            )
-    if plan.noted not in (None, query.log.url) and _is_log(str(plan.noted), plan):
-        raise WrongOwner(
-            f"The log is still at {plan.noted}: {query.log.url} is a copy",
-            "Epochs may have been published there since. Use that one, or move it away first.",
-        )
-
-
-def _is_checkpoint(url: str, query: Query) -> bool:
-    try:
-        return Checkpoint(query.open(url)).query_id() == query.query_id
-    except (CheckpointNotVisible, StateBackendError, OSError):
-        return False
-
-
-def _is_log(url: str, plan: Adopting) -> bool:
-    try:
-        identity = Log(plan.query.open(url)).identity()
-    except CorruptLog:
-        return True  # whatever it is, it is there
-    except (StateBackendError, OSError):
-        return False
-    return identity is not None and identity.log_id == plan.old.log_id
+    found = [
+        look_for_checkpoint(url, query) for url in sorted(checkpoints - {query.checkpoint.url, ""})
+    ]
+    if plan.noted not in (None, query.log.url):
+        found.append(look_for_log(str(plan.noted), query, plan.old.log_id))
+    return tuple(found)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from wal_sink import layout
-from wal_sink.errors import CorruptLog, FlusherAtWork, UnknownOffsetsFormat
+from wal_sink.errors import FlusherAtWork, UnknownOffsetsFormat
 from wal_sink.manifest import Manifest
 from wal_sink.operate.giving_up import Situation, refuse_to_give_up
 from wal_sink.operate.ledger import LedgerRow
 from wal_sink.operate.live import last_report
 from wal_sink.operate.query import Query
+from wal_sink.readable import read_manifests
 from wal_sink.records import Decision
 from wal_sink.targets.base import Mark
 
@@ -94,15 +95,7 @@ def rows_of(query: Query, seen: Situation) -> int:
 
 def readable(query: Query, seen: Situation) -> Sequence[Manifest]:
     """Read the manifests of the epoch, as far as they can be."""
-    found = []
-    for attempt in seen.attempts:
-        try:
-            read = query.log.manifest(attempt)
-        except CorruptLog:
-            continue
-        if read is not None:
-            found.append(read[0])
-    return found
+    return tuple(read_manifests(query.log, seen.attempts).manifests.values())
 
 
 def reason(query: Query, epoch: int, given: str) -> str:

@@ -42,8 +42,6 @@ class EpochCheck:
         self._progress = progress
         self.segments = 0
         self.bytes = 0
-        self.named: set[str] = set()
-        """Segments that a readable manifest names."""
 
     def look(self, epochs: Sequence[int], checkpointed: int, begun: Window | None) -> None:
         """Look at epochs, ascending.
@@ -121,7 +119,6 @@ class EpochCheck:
             whole = whole and len(self._findings.found) == before
             if read is not None:  # else it was trimmed meanwhile
                 found.append(read[0])
-                self.named.update(segment.path for segment in read[0].segments)
         return found if whole else None
 
     def _missing(self, epochs: list[int]) -> None:

@@ -40,10 +40,13 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
     """How many segments were read to the last byte."""
     bytes: int
+    set_back: bool
+    """Whether the checkpoint lies behind what is flushed (rule 19). A state, no damage, and no finding: it
+    ends when the query has caught up. Until then nothing is flushed; a note says so in words."""
     findings: tuple[Finding, ...]
     """In the order in which a flusher meets them; a target that does not answer comes last."""
     notes: tuple[str, ...]
-    """What an operator may want to know, and nothing is wrong with."""
+    """What an operator may want to know, and what is no damage."""
 
 
 class Findings:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from state_backends import StateBackend, StorageOptions, open_backend, url_scheme
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.configuration import StorageOptionsGiven, configure, storage_options
-from wal_sink.errors import OptionError, WrongOwner
-from wal_sink.location import Location, locate
+from wal_sink.configuration import configure, storage_options
+from wal_sink.errors import OptionError
+from wal_sink.find import find_by_checkpoint
 from wal_sink.log import Log
 from wal_sink.options import SinkOptions, parse
 from wal_sink.ownership import owned
@@ -21,8 +21,6 @@ from wal_sink.records import LogIdentity
 from wal_sink.targets.base import Owner, Target
 
 _OURS = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
-
-_FOLDERS = ("", "file")
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
@@ -64,59 +62,16 @@ def find_query(
 ) -> Query:
     """Find a query by the location of its checkpoint.
 
-    Its log is the one below `wal`, if that is given; else the one that the checkpoint names; else,
-    where that is gone, the one in the checkpoint's own folder: they may have been moved together.
-
     :param options: those about storage count here.
-    :raises CheckpointNotVisible: no query's checkpoint is there.
-    :raises OptionError: there is no log, or an option does not fit.
+    :raises CheckpointNotVisible, WrongOwner, OptionError: see `find_by_checkpoint`.
     """
     given = storage_options(parse({**options, "checkpointLocation": checkpoint}, SinkOptions))
-    # Without --wal the log may be in another kind of store than the checkpoint, which will say so.
-    apart = wal is None and url_scheme(checkpoint) in _FOLDERS
-    location = locate(
-        checkpoint, wal, **(given._replace(wal_options=None) if apart else given)._asdict()
-    )
-    opened = location.open_checkpoint()
-    query_id = opened.query_id()
-    noted = None if wal else opened.log_url()
-    places = [location]
-    if noted is not None:
-        logs = _folder_of(noted, query_id, location)
-        places.insert(0, locate(checkpoint, logs, **_fitting(given, logs)._asdict()))
-    for place in places:
-        log = place.open_log(query_id)
-        if log.backend.list():
-            stores = {
-                url_scheme(place.logs): place.log_options,
-                url_scheme(place.checkpoint): place.checkpoint_options,
-            }
-            return Query(query_id, opened, log, stores)
-    raise OptionError(
-        f"There is no log of query {query_id} at"
-        f" {' or '.join(place.open_log(query_id).url for place in places)}.",
-        "If the query sets wal.location, pass the same location as --wal.",
-    )
-
-
-def _fitting(given: StorageOptionsGiven, logs: str) -> StorageOptionsGiven:
-    """Keep the log's options from a folder, which takes none."""
-    return given._replace(wal_options=None) if url_scheme(logs) in _FOLDERS else given
-
-
-def _folder_of(noted: str, query_id: str, location: Location) -> str:
-    """Return the folder of logs in which the one is that the checkpoint names (rule 1).
-
-    :raises WrongOwner: it is not named by the query's id.
-    """
-    logs, _, name = noted.rpartition("/")
-    if name != query_id:
-        raise WrongOwner(
-            f"{location.checkpoint}/{Checkpoint.LOG_URL} names {noted}, which cannot be the log of query"
-            f" {query_id}",
-            "Somebody has edited it. Pass the location of the log as --wal.",
-        )
-    return logs
+    found = find_by_checkpoint(checkpoint, wal, given, "--wal")
+    stores = {
+        url_scheme(found.location.logs): found.location.log_options,
+        url_scheme(found.location.checkpoint): found.location.checkpoint_options,
+    }
+    return Query(found.query_id, found.checkpoint, found.log, stores)
 
 
 def target_of(query: Query, options: Mapping[str, str]) -> Target:

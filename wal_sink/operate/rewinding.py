@@ -83,9 +83,11 @@ def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
             "What is above that was never flushed by this log.",
         )
     if to >= past.identity.first_epoch and to not in past.records:
+        nearest = _possible(past, to)
         raise OptionError(
             f"The log has no record of epoch {to}, so it cannot become the mark",
-            f"Go back to {floor} at least, or restore flushed/ from a copy of the log.",
+            "Restore flushed/ from a copy of the log"
+            + ("." if nearest is None else f", or go back only to {nearest}, of which it has one."),
         )
     if mark is None:
         return
@@ -112,11 +114,23 @@ def refuse_lost(past: Past, to: int) -> None:
     above = range(to + 1, past.upper + 1)
     lost = [e for e in above if not (past.usable.get(e) or past.passed_over(e))]
     if lost:
+        nearest = _possible(past, lost[-1])
         raise MissingManifest(
             f"Epoch {lost[0]} is no longer in the log as it was flushed, so it cannot be flushed again",
-            f"Restore its manifest and segments from a copy of the log, or go back only to {lost[-1]}:"
-            f" {remedies.rewind(lost[-1])}.",
+            "Restore its manifest and segments from a copy of the log"
+            + (
+                f"; without them nothing can be flushed again, since epoch {lost[-1]} is gone, too."
+                if nearest is None
+                else f", or go back only to {nearest}: {remedies.rewind(nearest)}."
+            ),
         )
+
+
+def _possible(past: Past, least: int) -> int | None:
+    """Return the first epoch from `least` on that `refuse_rewind` lets become the mark; None for none."""
+    mark, floor = past.mark, past.floor
+    stands = floor if mark is not None and mark.flushed == floor else None
+    return min((e for e in past.records if e >= least and e != stands), default=None)
 
 
 def rewound(past: Past, to: int, owner: Owner) -> Mark:

@@ -16,9 +16,8 @@ So at any instant each object is in the log or in the copy, and the decision is 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO, NamedTuple
+import shutil
+from typing import NamedTuple
 from uuid import uuid4
 
 from state_backends import StateBackend
@@ -39,6 +38,7 @@ from wal_sink.operate.ledger import ledger
 from wal_sink.operate.live import refuse_flusher
 from wal_sink.operate.query import Query, who
 from wal_sink.records import Decision, FileCopy
+from wal_sink.segment import measure
 from wal_sink.targets.base import Target
 
 _CHUNK = 1 << 20
@@ -162,32 +162,18 @@ def _copy(log: Log, path: str, to: StateBackend) -> FileCopy:
     Of an empty file, as a crash can leave behind, there is nothing to copy, and no store holds one.
     """
     with contextlib.closing(log.backend.open_input(path)) as source:
-        size, digest = _digest(_chunks(source))
+        size, digest = measure(source)
     if not size:
         return FileCopy(path=path, bytes=size, digest=digest)
     with contextlib.suppress(FileExistsError), contextlib.ExitStack() as stack:
         source = stack.enter_context(contextlib.closing(log.backend.open_input(path)))
         output = stack.enter_context(to.open_output(path))
-        for chunk in _chunks(source):
-            output.write(chunk)
+        shutil.copyfileobj(source, output, _CHUNK)
     with contextlib.closing(to.open_input(path)) as copy:
-        found = _digest(_chunks(copy))
+        found = measure(copy)
     if found != (size, digest):
         raise CorruptLog(
             f"{to.url}/{path} has other contents than {log.url}/{path}",
             "Name an empty place. Nothing was changed in the log.",
         )
     return FileCopy(path=path, bytes=size, digest=digest)
-
-
-def _chunks(source: BinaryIO) -> Iterator[bytes]:
-    while chunk := source.read(_CHUNK):
-        yield chunk
-
-
-def _digest(chunks: Iterable[bytes]) -> tuple[int, str]:
-    sha256, size = hashlib.sha256(), 0
-    for chunk in chunks:
-        sha256.update(chunk)
-        size += len(chunk)
-    return size, sha256.hexdigest()

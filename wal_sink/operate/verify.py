@@ -16,8 +16,10 @@ from wal_sink.operate.epoch import EpochCheck
 from wal_sink.operate.findings import Finding, Findings, Verified
 from wal_sink.operate.live import is_live, last_report
 from wal_sink.operate.query import Query
+from wal_sink.orphans import unnamed
 from wal_sink.ownership import owned
 from wal_sink.protocol import next_step, resting, unjoined
+from wal_sink.readable import read_manifests
 from wal_sink.records import FlushedEpoch, LogIdentity
 from wal_sink.shadow import refuse_shadowed
 from wal_sink.steps import Unjoined, View
@@ -53,7 +55,7 @@ class _Verification:
         self._progress = progress
         self._findings = Findings()
         self._unreached = Findings()
-        self._odd = ""
+        self._set_back = ""
 
     def run(self, target: Callable[[], Target] | None) -> Verified:
         checkpointed = self._checkpointed()
@@ -86,8 +88,9 @@ class _Verification:
             epochs=len(epochs),
             segments=check.segments,
             bytes=check.bytes,
+            set_back=bool(self._set_back),
             findings=tuple(self._still_true(flushed) + self._unreached.found),
-            notes=tuple(self._notes(flushed, check.named, reached=asked or target is None)),
+            notes=tuple(self._notes(flushed, reached=asked or target is None)),
         )
 
     def _checkpointed(self) -> int:
@@ -144,8 +147,13 @@ class _Verification:
             if view.asked and isinstance(step := next_step(view, owner), Unjoined):
                 unjoined(step.window, self._log.newest_flushed())
             rest = resting(view.checkpointed, view.recorded, identity, view.attempts)
-            if rest is not None and rest.odd:
-                self._odd = rest.why
+            if rest is not None and rest.odd and self._still_behind(view):
+                self._set_back = rest.why
+
+    def _still_behind(self, view: View) -> bool:
+        """Whether the checkpoint is behind for good: a query that runs commits and flushes meanwhile."""
+        recorded = view.recorded.epoch if view.recorded else -1
+        return self._query.checkpoint.last_commit() < recorded
 
     def _left_over(self, flushed: int, attempts: tuple[Attempt, ...]) -> None:
         """See that manifests of flushed epochs, which a flusher trims first, may go."""
@@ -165,26 +173,24 @@ class _Verification:
         ]
         return sorted(stay, key=lambda finding: -1 if finding.epoch is None else finding.epoch)
 
-    def _notes(self, flushed: int, named: set[str], *, reached: bool) -> list[str]:
+    def _notes(self, flushed: int, *, reached: bool) -> list[str]:
         notes = []
         if reached is False:
             notes.append("the ledger was not compared with the log")
-        if self._odd:
-            notes.append(self._odd)
+        if self._set_back:
+            notes.append(self._set_back)
         if given_up := self._log.decided():
             listed = ", ".join(map(str, given_up))
             notes.append(f"operators gave up these epochs, see decisions/ in the log: {listed}")
-        segments = [
-            (epoch, path)
-            for path in self._log.backend.list(layout.SEGMENTS)
-            if (epoch := layout.parse_segment_epoch(path)) is not None
-        ]
+        segments = self._log.segments()
         if late := sum(epoch <= flushed for epoch, _ in segments):
             notes.append(f"{late} segments of flushed epochs go when a flusher starts")
-        if orphans := sum(epoch > flushed and path not in named for epoch, path in segments):
+        above = [attempt for attempt in self._log.attempts() if attempt.epoch > flushed]
+        waiting = [(epoch, path) for epoch, path in segments if epoch > flushed]
+        if orphans := len(unnamed(waiting, read_manifests(self._log, above))):
             notes.append(
-                f"{orphans} segments are named by no readable manifest: of failed tasks, or of a batch"
-                " under way; they go with their epoch"
+                f"{orphans} segments are named by no manifest: of failed tasks, or of a batch under way;"
+                " they go with their epoch"
             )
         report = last_report(self._log)
         if report is not None:

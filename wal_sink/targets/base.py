@@ -11,17 +11,20 @@ connect   the flusher                           yes: rows and the ledger
 ========  ====================================  ==============================================
 
 The **ledger** is one row per query that says how far the target is. The flusher moves it by two
-conditional updates per window, `begin` and `finish`, and writes rows only in between. What makes
+conditional updates per window, `begin` and `finish`; in between it writes rows and drains. What makes
 that exactly-once is argued in `wal_sink.protocol`; what a target owes for it is stated here, and is
 what `wal_sink.testing.target_contract` checks:
 
 1. `flushed()` is linearizable: it sees every conditional update that was acknowledged before.
 2. `begin` and `finish` take effect at most once, and only from the state that they name.
 3. `write` is idempotent: the same slice written again, at any later time, changes nothing.
+   Its rows may be on their way when it returns, and be seen or not until `drain` returns.
 4. Of two writes to one cell the one with the higher timestamp stays, in whichever order they arrive.
-5. When `write` returns, its rows survive the crash of the target's processes.
+5. When `drain` returns, the rows of every `write` before it are in the target and survive the crash of
+   its processes. When `write` or `drain` has raised, rows of any `write` since the last `drain` may be
+   missing: all of them are written again.
 6. With `parallel_writes`, rows that other sessions write count, in whichever process they are: `finish`
-   covers them once their `write` has returned.
+   covers them once their `drain` has returned.
 """
 
 from __future__ import annotations
@@ -194,12 +197,19 @@ class Session(ABC):
 
     @abstractmethod
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Write rows; return when all of them are acknowledged.
+        """Write rows, if not now then by `drain`; memory holds a bounded number of them meanwhile.
 
         The first time it sees a plan it compares it with the live table.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
-        :raises Exception: anything else, for `Target.classify`. Some of the rows may be written.
+        :raises Exception: anything else, for `Target.classify`, be it about rows of an earlier call.
+            Some of the rows may be written.
+        """
+
+    def drain(self) -> None:  # noqa: B027 - nothing to wait for where `write` waits
+        """Return when all rows of every `write` before are acknowledged; comes before `finish`.
+
+        :raises Exception: what `write` raises.
         """
 
     @abstractmethod

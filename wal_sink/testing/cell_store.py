@@ -127,6 +127,7 @@ class CellSession(Session):
     def __init__(self, store: CellStore, owner: Owner) -> None:
         self._store = store
         self._owner = owner
+        self._in_flight: list[tuple[Plan, Slice]] = []
 
     def flushed(self) -> Mark | None:
         """Read the ledger row."""
@@ -156,6 +157,16 @@ class CellSession(Session):
             return Outcome.APPLIED
 
     def write(self, plan: Plan, rows: Slice) -> None:
+        """Write what the call before has brought; these rows stay in flight until the next call."""
+        self.drain()
+        self._in_flight.append((plan, rows))
+
+    def drain(self) -> None:
+        """Write what is in flight."""
+        while self._in_flight:
+            self._apply(*self._in_flight.pop())
+
+    def _apply(self, plan: Plan, rows: Slice) -> None:
         """Write cell by cell."""
         clears = plan.details["nulls"] == "write"
         keys = [column.name for column in plan.columns if column.role == "partition"]

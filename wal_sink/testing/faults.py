@@ -201,6 +201,10 @@ class FaultySession(Session):
             name = f"write {rows.epoch} {part.first_us}"
             self.faults.call(name, lambda part=part: self.inner.write(plan, part))  # type: ignore[misc]
 
+    def drain(self) -> None:
+        """See `Session`."""
+        self.faults.call("drain", self.inner.drain)
+
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
         """See `Session`."""
         return self._conditional("replace row", lambda: self.inner.replace_row(seen, new))

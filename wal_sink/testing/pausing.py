@@ -136,5 +136,6 @@ class PausingSession(FaultySession):
         """Send half of a slice's rows, then the others; the order inside a slice is kept."""
         half = rows.batch.num_rows // 2
         self.inner.write(plan, Slice(rows.epoch, rows.batch.slice(0, half), rows.first_us))
+        self.inner.drain()  # a reader is to see the first half
         pause_at("flushing", self._table, rows.epoch)
         self.inner.write(plan, Slice(rows.epoch, rows.batch.slice(half), rows.first_us + half))

@@ -51,7 +51,7 @@ class TargetContract(LedgerContract, ABC):
     def test_rows_are_written(self, target: Target, plan: Plan, session: Session) -> None:
         """Rows arrive under their keys; one without values is a row all the same."""
         records = [("a", 1, 10, "x"), ("a", 2, None, "y"), ("b", 1, None, None)]
-        session.write(plan, _slice(target, plan, records))
+        _written(session, plan, _slice(target, plan, records))
         assert self.rows(target) == {
             ("a", 1): (10, "x"),
             ("a", 2): (None, "y"),
@@ -65,7 +65,7 @@ class TargetContract(LedgerContract, ABC):
         old = _slice(target, plan, [("a", 1, 1, "old"), ("b", 1, 1, None)])
         new = _slice(target, plan, [("a", 1, 2, "new")], us=_BASE_US + 100)
         for rows in (old, old, new, old):
-            session.write(plan, rows)
+            _written(session, plan, rows)
         assert self.rows(target) == {("a", 1): (2, "new"), ("b", 1): (1, None)}
 
     def test_inside_a_slice_the_last_row_of_a_key_wins(
@@ -73,7 +73,7 @@ class TargetContract(LedgerContract, ABC):
     ) -> None:
         """Row i has timestamp first + i."""
         records = [("a", 1, value, str(value)) for value in (3, 1, 2)]
-        session.write(plan, _slice(target, plan, records))
+        _written(session, plan, _slice(target, plan, records))
         assert self.rows(target) == {("a", 1): (2, "2")}
 
     def test_at_one_timestamp_the_larger_value_stays(
@@ -81,21 +81,21 @@ class TargetContract(LedgerContract, ABC):
     ) -> None:
         """Ties are resolved cell by cell on the serialized bytes, where -1 is larger than 1."""
         for records in ([("a", 1, 1, "x")], [("a", 1, -1, "b")], [("a", 1, 7, "a")]):
-            session.write(plan, _slice(target, plan, records))
+            _written(session, plan, _slice(target, plan, records))
         assert self.rows(target) == {("a", 1): (-1, "x")}
 
     def test_unset_nulls_keep_the_older_value(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """Under `nulls=unset` a null leaves the cell alone."""
-        session.write(plan, _slice(target, plan, [("a", 1, 5, "x")]))
-        session.write(plan, _slice(target, plan, [("a", 1, None, "y")], us=_BASE_US + 1))
+        _written(session, plan, _slice(target, plan, [("a", 1, 5, "x")]))
+        _written(session, plan, _slice(target, plan, [("a", 1, None, "y")], us=_BASE_US + 1))
         assert self.rows(target) == {("a", 1): (5, "y")}
 
     def test_many_rows_arrive_once(self, target: Target, plan: Plan, session: Session) -> None:
-        """What `write` has returned from is there: all of it, for another session."""
+        """What is drained is there: all of it, for whoever reads."""
         records: list[Record] = [(f"k{i % 37}", i, i * i, str(i)) for i in range(5_000)]
-        session.write(plan, _slice(target, plan, records))
+        _written(session, plan, _slice(target, plan, records))
         assert self.rows(target) == {(f"k{i % 37}", i): (i * i, str(i)) for i in range(5_000)}
 
     def test_rows_of_another_process_count(
@@ -119,8 +119,23 @@ class TargetContract(LedgerContract, ABC):
 
     def test_an_empty_slice_is_written(self, target: Target, plan: Plan, session: Session) -> None:
         """A batch without rows is no error."""
-        session.write(plan, _slice(target, plan, []))
+        _written(session, plan, _slice(target, plan, []))
         assert self.rows(target) == {}
+
+    def test_many_slices_are_drained_at_once(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """Rows of several calls may be on their way together; after `drain` none is."""
+        for i in range(30):
+            records: list[Record] = [(f"k{n}", n, i, str(i)) for n in range(50)]
+            session.write(plan, _slice(target, plan, records, us=_BASE_US + 50 * i))
+        session.drain()
+        assert self.rows(target) == {(f"k{n}", n): (29, "29") for n in range(50)}
+
+    def test_there_may_be_nothing_to_drain(self, session: Session) -> None:
+        """An epoch without rows, and a second `drain`."""
+        session.drain()
+        session.drain()
 
     # --- what travels ---
 
@@ -143,7 +158,12 @@ class TargetContract(LedgerContract, ABC):
 
 def _write_elsewhere(target: Target, owner: Owner, plan: Plan, rows: Slice) -> None:
     with target.connect(owner) as session:
-        session.write(plan, rows)
+        _written(session, plan, rows)
+
+
+def _written(session: Session, plan: Plan, rows: Slice) -> None:
+    session.write(plan, rows)
+    session.drain()
 
 
 def _slice(target: Target, plan: Plan, records: Sequence[Record], us: int = _BASE_US) -> Slice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -31,8 +31,6 @@ class Rows(NamedTuple):
 
     values: list[tuple[Any, ...]]
     """Each row in the order of the plan's columns, then its write timestamp."""
-    keys: Sequence[Any]
-    """Each row's partition key: a value, or a tuple when it is composite."""
     sizes: list[int]
     """Each row's bytes, about."""
 
@@ -46,15 +44,9 @@ def bind(batch: pa.RecordBatch, plan: Plan, first_us: int) -> Rows:
         if unset and values.null_count:
             bound = [UNSET_VALUE if value is None else value for value in bound]
         lists.append(bound)
-    partition = [
-        bound
-        for column, bound in zip(plan.columns, lists, strict=True)
-        if column.role == "partition"
-    ]
     stamps = range(first_us, first_us + batch.num_rows)
     return Rows(
         values=list(zip(*lists, stamps, strict=True)),
-        keys=partition[0] if len(partition) == 1 else list(zip(*partition, strict=True)),
         sizes=list(_sizes(batch)),
     )
 

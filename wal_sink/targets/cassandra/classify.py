@@ -71,6 +71,11 @@ def classify(error: Exception) -> Kind:
     return "fatal"
 
 
+def asks_to_slow_down(error: Exception) -> bool:
+    """Whether the cluster has too much to do: it says so, or it did not answer in time."""
+    return classify(error) == "throttle" or isinstance(error, Timeout | OperationTimedOut)
+
+
 def effect_unknown(error: Exception) -> bool:
     """Whether a conditional update that raised `error` may have taken effect, or may yet.
 

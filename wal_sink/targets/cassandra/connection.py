@@ -38,11 +38,15 @@ _OLDEST_PROTOCOL = 4
 
 
 class Connection:
-    """A session of the driver with the profiles above; close it, or threads stay behind."""
+    """A session of the driver with the profiles above; close it, or threads stay behind.
 
-    def __init__(self, cluster: Any, session: Any) -> None:
+    :param datacenter: the local one.
+    """
+
+    def __init__(self, cluster: Any, session: Any, datacenter: str) -> None:
         self._cluster = cluster
         self.session = session
+        self.datacenter = datacenter
 
     def close(self) -> None:
         """Disconnect and end the driver's threads. Idempotent."""
@@ -64,7 +68,7 @@ def connect(options: CassandraOptions) -> Connection:
     cluster = _cluster(options)
     try:
         session = _open(cluster, options)
-        choose_datacenter(options.local_datacenter, _datacenters(cluster))
+        datacenter = choose_datacenter(options.local_datacenter, _datacenters(cluster))
         if cluster.protocol_version < _OLDEST_PROTOCOL:
             raise OptionError(
                 f"The cluster at {options.contact_points} speaks native protocol "
@@ -74,7 +78,7 @@ def connect(options: CassandraOptions) -> Connection:
     except BaseException:
         cluster.shutdown()
         raise
-    return Connection(cluster, session)
+    return Connection(cluster, session, datacenter)
 
 
 @contextlib.contextmanager

@@ -28,3 +28,9 @@ def text(value: str) -> pa.Scalar:
 def null(of: pa.DataType) -> pa.Scalar:
     """Return a null of a type."""
     return pa.nulls(1, of)[0]
+
+
+def blob(value: bytes) -> pa.Scalar:
+    """Return a binary."""
+    offsets = pa.py_buffer(struct.pack("=ii", 0, len(value)))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])[0]

@@ -1,7 +1,7 @@
-"""Every name of the driver that its API reference does not list; nothing else imports them.
+"""Exceptions of the driver that its API reference does not list; nothing else imports them.
 
-They are exceptions only: the driver raises them, so they have to be told apart, and no public name
-stands for them.
+The driver raises them, so they have to be told apart, and no public name stands for them. Whatever else
+is not public is used by `frames`, behind a canary.
 """
 
 from __future__ import annotations

@@ -72,6 +72,14 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         Literal["unset", "write"],
         Meta(description="unset: a null leaves the older value; write: it clears it (tombstone)"),
     ] = msgspec.field(name="cassandra.nulls", default="unset")
+    batch_bytes: Annotated[
+        Literal["auto"] | Annotated[int, Meta(ge=1024, le=1024 * 1024)],
+        Meta(description="most bytes of a batch of one partition: auto, or 1024 to 1048576"),
+    ] = msgspec.field(name="cassandra.batchBytes", default="auto")
+    concurrency: Annotated[
+        Literal["auto"] | Annotated[int, Meta(ge=1, le=1024)],
+        Meta(description="most requests in flight: auto, or 1 to 1024; fewer while they are slow"),
+    ] = msgspec.field(name="cassandra.concurrency", default="auto")
 
     def __post_init__(self) -> None:
         _refuse_bad_name("keyspace", self.keyspace)

@@ -1,21 +1,23 @@
-"""Send idempotent requests, a fixed number in flight, until all of them are acknowledged."""
+"""Send idempotent requests, several in flight, until all of them are acknowledged."""
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections import deque
+from collections.abc import Iterable
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import tenacity
 
 from wal_sink.errors import TargetUnavailable
-from wal_sink.targets.cassandra.classify import classify
+from wal_sink.targets.cassandra.classify import asks_to_slow_down, classify
+from wal_sink.targets.cassandra.concurrency import Concurrency
 from wal_sink.targets.cassandra.connection import ROWS
 
 log = logging.getLogger(__name__)
 
-IN_FLIGHT = 64
 PATIENCE = 10.0
 """Seconds for which the same requests are tried again before the caller hears of it.
 
@@ -23,48 +25,131 @@ Short: whoever flushes goes on trying for as long as it takes, and can say so me
 """
 
 
-class Failure(NamedTuple):
-    """A request that was not acknowledged."""
+class Ended(NamedTuple):
+    """A request that was answered, or never will be."""
 
     statement: Any
-    error: Exception
+    sent: float
+    ended: float
+    error: Exception | None
 
 
-def send_all(session: Any, statements: Iterable[Any], patience: float = PATIENCE) -> None:
-    """Send every statement and wait for every acknowledgement.
+class Sender:
+    """Sends requests over one connection. Some are in flight between two calls.
 
-    The first failure stops the feed. What was in flight is awaited, what failed is sent again with
-    growing pauses, and then the feed goes on: a cluster that struggles is not buried in requests.
+    One thread uses it. The driver's own thread only puts what has ended into a queue.
 
     :param session: the driver's session.
-    :param statements: idempotent, each sent at least once; made while others are in flight.
+    :param concurrency: how many may be in flight.
     :param patience: seconds to go on trying what failed.
-    :raises TargetUnavailable: that long without success.
-    :raises Exception: of the driver, at once, when trying again cannot help.
     """
-    feed = iter(statements)
-    while failures := _send(session, feed):
-        _send_again(session, failures, patience)
 
+    def __init__(self, session: Any, concurrency: Concurrency, patience: float = PATIENCE) -> None:
+        self._session = session
+        self._concurrency = concurrency
+        self._patience = patience
+        self._in_flight = 0
+        self._ended: SimpleQueue[Ended] = SimpleQueue()
+        self._failures: list[Ended] = []
 
-def _send_again(session: Any, failures: list[Failure], patience: float) -> None:
-    count = len(failures)
-    try:
-        for attempt in retrying(patience):
-            with attempt:
-                # The first attempt is the one that failed already.
-                if attempt.retry_state.attempt_number > 1:
-                    failures = _retry(session, failures)
-                if failures:
-                    raise _worst(failures)
-    except Exception as error:
-        if classify(error) == "fatal":
-            raise
-        raise TargetUnavailable(
-            f"Cassandra did not acknowledge {len(failures)} requests for {patience:.0f} s: {error}",
-            "See to the cluster; the rows are safe in the log and will be written again.",
-        ) from error
-    log.warning("%d failed requests are acknowledged after trying again", count)
+    def send(self, statements: Iterable[Any]) -> None:
+        """Send every statement; return when the last is under way, without waiting for its answer.
+
+        The first failure stops the feed, also one of a statement that an earlier call has sent. What
+        was in flight is awaited, what failed is sent again with growing pauses, and then the feed goes
+        on: a cluster that struggles is not buried in requests.
+
+        Once this has raised, any of the statements sent since the last `drain` may be lost.
+
+        :param statements: idempotent, each sent at least once; made while others are in flight.
+        :raises TargetUnavailable: no success for as long as `patience`.
+        :raises Exception: of the driver, at once, when trying again cannot help.
+        """
+        for statement in statements:
+            self._await_room()
+            if self._failures:
+                self._recover()
+            self._start(statement)
+
+    def drain(self) -> None:
+        """Wait until everything that was ever sent is acknowledged.
+
+        :raises Exception: what `send` raises.
+        """
+        self._await_all()
+        if self._failures:
+            self._recover()
+
+    def abandon(self) -> None:
+        """Wait until nothing is in flight, and forget what failed: its rows are not wanted any more."""
+        self._await_all()
+        self._failures.clear()
+
+    def _start(self, statement: Any) -> None:
+        sent = time.monotonic()
+        future = self._session.execute_async(statement, execution_profile=ROWS)
+        self._in_flight += 1
+        about = (statement, sent)
+        future.add_callbacks(
+            self._acknowledged, self._refused, callback_args=about, errback_args=about
+        )
+
+    def _acknowledged(self, _rows: Any, statement: Any, sent: float) -> None:
+        self._ended.put(Ended(statement, sent, time.monotonic(), None))
+
+    def _refused(self, error: Exception, statement: Any, sent: float) -> None:
+        self._ended.put(Ended(statement, sent, time.monotonic(), error))
+
+    def _await_room(self) -> None:
+        while not self._ended.empty() or self._in_flight >= self._concurrency.limit:
+            self._take()
+
+    def _await_all(self) -> None:
+        while self._in_flight:
+            self._take()
+
+    def _take(self) -> None:
+        """Wait for one request to end. The driver ends each in time, be it by a timeout."""
+        ended = self._ended.get()
+        if ended.error is None:
+            self._concurrency.answered(ended.sent, ended.ended, self._in_flight)
+        else:
+            self._failures.append(ended)
+            if asks_to_slow_down(ended.error):
+                self._concurrency.overloaded(ended.sent, ended.ended)
+        self._in_flight -= 1
+
+    def _recover(self) -> None:
+        """Send what failed again until it is acknowledged, or patience ends."""
+        self._await_all()
+        count = len(self._failures)
+        try:
+            for attempt in retrying(self._patience):
+                with attempt:
+                    # The first attempt is the one that failed already.
+                    if attempt.retry_state.attempt_number > 1:
+                        self._send_failures()
+                    if self._failures:
+                        raise _worst(self._failures)
+        except Exception as error:
+            left = len(self._failures)
+            self._failures.clear()  # whoever hears of it writes everything again
+            if classify(error) == "fatal":
+                raise
+            raise TargetUnavailable(
+                f"Cassandra did not acknowledge {left} requests for {self._patience:.0f} s: {error}",
+                "See to the cluster; the rows are safe in the log and will be written again.",
+            ) from error
+        log.warning("%d failed requests are acknowledged after trying again", count)
+
+    def _send_failures(self) -> None:
+        """Send what failed until one fails again; what was not sent by then stays a failure."""
+        waiting, self._failures = deque(self._failures), []
+        while waiting and not self._failures:
+            self._start(waiting.popleft().statement)
+            self._await_room()
+        self._await_all()
+        self._failures.extend(waiting)
 
 
 def retrying(patience: float) -> tenacity.Retrying:
@@ -81,50 +166,15 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, Exception) and classify(error) != "fatal"
 
 
-def _retry(session: Any, failures: list[Failure]) -> list[Failure]:
-    """Send what failed; return what still failed, and what was not sent because of that."""
-    waiting = iter([failure.statement for failure in failures])
-    again = _send(session, waiting)
-    return again + [Failure(statement, again[0].error) for statement in waiting]
-
-
-def _worst(failures: list[Failure]) -> Exception:
-    kinds = {classify(failure.error): failure.error for failure in failures}
-    worst = kinds.get("fatal") or kinds.get("throttle") or failures[0].error
+def _worst(failures: list[Ended]) -> Exception:
+    errors = [failure.error for failure in failures if failure.error is not None]
+    kinds = {classify(error): error for error in errors}
+    worst = kinds.get("fatal") or kinds.get("throttle") or errors[0]
     log.warning(
         "%d requests failed (%s), the first with %s: %s",
         len(failures),
         ", ".join(sorted(kinds)),
-        type(failures[0].error).__name__,
-        failures[0].error,
+        type(errors[0]).__name__,
+        errors[0],
     )
     return worst
-
-
-def _send(session: Any, feed: Iterator[Any]) -> list[Failure]:
-    """Send from `feed` until it ends or a request fails; return when all that was sent has ended."""
-    free = threading.Semaphore(IN_FLIGHT)
-    failures: list[Failure] = []
-
-    def acknowledged(_: Any) -> None:
-        free.release()
-
-    def failed(error: Exception, statement: Any) -> None:
-        failures.append(Failure(statement, error))
-        free.release()
-
-    mine = 0  # permits that no callback will release
-    try:
-        while True:
-            free.acquire()
-            mine += 1
-            statement = None if failures else next(feed, None)
-            if statement is None:
-                break
-            future = session.execute_async(statement, execution_profile=ROWS)
-            mine -= 1
-            future.add_callbacks(acknowledged, failed, errback_args=(statement,))
-    finally:
-        for _ in range(IN_FLIGHT - mine):
-            free.acquire()
-    return failures

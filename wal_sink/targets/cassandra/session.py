@@ -17,7 +17,7 @@ class CassandraSession(Session):
     def __init__(self, connection: Connection, options: CassandraOptions, owner: Owner) -> None:
         self._connection = connection
         self._ledger = Ledger(connection.session, options.ledger, owner)
-        self._writer = Writer(connection.session)
+        self._writer = Writer(connection, options)
 
     def flushed(self) -> Mark | None:
         """Read the ledger row at the serial consistency level."""
@@ -28,12 +28,17 @@ class CassandraSession(Session):
         self._ledger.create(flushed)
 
     def begin(self, window: Window) -> Outcome:
-        """One conditional update."""
+        """One conditional update. What an interrupted flush has left in flight ends before it."""
+        self._writer.abandon()
         return self._ledger.begin(window)
 
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Write rows; return when all of them are acknowledged at the data's consistency level."""
+        """Send rows; their last requests are in flight when this returns."""
         self._writer.write(plan, rows)
+
+    def drain(self) -> None:
+        """Wait until all rows are acknowledged at the data's consistency level."""
+        self._writer.drain()
 
     def finish(self, window: Window) -> Outcome:
         """One conditional update."""

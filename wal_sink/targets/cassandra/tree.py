@@ -107,6 +107,15 @@ def planned_types(plan: Plan) -> Types:
     return _read(plan.details.get("types", "{}"))
 
 
+def with_types(plan: Plan, types: Types) -> Plan:
+    """Return a plan with user-defined types as they are now: some may have got more fields.
+
+    :param types: among others those of the plan; `compare.refuse_changed` has seen to that.
+    """
+    planned = {name: types[name] for name in planned_types(plan)}
+    return msgspec.structs.replace(plan, details={**plan.details, "types": written(planned)})
+
+
 def planned(plan: Plan) -> tuple[Cql, ...]:
     """Return the types of a plan's columns."""
     return tuple(_planned(each.type, plan.details.get("types", "{}")) for each in plan.columns)

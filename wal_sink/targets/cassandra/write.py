@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
 from cassandra import InvalidRequest
-from cassandra.query import BatchStatement, BatchType
 
 from wal_sink.errors import CorruptLog
 from wal_sink.targets.base import Plan, Slice
-from wal_sink.targets.cassandra.bind import Rows, bind
+from wal_sink.targets.cassandra.batches import BYTES, Limits, limits
+from wal_sink.targets.cassandra.bind import bind
 from wal_sink.targets.cassandra.compare import refuse_changed
-from wal_sink.targets.cassandra.group import group
+from wal_sink.targets.cassandra.concurrency import MOST, Concurrency
+from wal_sink.targets.cassandra.connection import Connection
+from wal_sink.targets.cassandra.encode import encode, routing_keys
+from wal_sink.targets.cassandra.frames import hook, statement_head
 from wal_sink.targets.cassandra.live import read_table
 from wal_sink.targets.cassandra.names import qualified, quote
-from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.send import send_all
+from wal_sink.targets.cassandra.options import CassandraOptions, TableName
+from wal_sink.targets.cassandra.replicas import Replicas
+from wal_sink.targets.cassandra.requests import bound_requests, encoded_requests, in_batches
+from wal_sink.targets.cassandra.send import Sender
+
+log = logging.getLogger(__name__)
+
+_LENGTH, _STAMP = 4, 8
+"""Bytes on the wire: before each value, and of a write timestamp."""
+
+
+class Prepared(NamedTuple):
+    """What writing by a plan takes."""
+
+    plan: Plan
+    statement: Any
+    """The driver's; while it is held, the driver prepares it anew where a server has forgotten it."""
+    head: bytes
+    limits: Limits
+    replicas: Replicas
 
 
 class Writer:
-    """Writes slices over one connection.
+    """Writes slices over one connection; requests are in flight from one slice to the next."""
 
-    :param session: the driver's session.
-    """
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self._prepared: dict[str, Any] = {}
+    def __init__(self, connection: Connection, options: CassandraOptions) -> None:
+        self._session = connection.session
+        self._datacenter = connection.datacenter
+        self._encodes = hook(connection.session)
+        self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
+        self._concurrency = Concurrency(
+            MOST if options.concurrency == "auto" else options.concurrency
+        )
+        self._sender = Sender(connection.session, self._concurrency)
+        self._prepared: dict[str, Prepared] = {}
+        self._said = False
 
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Write rows; return when all of them are acknowledged.
+        """Write rows; return when all of them are under way.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
         :raises TargetUnavailable: no acknowledgement for a while.
@@ -39,20 +69,78 @@ class Writer:
         prepared = self._prepare(plan)
         if not rows.batch.num_rows:
             return
-        bound = bind(rows.batch, plan, rows.first_us)
-        try:
-            send_all(self._session, _statements(prepared, bound))
-        except InvalidRequest:
-            self._refuse_changed(plan)  # the better reason, when the table was altered meanwhile
-            raise
+        with self._better_reason():
+            self._sender.send(self._requests(prepared, rows))
 
-    def _prepare(self, plan: Plan) -> Any:
+    def drain(self) -> None:
+        """Wait until all rows are acknowledged.
+
+        :raises Exception: what `write` raises.
+        """
+        with self._better_reason():
+            self._sender.drain()
+        if self._prepared and not self._said:
+            self._said = True
+            log.info(
+                "batches of one partition have at most %d bytes; %d requests were in flight, and as the"
+                " cluster answers there will be up to %d",
+                self._batch_bytes,
+                self._concurrency.limit,
+                self._concurrency.most,
+            )
+
+    def abandon(self) -> None:
+        """Forget what was written and is not acknowledged yet."""
+        self._sender.abandon()
+
+    def _requests(self, prepared: Prepared, rows: Slice) -> Iterator[Any]:
+        if self._encodes:
+            return self._encoded(prepared, rows)
+        return self._bound(prepared, rows)
+
+    def _encoded(self, prepared: Prepared, rows: Slice) -> Iterator[Any]:
+        plan, statement = prepared.plan, prepared.statement
+        encoded = encode(rows.batch, plan, rows.first_us, prepared.head)
+        keys = routing_keys(rows.batch, plan, statement.routing_key_indexes)
+        sizes = np.diff(encoded.offsets)
+        batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
+        return encoded_requests(encoded, keys, batches, plan.details["keyspace"])
+
+    def _bound(self, prepared: Prepared, rows: Slice) -> Iterator[Any]:
+        """Take the way of a driver that `frames` does not know."""
+        bound = bind(rows.batch, prepared.plan, rows.first_us)
+        statements = [prepared.statement.bind(values) for values in bound.values]
+        keys = pa.array([statement.routing_key for statement in statements], pa.binary())
+        around = len(prepared.head) + _LENGTH * (len(prepared.plan.columns) + 1) + _STAMP
+        sizes = np.array(bound.sizes, np.int64) + around
+        batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
+        return bound_requests(statements, batches)
+
+    def _prepare(self, plan: Plan) -> Prepared:
         if plan.key not in self._prepared:
             self._refuse_changed(plan)
-            prepared = self._session.prepare(insert(plan))
-            prepared.is_idempotent = True
-            self._prepared[plan.key] = prepared
+            statement = self._session.prepare(insert(plan))
+            statement.is_idempotent = True
+            self._prepared[plan.key] = Prepared(
+                plan,
+                statement,
+                statement_head(statement.query_id, len(plan.columns) + 1),
+                limits(plan, self._batch_bytes),
+                Replicas(
+                    self._session.cluster.metadata, plan.details["keyspace"], self._datacenter
+                ),
+            )
         return self._prepared[plan.key]
+
+    @contextlib.contextmanager
+    def _better_reason(self) -> Iterator[None]:
+        """Say what has changed, when a table was altered meanwhile."""
+        try:
+            yield
+        except InvalidRequest:
+            for prepared in self._prepared.values():
+                self._refuse_changed(prepared.plan)
+            raise
 
     def _refuse_changed(self, plan: Plan) -> None:
         name = TableName(plan.details["keyspace"], plan.details["table"])
@@ -69,20 +157,3 @@ def insert(plan: Plan) -> str:
     columns = ", ".join(quote(column.name) for column in plan.columns)
     marks = ", ".join("?" for _ in plan.columns)
     return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}) USING TIMESTAMP ?"  # noqa: S608 -- quoted names
-
-
-def _statements(prepared: Any, rows: Rows) -> Iterator[Any]:
-    """One statement for a lone row, an unlogged batch for several of one partition.
-
-    The batch gets routing key and keyspace from its first row. It carries no timestamp of its own:
-    that would be the same for all its rows.
-    """
-    for positions in group(rows.keys, rows.sizes):
-        if len(positions) == 1:
-            yield prepared.bind(rows.values[positions[0]])
-        else:
-            batch = BatchStatement(BatchType.UNLOGGED)
-            batch.is_idempotent = True
-            for position in positions:
-                batch.add(prepared, rows.values[position])
-            yield batch

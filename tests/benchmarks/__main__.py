@@ -1,0 +1,117 @@
+"""`make bench`: wal_sink beside what else brings a stream into Cassandra, each figure with its target."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from tests.benchmarks import report
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.figures import encoding, epochs, flush, memory, shapes
+from tests.benchmarks.server import Server
+from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
+
+_WIDTH = 140
+"""Of the tables when nobody looks at a terminal."""
+
+logger = logging.getLogger(__name__)
+
+PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
+    "grouped": shapes.grouped,
+    "scattered": shapes.scattered,
+    "shapes": shapes.other_shapes,
+    "flush": flush.alone,
+    "encoding": encoding.encoding,
+    "growth": flush.growth,
+    "pending": flush.pending,
+    "latency": epochs.latency,
+    "overhead": epochs.overhead,
+    "outage": epochs.outage,
+    "memory": memory.memory,
+}
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    *,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few rows: proves that everything works.")
+    ] = False,
+    tiny: Annotated[
+        bool,
+        typer.Option("--tiny", help="Fewer still, without the connector: what the tests run."),
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"A part: {', '.join(PARTS)}. Can be repeated.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="How often contenders take turns.")
+    ] = None,
+    grouped: Annotated[int | None, typer.Option(min=1, help="Rows of the grouped runs.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File that gets everything as JSON.")] = None,
+) -> None:
+    """Measure wal_sink beside others, on the same rows and the same Cassandra node.
+
+    The exit code is 0 when all rows arrived, whatever targets are missed; 1 when some did not, or
+    a part failed.
+    """
+    sizes = TINY if tiny else QUICK if quick else DEFAULT
+    given = {"rounds": rounds, "side_rounds": rounds, "grouped": grouped}
+    sizes = msgspec.structs.replace(sizes, **{k: v for k, v in given.items() if v is not None})
+    parts = only or list(PARTS)
+    if unknown := set(parts) - PARTS.keys():
+        raise typer.BadParameter(f"{', '.join(unknown)}: there is {', '.join(PARTS)}")
+    logging.getLogger("cassandra").setLevel(logging.ERROR)
+    console = Console(highlight=False, width=max(_WIDTH, Console().width))
+    machine = report.machine()
+    seconds: dict[str, float] = {}
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="wal_sink-bench-") as folder, Server() as server:
+        say = partial(console.print, soft_wrap=True)
+        bench = Bench(sizes, server, Path(folder), say, with_connector=not tiny)
+        try:
+            for name in parts:
+                began = time.monotonic()
+                try:
+                    figures += PARTS[name](bench)
+                except Exception:
+                    logger.exception("part %s failed; the others go on", name)
+                    bench.wrong.append(f"part {name} failed")
+                seconds[name] = time.monotonic() - began
+        finally:
+            bench.close()
+    found = msgspec.convert(
+        {
+            **machine,
+            "version": server.version,
+            "sizes": msgspec.to_builtins(sizes),
+            "seconds": seconds,
+            "runs": msgspec.to_builtins(bench.runs),
+            "figures": msgspec.to_builtins(figures),
+            "wrong": bench.wrong,
+        },
+        report.Report,
+    )
+    report.show(found, console)
+    if json is not None:
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+    if found.wrong:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    app()

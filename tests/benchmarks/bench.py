@@ -1,0 +1,154 @@
+"""What the parts of the benchmark share: server, session, folder, and the runs so far."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tests.benchmarks import session
+from tests.benchmarks.contenders import raw
+from tests.benchmarks.contenders.connector import Connector
+from tests.benchmarks.contenders.counting import Counting
+from tests.benchmarks.contenders.job import Contender, Job
+from tests.benchmarks.rows import Source
+from tests.benchmarks.run import Run, Taken, take
+from tests.benchmarks.server import Server
+from tests.benchmarks.sizes import Sizes
+from tests.benchmarks.table import RowsWrong, Table
+from wal_sink.errors import WalSinkError
+
+_FAILURES = (
+    StreamingQueryException,
+    WalSinkError,
+    RuntimeError,
+    subprocess.CalledProcessError,
+)
+"""Of a contender; the others go on."""
+
+
+class Bench:
+    """One benchmark.
+
+    :param folder: for checkpoints and logs.
+    :param say: is told what happens.
+    :param with_connector: False leaves the connector out, whose jars are a download.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        server: Server,
+        folder: Path,
+        say: Callable[[str], None],
+        *,
+        with_connector: bool = True,
+    ) -> None:
+        self.sizes, self.server, self.folder, self.say = sizes, server, folder, say
+        self.runs: list[Run] = []
+        self.wrong: list[str] = []
+        """Runs that failed, or whose rows were not complete."""
+        self._with_connector = with_connector
+        self.limits: dict[str, raw.Setting] = {}
+        """The best setting found for the server's limit, by shape."""
+        self._numbers = itertools.count()
+
+    @functools.cached_property
+    def spark(self) -> SparkSession:
+        """The session, made when it is first asked for."""
+        return session.open_shared(self.server, self._jars)
+
+    @functools.cached_property
+    def _jars(self) -> list[Path]:
+        return session.connector_jars() if self._with_connector else []
+
+    def close(self) -> None:
+        """Stop the session, if there is one."""
+        if "spark" in self.__dict__:
+            self.spark.stop()
+
+    def can(self, contender: Contender) -> bool:
+        """Whether what it needs is there."""
+        return bool(self._jars) or not isinstance(contender, Connector)
+
+    def new_folder(self) -> Path:
+        """Return a folder that does not exist yet."""
+        return self.folder / str(next(self._numbers))
+
+    def stream(self, contender: Contender, source: Source, number: int) -> Run | None:
+        """Let a contender stream a source; None when it is left out, since its rows are wrong.
+
+        :param number: of the round; -1 for one that only warms up.
+        """
+        epochs = self.sizes.micro_batches
+        source.files(epochs)
+        checkpoint = self.new_folder()
+
+        def job(table: Table) -> Job:
+            return Job(self.spark, source, epochs, checkpoint, table)
+
+        found = self.write(
+            contender.name,
+            source,
+            number,
+            lambda table: contender.run(job(table)),
+            prepare=lambda table: contender.prepare(job(table)),
+            check=not isinstance(contender, Counting),
+        )
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        return found
+
+    def write(
+        self,
+        contender: str,
+        source: Source,
+        number: int,
+        what: Callable[[Table], Taken],
+        *,
+        prepare: Callable[[Table], None] = lambda _table: None,
+        check: bool = True,
+    ) -> Run | None:
+        """Take a run into a new table, and check that."""
+        table = Table(self.server, source.columns)
+        try:
+            prepare(table)
+            run = take(
+                self.server,
+                lambda: what(table),
+                contender=contender,
+                shape=source.shape,
+                rows=source.rows,
+                number=number,
+            )
+        except _FAILURES as error:
+            self.say(f"  {contender} failed: {error}")
+            if number >= 0:
+                self.wrong.append(f"{contender}, {source.shape}: {type(error).__name__}")
+            return None
+        if check and not self.complete(contender, lambda: table.check(source)):
+            return None
+        table.drop()
+        if number < 0:
+            return run
+        self.runs.append(run)
+        self.say(
+            f"  {contender}: {run.rows_per_s:,.0f} rows/s, CPU {run.client_us:.1f} us a row and"
+            f" {run.server_us:.1f} of the server {run.how}"
+        )
+        return run
+
+    def complete(self, contender: str, check: Callable[[], None]) -> bool:
+        """Whether a table is complete; when not, the run does not count, and the exit code says so."""
+        try:
+            check()
+        except RowsWrong as error:
+            self.wrong.append(f"{contender}: {error}")
+            self.say(f"  {contender} is no contender: {error}")
+            return False
+        return True

@@ -1,0 +1,99 @@
+"""The flush alone: beside the server's limit, over sizes, and over many small epochs."""
+
+from __future__ import annotations
+
+import shutil
+
+from tests.benchmarks import backlog
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.contenders import ours, raw
+from tests.benchmarks.contenders.ours import Ours
+from tests.benchmarks.figure import Figure, at_least, at_most, figure
+from tests.benchmarks.figures.rates import at_limit, limit, ratios, smaller
+from tests.benchmarks.flush import flush
+from tests.benchmarks.rows import Source
+from tests.benchmarks.run import Run, Taken
+from tests.benchmarks.sizes import PARTITIONS
+from tests.benchmarks.table import Table
+
+NAME = "wal_sink, flush alone"
+
+
+def alone(bench: Bench) -> list[Figure]:
+    """How much of what the server can take the flush uses, and what it costs."""
+    source = Source(shape="grouped", rows=bench.sizes.grouped)
+    bench.say(f"flush alone, {source.rows:,} rows")
+    best = limit(bench, source)
+    found, epochs = [], bench.sizes.micro_batches
+    if bench.sizes.warm_up:
+        flushed(bench, smaller(source, bench.sizes.warm_up), epochs, -1)
+    for number in range(bench.sizes.rounds):
+        runs = [flushed(bench, source, epochs, number), at_limit(bench, source, best, number)]
+        found.append({run.contender: run for run in runs if run is not None})
+    return [
+        figure(
+            "flush alone: rows/s over the server's limit",
+            ratios(found, NAME, raw.NAME, lambda run: run.rows_per_s),
+            "x",
+            at_least(0.85),
+        ),
+        figure(
+            "flush alone: client CPU, grouped",
+            [each[NAME].client_us for each in found if NAME in each],
+            "us/row",
+            at_most(5),
+        ),
+    ]
+
+
+def growth(bench: Bench) -> list[Figure]:
+    """Whether a row costs more in a larger epoch, with partitions of one size."""
+    small, large = (_of_size(bench, rows) for rows in bench.sizes.growth)
+    bench.say(f"growth, {small.rows:,} and {large.rows:,} rows")
+    numbers, epochs = range(bench.sizes.side_rounds), bench.sizes.micro_batches
+    both = (small, large)
+    pairs = [[flushed(bench, each, epochs, number) for each in both] for number in numbers]
+    whole = [[bench.stream(Ours(), each, number) for each in both] for number in numbers]
+    sizes = f"{large.rows:,} over {small.rows:,} rows"
+    return [
+        figure(f"growth: client CPU a row, flush, {sizes}", _growth(pairs), "x", at_most(1.1)),
+        figure(f"growth: client CPU a row, end to end, {sizes}", _growth(whole), "x", at_most(1.1)),
+    ]
+
+
+def pending(bench: Bench) -> list[Figure]:
+    """Whether many small epochs that wait cost much more than one large one."""
+    epochs, rows = bench.sizes.pending
+    source = _of_size(bench, epochs * rows)
+    bench.say(f"backlog of {epochs:,} epochs of {rows:,} rows")
+    numbers = range(bench.sizes.side_rounds)
+    pairs = [[flushed(bench, source, n, number) for n in (1, epochs)] for number in numbers]
+    time = [many.seconds / one.seconds for one, many in pairs if one and many]
+    what = f"{epochs:,} epochs of {rows:,} over one of as many rows"
+    return [
+        figure(f"pending: client CPU, {what}", _growth(pairs), "x", at_most(2)),
+        figure(f"pending: time, {what}", time, "x", at_most(2)),
+    ]
+
+
+def flushed(bench: Bench, source: Source, epochs: int, number: int) -> Run | None:
+    """Make a backlog and flush it."""
+    folder = bench.new_folder()
+
+    def what(table: Table) -> Taken:
+        return flush(backlog.make(folder, ours.options(table), source, epochs))
+
+    name = NAME if epochs == bench.sizes.micro_batches else f"{NAME}, epochs: {epochs:,}"
+    run = bench.write(name, source, number, what)
+    shutil.rmtree(folder, ignore_errors=True)
+    return run
+
+
+def _of_size(bench: Bench, rows: int) -> Source:
+    """Return rows in partitions as large as those of the grouped run."""
+    each = max(1, bench.sizes.grouped // PARTITIONS)
+    return Source(shape="grouped", rows=rows, partitions=max(1, rows // each))
+
+
+def _growth(pairs: list[list[Run | None]]) -> list[float]:
+    return [large.client_us / small.client_us for small, large in pairs if small and large]

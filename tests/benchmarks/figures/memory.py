@@ -1,0 +1,42 @@
+"""Whether the driver's memory grows with the epoch."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.contenders import ours
+from tests.benchmarks.figure import Figure, at_most, figure
+from tests.benchmarks.memory_app import Config, Memory
+from tests.benchmarks.process import result_of
+from tests.benchmarks.rows import Source
+from tests.benchmarks.table import Table
+
+
+def memory(bench: Bench) -> list[Figure]:
+    """Stream one large epoch from a driver of its own."""
+    source = Source(shape="grouped", rows=bench.sizes.memory)
+    warm_up = Source(shape="grouped", rows=source.rows // 20)
+    bench.say(f"memory, {source.rows:,} rows in one epoch")
+    table, other = (Table(bench.server, each.columns) for each in (source, warm_up))
+    config = Config(
+        folder=str(bench.new_folder()),
+        source=source,
+        options=ours.options(table),
+        warm_up=warm_up,
+        warm_up_options=ours.options(other),
+    )
+    text = result_of("tests.benchmarks.memory_app", msgspec.json.encode(config).decode())
+    found = msgspec.json.decode(text, type=Memory)
+    bench.complete("wal_sink, one epoch", lambda: table.check(source))
+    for each in (table, other):
+        each.drop()
+    return [
+        figure(
+            f"memory: driver's Python, {source.rows:,} rows in one epoch",
+            [found.peak - found.start],
+            "MB over the start",
+            at_most(300),
+            f"{found.start:.0f} MB at the start",
+        )
+    ]

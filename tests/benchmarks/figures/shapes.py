@@ -1,0 +1,80 @@
+"""End to end, beside what others do: grouped, scattered, interleaved, narrow and wide rows."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.contenders import raw
+from tests.benchmarks.contenders.concurrent import Concurrent
+from tests.benchmarks.contenders.connector import DEFAULTS, TUNED
+from tests.benchmarks.contenders.counting import Counting
+from tests.benchmarks.contenders.ours import Ours
+from tests.benchmarks.figure import Figure, at_least, at_most, figure
+from tests.benchmarks.figures.rates import ratios, rounds
+from tests.benchmarks.rows import Name, Source
+
+_RATE, _CLIENT, _SERVER = map(attrgetter, ("rows_per_s", "client_us", "server_us"))
+_OTHER_SHAPES: tuple[Name, ...] = ("interleaved", "narrow", "wide")
+
+
+def grouped(bench: Bench) -> list[Figure]:
+    """Rows of one partition follow each other: the case that batches are for."""
+    source = Source(shape="grouped", rows=bench.sizes.grouped)
+    contenders = (Ours(), DEFAULTS, Counting())
+    found = rounds(bench, source, contenders, bench.sizes.rounds, slow=[TUNED, Concurrent()])
+    ours, others = Ours.name, DEFAULTS.name
+    return [
+        figure(
+            f"grouped: rows/s over {others}", ratios(found, ours, others, _RATE), "x", at_least(3)
+        ),
+        figure(
+            f"grouped: rows/s over {Concurrent.name}",
+            ratios(found, ours, Concurrent.name, _RATE),
+            "x",
+            at_least(8),
+            f"with {bench.sizes.grouped_slow:,} rows for the slow one",
+        ),
+        figure(
+            f"grouped: client CPU over {others}",
+            ratios(found, ours, others, _CLIENT),
+            "x",
+            at_most(1 / 3),
+        ),
+        figure(
+            f"grouped: server CPU over {others}",
+            ratios(found, ours, others, _SERVER),
+            "x",
+            at_most(1),
+        ),
+        figure(
+            "grouped: rows/s over the server's limit", ratios(found, ours, raw.NAME, _RATE), "x"
+        ),
+        figure(
+            "grouped: rows/s over a sink that only counts",
+            ratios(found, ours, Counting.name, _RATE),
+            "x",
+        ),
+    ]
+
+
+def scattered(bench: Bench) -> list[Figure]:
+    """Each row is a partition of its own."""
+    rows = bench.sizes.shapes
+    source = Source(shape="scattered", rows=rows, partitions=rows)
+    found = rounds(bench, source, (Ours(), DEFAULTS, TUNED), bench.sizes.rounds)
+    both = [each for each in found if DEFAULTS.name in each and TUNED.name in each]
+    over = [ratios(both, Ours.name, other.name, _RATE) for other in (DEFAULTS, TUNED)]
+    better = [min(pair) for pair in zip(*over, strict=True)]
+    return [figure("scattered: rows/s over the better connector", better, "x", at_least(1.5))]
+
+
+def other_shapes(bench: Bench) -> list[Figure]:
+    """Partitions that take turns; few and small columns; many and large ones."""
+    figures = []
+    for shape in _OTHER_SHAPES:
+        source = Source(shape=shape, rows=bench.sizes.shapes)
+        found = rounds(bench, source, (Ours(), DEFAULTS), bench.sizes.side_rounds)
+        values = ratios(found, Ours.name, DEFAULTS.name, _RATE)
+        figures.append(figure(f"{shape}: rows/s over {DEFAULTS.name}", values, "x"))
+    return figures

@@ -1,0 +1,18 @@
+"""Another Python process of the benchmark, run to its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def result_of(module: str, argument: str) -> str:
+    """Run a module with one argument and return what it prints; its errors go to standard error.
+
+    :raises subprocess.CalledProcessError: it fails.
+    """
+    command = [sys.executable, "-m", module, argument]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout

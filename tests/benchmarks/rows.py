@@ -1,0 +1,160 @@
+"""The rows that all contenders write: computed from their ids alone, so that any can be checked."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from tests.benchmarks.sizes import PARTITIONS
+
+Name = Literal["grouped", "interleaved", "scattered", "narrow", "wide"]
+
+_VERSION = 1
+"""Of the files in the cache: another one for other contents."""
+_FILES_PER_EPOCH = 2  # one for each of Spark's two slots
+_CHUNK = 250_000
+_BEGIN_MS = 1_767_225_600_000  # 2026-01-01
+_WORDS = 4_096
+_ROW_GROUP = 50_000
+
+BASE = {"device": "text", "id": "bigint", "at": "timestamp", "amount": "bigint", "note": "text"}
+COLUMNS: Mapping[Name, Mapping[str, str]] = {
+    "grouped": BASE,
+    "interleaved": BASE,
+    "scattered": BASE,
+    "narrow": {"device": "text", "id": "bigint", "amount": "bigint"},
+    "wide": {
+        **BASE,
+        **{f"reading{i}": "double" for i in range(7)},
+        **{f"note{i}": "text" for i in range(8)},
+    },
+}
+"""CQL types by column. 5 columns are about 150 bytes a row, 3 about 30, 20 about 1 KB."""
+
+_SPARK = {"text": "string", "bigint": "bigint", "timestamp": "timestamp", "double": "double"}
+
+
+class Totals(NamedTuple):
+    """What a complete table adds up to."""
+
+    rows: int
+    ids: int
+    amounts: int
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of rows of one shape."""
+
+    shape: Name
+    rows: int
+    partitions: int = PARTITIONS
+    """Of the table; as many as rows when the rows are scattered."""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """CQL types by column."""
+        return COLUMNS[self.shape]
+
+    @property
+    def schema(self) -> str:
+        """The columns as Spark writes them."""
+        return ", ".join(f"`{name}` {_SPARK[kind]}" for name, kind in self.columns.items())
+
+    def table(self, ids: np.ndarray[Any, Any]) -> pa.Table:
+        """Return the rows of these ids (int64)."""
+        random = _mixed(ids)
+        columns: dict[str, pa.Array] = {
+            "device": pc.binary_join_element_wise(
+                "device-", pc.cast(pa.array(self._devices(ids)), pa.string()), ""
+            ),
+            "id": pa.array(ids),
+            "at": pa.array(ids + _BEGIN_MS).cast(pa.timestamp("ms", "UTC")).cast(_AT),
+            "amount": pa.array((random >> np.uint64(24)).astype(np.int64)),
+            "note": _notes(random),
+        }
+        for name in self.columns.keys() - columns.keys():
+            number = np.uint64(int(name[-1]) + 1)
+            own = _mixed(random + number)
+            is_note = name.startswith("note")
+            columns[name] = _notes(own) if is_note else pa.array((own >> np.uint64(11)) / 2.0**53)
+        return pa.table({name: columns[name] for name in self.columns})
+
+    def totals(self) -> Totals:
+        """Compute what the complete table adds up to."""
+        amounts = 0
+        for first in range(0, self.rows, _CHUNK):
+            ids = np.arange(first, min(first + _CHUNK, self.rows))
+            amounts += int((_mixed(ids) >> np.uint64(24)).astype(np.int64).sum())
+        return Totals(self.rows, self.rows * (self.rows - 1) // 2, amounts)
+
+    def files(self, epochs: int) -> Path:
+        """Return a folder of Parquet files, two for each micro-batch; it is kept in the user's cache.
+
+        The folder appears by one rename, so that one that exists is complete.
+        """
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        name = f"{self.shape}-{self.rows}-{self.partitions}-{epochs}-v{_VERSION}"
+        folder = cache / "wal_sink" / "benchmarks" / name
+        if not folder.is_dir():
+            hidden = folder.with_name(f".{name}-{os.getpid()}")
+            hidden.mkdir(parents=True)
+            count = epochs * _FILES_PER_EPOCH
+            bounds = [self.rows * number // count for number in range(count + 1)]
+            for number, (first, last) in enumerate(itertools.pairwise(bounds)):
+                path = hidden / f"{number:04}.parquet"
+                self._write(path, first, last)
+                os.utime(path, (number, number))  # the file source reads the oldest first
+            hidden.rename(folder)
+        return folder
+
+    def _write(self, path: Path, first: int, last: int) -> None:
+        with pyarrow.parquet.ParquetWriter(path, self.table(np.arange(0)).schema) as writer:
+            for begin in range(first, last, _ROW_GROUP):
+                writer.write_table(self.table(np.arange(begin, min(begin + _ROW_GROUP, last))))
+
+    def _devices(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if self.shape == "scattered":
+            return ids
+        if self.shape == "interleaved":
+            return ids % self.partitions
+        return ids * self.partitions // max(self.rows, self.partitions)
+
+
+_AT = pa.timestamp("us", "UTC")
+
+
+def files_per_trigger() -> int:
+    """Return Spark's `maxFilesPerTrigger` that makes one micro-batch of what `files` meant for one."""
+    return _FILES_PER_EPOCH
+
+
+def _mixed(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Hash integers to uint64: the finaliser of SplitMix64."""
+    with np.errstate(over="ignore"):
+        z = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _notes(random: np.ndarray[Any, Any]) -> pa.Array:
+    """Texts of 80 to 120 letters; of a fixed stock, so that the files stay small."""
+    return _STOCK.take(pa.array((random % np.uint64(_WORDS)).astype(np.int32)))
+
+
+def _stock() -> pa.Array:
+    words = _mixed(np.arange(_WORDS * 8)).reshape(_WORDS, 8)
+    texts = ("".join(f"{int(word):016x}" for word in row) for row in words)
+    return pa.array([text[: 80 + number % 41] for number, text in enumerate(texts)])
+
+
+_STOCK = _stock()

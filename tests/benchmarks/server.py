@@ -1,0 +1,35 @@
+"""The one Cassandra node of a benchmark, set as in production and not as for tests."""
+
+from __future__ import annotations
+
+from tests.benchmarks import cpu
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+_FOR_TESTS = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-ea"}
+"""What starts a test's node quickly would cap the server: the optimising compiler is off in it."""
+
+_TIMEOUTS = {"range_request_timeout": "300s", "read_request_timeout": "300s"}
+"""For the checks, which read whole tables; writes keep Cassandra's default."""
+
+
+class Server(EmbeddedCassandra):
+    """A node with Java's optimising compiler and default collector, and Cassandra's default commit log."""
+
+    def __init__(self) -> None:
+        super().__init__(heap="2g", commitlog_sync="periodic", settings=_TIMEOUTS)
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._alive().pid
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that it has used."""
+        return cpu.of(self.pid)
+
+    def warnings(self) -> int:
+        """Count the batches of which its log has said so far that they are too large."""
+        return self._printed().count("exceeding specified threshold")
+
+    def _command(self) -> list[str]:
+        return [flag for flag in super()._command() if flag not in _FOR_TESTS]

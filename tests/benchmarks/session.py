@@ -1,0 +1,52 @@
+"""Spark sessions: the one that all contenders share, and that of a driver of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.benchmarks.process import ROOT
+from tests.benchmarks.server import Server
+from wal_sink.errors import WalSinkError
+from wal_sink.testing import maven
+from wal_sink.testing.local_spark import local_session
+
+logger = logging.getLogger(__name__)
+
+CONNECTOR = maven.Artifact("com.datastax.spark", "spark-cassandra-connector_2.13", "3.5.1")
+_SPARKS_OWN = ("scala-library", "scala-reflect", "slf4j-api")
+
+
+def connector_jars() -> list[Path]:
+    """Return the connector's jars, downloaded once; none, with a warning, where that fails."""
+    name = f"spark-cassandra-connector-{CONNECTOR.version}"
+    try:
+        folder = maven.jars(CONNECTOR, name, maven.java_command("17"))
+    except WalSinkError as error:
+        logger.warning("the connector is left out: %s", error)
+        return []
+    return [jar for jar in sorted(folder.glob("*.jar")) if not jar.name.startswith(_SPARKS_OWN)]
+
+
+def open_shared(server: Server, jars: list[Path]) -> SparkSession:
+    """Make the session of all contenders."""
+    return open_session(
+        **{
+            "spark.jars": ",".join(map(str, jars)),
+            "spark.sql.streaming.numRecentProgressUpdates": 10_000,
+            "spark.cassandra.connection.host": server.host,
+            "spark.cassandra.connection.port": server.port,
+        }
+    )
+
+
+def open_session(**settings: object) -> SparkSession:
+    """Make a session whose workers run this Python and find this package."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    common = {"spark.driver.memory": "3g", "spark.sql.session.timeZone": "UTC"}
+    return local_session(**common, **settings)

@@ -1,0 +1,91 @@
+"""How much is measured: the sizes behind `make bench`, `--quick` and `--tiny`."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows, epochs and seconds of all parts."""
+
+    rounds: int
+    side_rounds: int
+    """Of other shapes, growth and pending epochs, which take long."""
+    warm_up: int
+    """Rows of the untimed round before the timed ones."""
+    grouped: int
+    grouped_slow: int
+    """For who sends each row by itself, which takes minutes for what others do in seconds."""
+    shapes: int
+    """For scattered, interleaved, narrow and wide rows."""
+    sweep: int
+    """For each setting of the search for the server's own limit."""
+    settings: int | None
+    """How many settings are searched at most; None for all."""
+    micro_batches: int
+    """Of every run that streams files."""
+    growth: tuple[int, int]
+    epochs: int
+    """Small ones: of the latency, and of the overhead in each round."""
+    every_ms: int
+    """Between two small epochs."""
+    pending: tuple[int, int]
+    """How many small epochs wait, of how many rows each."""
+    memory: int
+    pause_s: float
+
+
+DEFAULT = Sizes(
+    rounds=3,
+    side_rounds=2,
+    warm_up=100_000,
+    grouped=1_000_000,
+    grouped_slow=60_000,
+    shapes=200_000,
+    sweep=200_000,
+    settings=None,
+    micro_batches=8,
+    growth=(200_000, 2_000_000),
+    epochs=100,
+    every_ms=500,
+    pending=(1_000, 1_000),
+    memory=5_000_000,
+    pause_s=30,
+)
+QUICK = Sizes(
+    rounds=1,
+    side_rounds=1,
+    warm_up=10_000,
+    grouped=50_000,
+    grouped_slow=10_000,
+    shapes=20_000,
+    sweep=20_000,
+    settings=None,
+    micro_batches=8,
+    growth=(20_000, 100_000),
+    epochs=15,
+    every_ms=500,
+    pending=(50, 100),
+    memory=200_000,
+    pause_s=5,
+)
+TINY = Sizes(
+    rounds=1,
+    side_rounds=1,
+    warm_up=0,
+    grouped=4_000,
+    grouped_slow=800,
+    shapes=2_000,
+    sweep=2_000,
+    settings=2,
+    micro_batches=2,
+    growth=(2_000, 4_000),
+    epochs=5,
+    every_ms=300,
+    pending=(10, 20),
+    memory=8_000,
+    pause_s=2,
+)
+PARTITIONS = 2_000
+SMALL = 1_000
+"""Rows of a small epoch."""

@@ -1,0 +1,97 @@
+"""A stream of small epochs, one every now and then, for what is about epochs and not about rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tests.benchmarks.rows import BASE, Totals
+from tests.benchmarks.sizes import SMALL
+
+COLUMNS = BASE
+DEVICES = 10
+"""Partitions of an epoch; each epoch has its own."""
+
+_SELECT = (
+    f"concat(value div {SMALL}, '-', value % {DEVICES}) AS device",
+    "value AS id",
+    "timestamp AS at",
+    "value * 7 AS amount",
+    "repeat('x', 100) AS note",
+)
+_PATIENCE_S = 300
+
+
+class MicroBatch(NamedTuple):
+    """What Spark says of one."""
+
+    epoch: int
+    began_s: float
+    """Since 1970."""
+    ms: float
+
+
+def devices(epoch: int) -> list[str]:
+    """Return the partitions of an epoch."""
+    return [f"{epoch}-{number}" for number in range(DEVICES)]
+
+
+def totals(epochs: int) -> Totals:
+    """Return what a table holds after so many epochs."""
+    rows = epochs * SMALL
+    ids = rows * (rows - 1) // 2
+    return Totals(rows, ids, ids * 7)
+
+
+def rows(spark: SparkSession) -> DataFrame:
+    """Return the stream."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", SMALL)
+    return source.option("numPartitions", 2).load().selectExpr(*_SELECT)
+
+
+@contextmanager
+def running(writer: DataStreamWriter, checkpoint: Path, every_ms: int) -> Iterator[StreamingQuery]:
+    """Run a query; it is stopped between two micro-batches."""
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(processingTime=f"{every_ms} milliseconds").start()
+    try:
+        yield query
+        _wait(query, lambda: not query.status["isTriggerActive"], "come to a pause")
+    finally:
+        query.stop()
+
+
+def await_epoch(query: StreamingQuery, epoch: int) -> None:
+    """Wait until an epoch is checkpointed, as Spark says."""
+    _wait(query, lambda: any(batch.epoch >= epoch for batch in seen(query)), f"come to {epoch}")
+
+
+def seen(query: StreamingQuery) -> list[MicroBatch]:
+    """Return the micro-batches so far; the first one, which warms up, is left out."""
+    return [
+        MicroBatch(
+            progress.batchId,
+            datetime.fromisoformat(progress.timestamp).timestamp(),
+            progress.durationMs["triggerExecution"],
+        )
+        for progress in query.recentProgress
+        if progress.numInputRows and progress.batchId > 0
+    ]
+
+
+def _wait(query: StreamingQuery, until: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not until():
+        if (error := query.exception()) is not None:
+            raise error
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the query did not {what} within {_PATIENCE_S} s")
+        time.sleep(0.02)

@@ -1,0 +1,99 @@
+"""A contender's table: made for one run, checked for completeness after it, dropped."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from cassandra.concurrent import execute_concurrent_with_args
+
+from tests.benchmarks.rows import Source, Totals
+from wal_sink.testing.node import Node
+
+_RANGES = 32  # of tokens, each small enough for one request
+_SAMPLE = 200
+
+KEYSPACE = "bench"
+
+_numbers = itertools.count()
+
+
+class RowsWrong(Exception):
+    """A sink lost rows, doubled them, or changed them."""
+
+
+class Table:
+    """A new table in the server.
+
+    :param columns: CQL types by column; `device` is the partition key, `id` the clustering column.
+    """
+
+    def __init__(self, server: Node, columns: Mapping[str, str]) -> None:
+        self.server = server
+        self.columns = columns
+        self.name = f"rows_{next(_numbers)}"
+        self.where = f"{KEYSPACE}.{self.name}"
+        typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+        server.create_keyspace(KEYSPACE)
+        server.execute(f"CREATE TABLE {self.where} ({typed}, PRIMARY KEY (device, id))")
+
+    @property
+    def insert(self) -> str:
+        """The statement that everybody would write for a row."""
+        marks = ", ".join("?" for _ in self.columns)
+        return f"INSERT INTO {self.where} ({', '.join(self.columns)}) VALUES ({marks})"
+
+    def drop(self) -> None:
+        """Drop it."""
+        self.server.execute(f"DROP TABLE {self.where}")
+
+    def check(self, source: Source) -> None:
+        """Compare the table with its source: all totals, and every column of a sample of rows.
+
+        :raises RowsWrong: saying what differs.
+        """
+        self.check_totals(source.totals())
+        ids = np.unique(np.linspace(0, source.rows - 1, min(source.rows, _SAMPLE)).astype(np.int64))
+        names = ", ".join(self.columns)
+        select = f"SELECT {names} FROM {self.where} WHERE device = ? AND id = ?"
+        wanted = source.table(ids).to_pylist()
+        keys = [(row["device"], row["id"]) for row in wanted]
+        session = self.server.session()
+        answers = execute_concurrent_with_args(session, session.prepare(select), keys)
+        for row, (_, found) in zip(wanted, answers, strict=True):
+            if "at" in row:
+                row["at"] = row["at"].replace(tzinfo=None)  # as the driver returns it: UTC
+            if [one._asdict() for one in found] != [row]:
+                raise RowsWrong(f"{self.where} lacks {row}")
+
+    def check_totals(self, wanted: Totals) -> None:
+        """Compare count and sums, and that no column has a null.
+
+        :raises RowsWrong: saying what differs.
+        """
+        others = [name for name in self.columns if name not in {"device", "id"}]
+        counts = ", ".join(f"count({name})" for name in others)
+        select = (
+            f"SELECT count(*), sum(id), sum(amount), {counts} FROM {self.where}"
+            " WHERE token(device) > ? AND token(device) <= ?"
+        )
+        session = self.server.session()
+        prepared = session.prepare(select)
+        answers = [session.execute_async(prepared, between, timeout=300) for between in _ranges()]
+        rows, ids, amounts, *filled = _added([answer.result().one() for answer in answers])
+        if (rows, ids, amounts) != wanted or set(filled) != {wanted.rows}:
+            found = dict(zip(others, filled, strict=True))
+            raise RowsWrong(
+                f"{self.where} has {Totals(rows, ids, amounts)} and values {found}, not {wanted}"
+            )
+
+
+def _ranges() -> list[tuple[int, int]]:
+    bounds = [-(2**63) + (2**64 * number) // _RANGES for number in range(_RANGES)]
+    return list(itertools.pairwise([*bounds, 2**63 - 1]))
+
+
+def _added(answers: list[Any]) -> list[int]:
+    return [sum(values) for values in zip(*answers, strict=True)]

@@ -1,0 +1,84 @@
+"""The benchmark works, and notices when rows are missing; what it measures here says nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.contenders import raw
+from tests.benchmarks.contenders.raw import Setting
+from tests.benchmarks.figure import at_least, at_most, figure
+from tests.benchmarks.rows import Name, Source
+from tests.benchmarks.table import RowsWrong, Table
+from wal_sink.testing.node import Node
+
+ROOT = Path(__file__).parents[2]
+SHAPES: tuple[Name, ...] = ("grouped", "interleaved", "scattered", "narrow", "wide")
+
+
+@pytest.mark.cassandra
+@pytest.mark.parametrize("per_batch", [1, 7])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_the_server_s_limit_sends_is_what_the_check_expects(
+    cassandra: Node, shape: Name, per_batch: int
+) -> None:
+    """Hand-made frames, read back through the driver: every shape, single rows and batches."""
+    source = Source(shape=shape, rows=200, partitions=200 if shape == "scattered" else 10)
+    table = Table(cassandra, source.columns)
+    raw.run(source, table, Setting(processes=1, per_batch=per_batch, in_flight=4))
+    table.check(source)
+    table.drop()
+
+
+@pytest.mark.cassandra
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM {} WHERE device = 'device-0' AND id = 5",
+        "INSERT INTO {} (device, id, amount) VALUES ('device-99', 999, 0)",
+        "UPDATE {} SET amount = 1 WHERE device = 'device-0' AND id = 5",
+        "DELETE note FROM {} WHERE device = 'device-0' AND id = 5",
+        "UPDATE {} SET note = 'another' WHERE device = 'device-0' AND id = 0",
+    ],
+    ids=["missing row", "extra row", "another amount", "missing value", "another text"],
+)
+def test_a_table_that_is_not_complete_is_noticed(cassandra: Node, change: str) -> None:
+    """Whoever loses rows is no contender."""
+    source = Source(shape="grouped", rows=50, partitions=5)
+    table = Table(cassandra, source.columns)
+    raw.run(source, table, Setting(processes=1, per_batch=10, in_flight=4))
+    cassandra.execute(change.format(table.where))
+    with pytest.raises(RowsWrong):
+        table.check(source)
+    table.drop()
+
+
+def test_a_figure_is_judged_by_its_median() -> None:
+    """One bad round does not decide, in either direction."""
+    assert figure("", [1, 3, 4], "x", at_least(3)).met is True
+    assert figure("", [1, 2, 4], "x", at_least(3)).met is False
+    assert figure("", [1, 3, 9], "x", at_most(3)).met is True
+    assert figure("", [], "x", at_most(3)).met is None
+    assert figure("", [1], "x").met is None
+
+
+@pytest.mark.cassandra
+def test_the_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
+    """Missed targets are no failure; every figure has a value, and rows were complete."""
+    file = tmp_path / "report.json"
+    parts = [f"--only={part}" for part in ("flush", "pending")]
+    command = [sys.executable, "-m", "tests.benchmarks", "--tiny", f"--json={file}", *parts]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text())
+    assert found["wrong"] == []
+    assert [each["name"] for each in found["figures"] if not each["values"]] == []
+    assert {run["contender"] for run in found["runs"]} >= {
+        "server's limit",
+        "wal_sink, flush alone",
+    }
+    assert "targets met" in done.stdout

@@ -1,0 +1,237 @@
+"""Rows that are encoded beforehand, on a real node: the same as by the driver's own classes."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import struct
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cassandra as cassandra_driver
+import numpy as np
+import pyarrow as pa
+import pytest
+from cassandra.cluster import Cluster
+
+from wal_sink.options import parse
+from wal_sink.targets.base import Plan, Slice
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, frames
+from wal_sink.targets.cassandra.batches import Batches
+from wal_sink.targets.cassandra.connection import Connection, _profiles
+from wal_sink.targets.cassandra.write import Writer
+from wal_sink.testing.node import Node
+
+pytestmark = pytest.mark.cassandra
+
+US = 1_700_000_000_000_000
+COUNT = 3_000
+COMPRESSION = [False, *(["lz4"] if importlib.util.find_spec("lz4") else [])]
+VERSIONS = [4, 5]
+
+
+class Table:
+    """A table, and what it takes to write to it by a `Writer` with settings of one's own."""
+
+    def __init__(self, node: Node, keyspace: str, columns: str) -> None:
+        self.node = node
+        self.keyspace = keyspace
+        self.table = "t_" + uuid.uuid4().hex[:8]
+        node.execute(f"CREATE TABLE {keyspace}.{self.table} ({columns})")
+        raw = {
+            "keyspace": keyspace,
+            "table": self.table,
+            "cassandra.contactPoints": node.host,
+            "cassandra.port": str(node.port),
+        }
+        self.options = parse(raw, CassandraOptions)
+
+    def slice(self, batch: pa.RecordBatch, us: int = US) -> tuple[Plan, Slice]:
+        target = CassandraTarget(self.options)
+        plan = target.plan(batch.schema, "k")
+        return plan, Slice(0, target.check(batch, plan), us)
+
+    @contextmanager
+    def writer(self, version: int = 5, compression: Any = False) -> Iterator[Writer]:
+        cluster = Cluster(
+            [self.node.host],
+            port=self.node.port,
+            protocol_version=version,
+            compression=compression,
+            execution_profiles=_profiles(self.options),
+        )
+        session = cluster.connect()
+        with Connection(cluster, session, "datacenter1") as connection:
+            yield Writer(connection, self.options)
+
+    def rows(self, what: str) -> list[str]:
+        found = self.node.execute(f"SELECT {what} FROM {self.keyspace}.{self.table}")
+        return sorted(str(tuple(row)) for row in found)
+
+
+COLUMNS = "k int, n int, a bigint, b double, c text, s set<int>, PRIMARY KEY (k, n)"
+WRITTEN = "k, n, a, b, c, s, writetime(a), writetime(c)"
+
+
+@pytest.fixture
+def table(cassandra: Node, keyspace: str) -> Table:
+    """A table with a partition key, a clustering column, and nulls."""
+    return Table(cassandra, keyspace, COLUMNS)
+
+
+def some_rows(keys: Any) -> pa.RecordBatch:
+    """Rows with these partition keys."""
+    count = len(keys)
+    return pa.record_batch(
+        {
+            "k": pa.array(keys, pa.int32()),
+            "n": pa.array(range(count), pa.int32()),
+            "a": pa.array([None if i % 7 == 0 else i * i for i in range(count)], pa.int64()),
+            "b": pa.array([i / 3 for i in range(count)]),
+            "c": pa.array([None if i % 5 == 0 else f"é{i}" * (i % 4) for i in range(count)]),
+            "s": pa.array(
+                [[i, i + 1] if i % 3 else None for i in range(count)], pa.list_(pa.int32())
+            ),
+        }
+    )
+
+
+MIXED = np.where(np.arange(COUNT) % 3 == 0, 7, np.arange(COUNT) % 500)
+"""A large partition between small ones."""
+
+
+@pytest.mark.parametrize("compression", COMPRESSION)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_same_rows_as_by_the_drivers_own_classes(
+    table: Table, version: int, compression: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and write times, of grouped and scattered rows; in both protocol versions."""
+    plan, rows = table.slice(some_rows(MIXED))
+    with table.writer(version, compression) as writer:
+        assert writer._session.client_protocol_handler is frames.EncodedRowsHandler
+        writer.write(plan, rows)
+        writer.drain()
+    by_encoding = table.rows(WRITTEN)
+    assert len(by_encoding) == COUNT
+    table.node.execute(f"TRUNCATE {table.keyspace}.{table.table}")
+    monkeypatch.setattr(frames, "canary", lambda session: "a test")
+    with table.writer(version, compression) as writer:
+        assert writer._session.client_protocol_handler is not frames.EncodedRowsHandler
+        writer.write(plan, rows)
+        writer.drain()
+    assert table.rows(WRITTEN) == by_encoding
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_statement_that_the_server_has_forgotten_is_prepared_again(
+    table: Table, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new column evicts it; the driver meets that in the answer to a batch, and goes on."""
+    plan, rows = table.slice(some_rows(MIXED))
+    with table.writer(version) as writer:
+        writer.write(plan, rows._replace(batch=rows.batch.slice(0, 10)))
+        writer.drain()
+        table.node.execute(f"ALTER TABLE {table.keyspace}.{table.table} ADD late int")
+        with caplog.at_level(logging.DEBUG, "cassandra.cluster"):
+            writer.write(plan, rows)
+            writer.drain()
+    assert "Re-preparing unrecognized prepared statement" in caplog.text
+    assert len(table.rows("k, n")) == COUNT
+
+
+# --- what the server warns of ----------------------------------------------------------------
+
+
+def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
+    """Send each request by itself, and return what the server says about it."""
+    said: set[str] = set()
+    for request in writer._requests(writer._prepare(plan), rows):
+        future = writer._session.execute_async(request)
+        future.result()
+        said.update(future.warnings or ())
+    return said
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [MIXED, np.arange(COUNT), np.arange(COUNT) // 300, np.arange(COUNT) // 4, np.zeros(COUNT)],
+    ids=["mixed", "scattered", "grouped", "small partitions", "one partition"],
+)
+def test_the_server_warns_of_no_batch(table: Table, keys: Any) -> None:
+    """Whatever the data's shape."""
+    plan, rows = table.slice(some_rows(keys))
+    with table.writer() as writer:
+        assert warnings(writer, plan, rows) == set()
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "value"),
+    [
+        (", ".join(f"c{i} int" for i in range(30)), pa.int32(), 1),
+        ("c0 set<tinyint>", pa.list_(pa.int8()), list(range(50))),
+        ("c0 map<text, text>", pa.map_(pa.string(), pa.string()), [(str(i), "") for i in range(9)]),
+        ("c0 text", pa.string(), "x" * 500),
+        ("c0 text", pa.string(), None),
+    ],
+    ids=["many columns", "set", "map", "text", "null"],
+)
+@pytest.mark.parametrize("encodes", [True, False], ids=["encoded", "bound"])
+def test_the_server_warns_of_no_rows_that_weigh_more_than_their_bytes(
+    cassandra: Node, keyspace: str, columns: str, kind: pa.DataType, value: Any, encodes: bool
+) -> None:
+    """It counts 20 bytes for a cell, and an element of a collection is one; on either way."""
+    table = Table(cassandra, keyspace, f"k int PRIMARY KEY, {columns}")
+    names = [f"c{i}" for i in range(columns.count("c"))] if "int," in columns else ["c0"]
+    values = {name: pa.array([value] * 100, kind) for name in names}
+    plan, rows = table.slice(pa.record_batch({"k": pa.array(range(100), pa.int32()), **values}))
+    with table.writer() as writer:
+        assert writer._encodes
+        writer._encodes = encodes
+        assert warnings(writer, plan, rows) == set()
+
+
+def test_the_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eleven partitions are too many, and so are twenty of 300 bytes: the tests above see it."""
+    plan, rows = table.slice(some_rows(range(COUNT)))
+
+    def of_twenty(*_: object) -> Batches:
+        return Batches(None, np.arange(0, COUNT + 1, 100))
+
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.in_batches", of_twenty)
+    with table.writer() as writer:
+        said = " ".join(warnings(writer, plan, rows))
+    assert "exceeding specified threshold of 5120" in said
+    assert "Unlogged batch covering 100 partitions" in said
+
+
+# --- the canary ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_canary_sees_a_driver_that_encodes_otherwise(
+    table: Table, version: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One byte is enough; one warning says which driver, and the rows are written all the same."""
+    monkeypatch.setattr(frames, "_SHORT", struct.Struct("<H"))
+    plan, rows = table.slice(some_rows(MIXED))
+    with table.writer(version) as writer:
+        assert writer._session.client_protocol_handler is not frames.EncodedRowsHandler
+        writer.write(plan, rows)
+        writer.drain()
+    (warning,) = [each for each in caplog.records if each.name == frames.__name__]
+    assert (
+        f"cassandra-driver {cassandra_driver.__version__} with native protocol {version}"
+        in warning.getMessage()
+    )
+    assert len(table.rows("k, n")) == COUNT
+
+
+def test_the_canary_sees_that_a_name_is_gone(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the driver raises."""
+    with table.writer() as writer:
+        session = writer._session
+        assert frames.hook(session)
+        monkeypatch.delattr(type(session), "_create_response_future")
+        assert not frames.hook(session)

@@ -1,0 +1,156 @@
+"""How many requests are in flight, before servers that are simulated."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+import pytest
+
+from wal_sink.targets.cassandra.concurrency import FIRST, LEAST, MOST, Concurrency
+
+
+class Server:
+    """Works on `workers` requests at a time, each for `work_s`; the others wait. The way takes `way_s`.
+
+    It says that it is overloaded, at once, when more than `queue` requests wait.
+    """
+
+    def __init__(
+        self, workers: int, work_s: float, way_s: float = 0.0, queue: int = 10_000
+    ) -> None:
+        self.workers = workers
+        self.work_s = work_s
+        self.way_s = way_s
+        self.queue = queue
+        self.refused = 0
+        self.answered = 0
+        self.now = 0.0
+        self._free: list[float] = []
+        self._starts: deque[float] = deque()
+
+    def feed(self, law: Concurrency, seconds: float) -> list[int]:
+        """Send as much as the law allows; return the limits that it had."""
+        events: list[tuple[float, float, bool]] = []
+        limits = []
+        until = self.now + seconds
+        while self.now < until:
+            while len(events) < law.limit:
+                heapq.heappush(events, self._take(self.now))
+            ended, sent, done = heapq.heappop(events)
+            self.now = ended
+            if done:
+                self.answered += 1
+                law.answered(sent, ended, len(events) + 1)
+            else:
+                self.refused += 1
+                law.overloaded(sent, ended)
+            limits.append(law.limit)
+        self._free.clear()
+        self._starts.clear()
+        return limits
+
+    def _take(self, now: float) -> tuple[float, float, bool]:
+        while self._starts and self._starts[0] <= now:
+            self._starts.popleft()
+        if len(self._starts) >= self.queue:
+            return now + self.way_s + 1e-6, now, False
+        while len(self._free) >= self.workers and self._free[0] <= now:
+            heapq.heappop(self._free)
+        begin = heapq.heappop(self._free) if len(self._free) >= self.workers else now
+        heapq.heappush(self._free, begin + self.work_s)
+        self._starts.append(begin)
+        return begin + self.work_s + self.way_s, now, True
+
+
+def typical(limits: list[int]) -> int:
+    """Return the median of the second half."""
+    half = sorted(limits[len(limits) // 2 :])
+    return half[len(half) // 2]
+
+
+def test_a_server_with_room_gets_more() -> None:
+    """The way is long and nothing waits: as many as may be, soon."""
+    server = Server(workers=1_000, work_s=0.001, way_s=0.02)
+    limits = server.feed(Concurrency(), 1)
+    assert typical(limits) == MOST
+    assert limits.index(MOST) < 2 * MOST
+
+
+def test_a_server_is_kept_busy_and_its_queue_short() -> None:
+    """Its workers have work, and a request waits for 100 ms or so."""
+    server = Server(workers=4, work_s=0.04)
+    limits = server.feed(Concurrency(), 120)
+    assert 10 <= typical(limits) <= 18
+    assert server.answered > 0.95 * 120 * 4 / 0.04
+
+
+def test_overload_halves_once_a_round_trip() -> None:
+    """All the requests of one moment are one sign."""
+    law = started()
+    before = law.limit
+    for _ in range(10):
+        law.overloaded(sent=1_001, now=1_002)
+    assert law.limit == before // 2
+    law.overloaded(sent=1_001.5, now=1_003)
+    assert law.limit == before // 2
+    law.overloaded(sent=1_002.5, now=1_003)
+    assert law.limit == before // 4
+
+
+def test_answers_to_what_was_sent_before_do_not_count() -> None:
+    """They waited behind more than is allowed now."""
+    law = started()
+    law.overloaded(sent=1_001, now=1_002)
+    limit = law.limit
+    for _ in range(100):
+        law.answered(sent=1_001, now=1_009, in_flight=50)
+    assert law.limit == limit
+
+
+def started() -> Concurrency:
+    """A law that has seen good answers only, until the time 1,000."""
+    law = Concurrency()
+    for step in range(500):
+        law.answered(step, step + 0.001, in_flight=100)
+    assert law.limit == MOST
+    return law
+
+
+def test_a_server_that_refuses_is_spared() -> None:
+    """It has room for few: nearly all that it is sent it takes."""
+    server = Server(workers=2, work_s=0.001, way_s=0.02, queue=4)
+    server.feed(Concurrency(), 10)
+    assert server.refused < 0.1 * server.answered
+    assert server.answered > 0.2 * 10 * 2 / 0.001
+
+
+def test_latency_that_blows_up_halves_too() -> None:
+    """A server that becomes many times slower gets fewer at once, and more again when it is well."""
+    server = Server(workers=50, work_s=0.02)
+    law = Concurrency()
+    before = typical(server.feed(law, 5))
+    server.work_s = 1.0
+    assert typical(server.feed(law, 30)) < before / 4
+    server.work_s = 0.02
+    assert typical(server.feed(law, 10)) == before
+
+
+def test_who_sends_little_is_allowed_no_more() -> None:
+    """Good answers to few requests say nothing about many."""
+    law = Concurrency()
+    for step in range(1_000):
+        law.answered(step / 100, step / 100 + 0.001, in_flight=1)
+    assert law.limit == FIRST
+
+
+@pytest.mark.parametrize("most", [1, 3, 200])
+def test_a_number_is_a_bound(most: int) -> None:
+    """Never above it, never none."""
+    quick = Server(workers=10_000, work_s=0.001, way_s=0.02)
+    limits = quick.feed(Concurrency(most), 15)
+    assert max(limits) == most
+    law = Concurrency(most)
+    for step in range(20):
+        law.overloaded(step, step + 0.5)
+    assert law.limit == min(most, LEAST)

@@ -1,0 +1,161 @@
+"""Whole rows: heads, timestamps, nulls, order, and the keys that say where rows go."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.cql_driver import driver_rows
+from wal_sink.targets.base import Column, Plan
+from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.encode import Encoded, encode, routing_keys, segments, taken
+from wal_sink.targets.cassandra.spark_types import canonical
+
+US = 1_700_000_000_000_000
+HEAD = b"\x01\x00\x02id\x00\x06"
+
+
+def batch_of(
+    columns: dict[str, tuple[str, str, pa.Array]], nulls: str = "unset"
+) -> tuple[pa.RecordBatch, Plan]:
+    """Check columns of a role, a CQL type and values, with their plan."""
+    plan = Plan(
+        key="k",
+        target="cassandra",
+        table="t",
+        columns=tuple(
+            Column(name=name, source=str(canonical(values.type)), type=cql, role=role)  # type: ignore[arg-type]
+            for name, (role, cql, values) in columns.items()
+        ),
+        details={"nulls": nulls},
+    )
+    batch = pa.record_batch({name: values for name, (_, _, values) in columns.items()})
+    return check(batch, plan), plan
+
+
+def readings(nulls: str = "unset") -> tuple[pa.RecordBatch, Plan]:
+    """Rows of fixed and varying columns, one after the other, nulls in some."""
+    return batch_of(
+        {
+            "device": ("partition", "text", pa.array(["a", "bb", "a", "ccc", "bb"])),
+            "day": ("partition", "date", pa.array([dt.date(2026, 1, 1)] * 5)),
+            "n": ("clustering", "int", pa.array(range(5), pa.int32())),
+            "value": ("regular", "double", pa.array([1.5, None, 2.5, None, -0.0])),
+            "note": ("regular", "text", pa.array([None, "x", "", None, "long" * 99])),
+            "void": ("regular", "bigint", pa.nulls(5, pa.int64())),
+        },
+        nulls,
+    )
+
+
+def rows_of(encoded: Encoded) -> list[bytes]:
+    """Cut the buffer."""
+    data = encoded.data.to_pybytes()
+    bounds = encoded.offsets.tolist()
+    return [data[i:j] for i, j in itertools.pairwise(bounds)]
+
+
+@pytest.mark.parametrize("nulls", ["unset", "write"])
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_rows_are_head_values_and_timestamp(nulls: str, protocol: int) -> None:
+    """What the driver writes for each bound statement, behind what is the same for all."""
+    batch, plan = readings(nulls)
+    expected = [HEAD + row.wire for row in driver_rows(batch, plan, US, protocol=protocol)]
+    encoded = encode(batch, plan, US, HEAD)
+    assert rows_of(encoded) == expected
+    assert encoded.offsets.dtype == np.int64
+
+
+@pytest.mark.parametrize(("begin", "length"), [(0, 2), (1, 3), (4, 1), (2, 0)])
+def test_a_slice_is_encoded_as_if_it_were_alone(begin: int, length: int) -> None:
+    """Its first row has the first timestamp."""
+    batch, plan = readings()
+    part = batch.slice(begin, length)
+    expected = [row.wire for row in driver_rows(part, plan, US)]
+    assert rows_of(encode(part, plan, US)) == expected
+
+
+def test_no_rows() -> None:
+    """One offset, no bytes, no keys."""
+    batch, plan = readings()
+    encoded = encode(batch[:0], plan, US, HEAD)
+    assert (encoded.data.size, encoded.offsets.tolist()) == (0, [0])
+    assert rows_of(taken(encoded, np.array([], np.int64))) == []
+    assert routing_keys(batch[:0], plan, [0, 1]).to_pylist() == []
+
+
+def test_columns_of_fixed_width_alone() -> None:
+    """Nothing to join: the array of all of them is the buffer."""
+    batch, plan = batch_of(
+        {
+            "id": ("partition", "int", pa.array([1, -1, 2], pa.int32())),
+            "flag": ("regular", "boolean", pa.array([True, False, True])),
+        }
+    )
+    expected = [HEAD + row.wire for row in driver_rows(batch, plan, US)]
+    assert rows_of(encode(batch, plan, US, HEAD)) == expected
+
+
+def test_rows_in_another_order_keep_their_timestamps() -> None:
+    """Row i has the first timestamp + i wherever it goes; a part of the rows, too."""
+    batch, plan = readings()
+    encoded = encode(batch, plan, US, HEAD)
+    rows = rows_of(encoded)
+    for order in ([4, 2, 0, 1, 3], [3], [0, 2]):
+        again = taken(encoded, np.array(order))
+        assert rows_of(again) == [rows[i] for i in order]
+        stamps = [struct.unpack(">q", row[-8:])[0] for row in rows_of(again)]
+        assert stamps == [US + i for i in order]
+
+
+def test_more_bytes_than_offsets_of_32_bits_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows, from offsets of 64 bits at every step."""
+    batch, plan = readings()
+    rows, keys = rows_of(encode(batch, plan, US, HEAD)), routing_keys(batch, plan, [0, 1])
+    six = segments.Varying(pa.py_buffer(b"123456"), np.array([0, 6]))
+    assert segments.varying(segments.joined([six, six], 1), 1).offsets.dtype == np.int32
+    monkeypatch.setattr(segments, "MOST_BYTES", 11)
+    assert segments.varying(segments.joined([six, six], 1), 1).offsets.dtype == np.int64
+    assert rows_of(encode(batch, plan, US, HEAD)) == rows
+    large = routing_keys(batch, plan, [0, 1])
+    assert large.type == pa.large_binary()
+    assert large.cast(pa.binary()) == keys
+
+
+# --- routing keys ----------------------------------------------------------------------------
+
+
+KEYS = {
+    "a": ("partition", "text", pa.array(["", "é", "x" * 300])),
+    "b": ("partition", "int", pa.array([0, -1, 2**31 - 1], pa.int32())),
+    "c": ("partition", "frozen<set<int>>", pa.array([[], [1], [2, 3]], pa.list_(pa.int32()))),
+    "d": ("partition", "varint", pa.array([0, 2**40, -1])),
+    "v": ("regular", "double", pa.array([1.0, None, 2.0])),
+}
+
+
+@pytest.mark.parametrize("indexes", [(1,), (2,), (3,), (0, 1), (1, 0), (3, 0, 2, 1)])
+def test_routing_keys_are_the_drivers(indexes: tuple[int, ...]) -> None:
+    """One column's value, or of several each with length and zero, in the table's order."""
+    batch, plan = batch_of(KEYS)
+    expected = [row.routing_key for row in driver_rows(batch, plan, key=indexes)]
+    keys = routing_keys(batch, plan, indexes)
+    assert keys.type == pa.binary()
+    assert keys.to_pylist() == expected
+    assert routing_keys(batch[1:], plan, indexes).to_pylist() == expected[1:]
+
+
+def test_keys_that_check_would_have_refused() -> None:
+    """Rather no key than a wrong one."""
+    long = pa.record_batch({"a": ["x" * 65_536], "b": pa.array([1], pa.int32())})
+    null = pa.record_batch({"a": ["x"], "b": pa.array([None], pa.int32())})
+    _, plan = batch_of({name: KEYS[name] for name in "ab"})
+    with pytest.raises(ValueError, match="more than 65535 bytes"):
+        routing_keys(long, plan, [0, 1])
+    with pytest.raises(ValueError, match="Column b of the partition key is null"):
+        routing_keys(null, plan, [0, 1])

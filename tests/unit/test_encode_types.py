@@ -1,0 +1,117 @@
+"""Every type in every shape: the bytes that the driver's own serializers make of the same rows."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.cql_driver import driver_rows
+from tests.cql_values import FIELDS, SCALARS, Case, decimals, shapes, type_name, whole
+from wal_sink.targets.base import Column, Plan
+from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.encode import encode
+from wal_sink.targets.cassandra.spark_types import canonical
+from wal_sink.targets.cassandra.tree import Types, written
+from wal_sink.targets.cassandra.types import NESTED, TYPES
+
+US = 1_700_000_000_000_000
+TWO: Types = {type_name(each): tuple((name, each.cql) for name in FIELDS) for each in SCALARS}
+TREE: Types = {
+    "leaf": (("n", "varint"), ("d", "decimal")),
+    "inner": (("leaves", "frozen<list<frozen<leaf>>>"), ("by", "frozen<map<inet, blob>>")),
+}
+
+
+def plan(cql: str, arrow: pa.DataType, nulls: str, types: Types) -> Plan:
+    """Plan a table of id and c."""
+    return Plan(
+        key="k",
+        target="cassandra",
+        table='"ks"."t"',
+        columns=(
+            Column(name="id", source="int32", type="int", role="partition"),
+            Column(name="c", source=str(canonical(arrow)), type=cql, role="regular"),
+        ),
+        details={"nulls": nulls, "types": written(types)},
+    )
+
+
+def compare(column: pa.Array, cql: str, nulls: str, protocol: int, types: Types) -> None:
+    """Compare a column beside a key, as a slice of a longer one."""
+    ids = pa.array(range(len(column)), pa.int32())
+    planned = plan(cql, column.type, nulls, types)
+    stored = check(pa.record_batch({"id": ids, "c": column}), planned)
+    stored = pa.concat_batches([stored, stored, stored])[len(stored) : 2 * len(stored)]
+    data, offsets = encode(stored, planned, US)
+    expected = [row.wire for row in driver_rows(stored, planned, US, protocol=protocol)]
+    raw = data.to_pybytes()
+    assert [raw[i:j] for i, j in itertools.pairwise(offsets)] == expected
+    assert raw == b"".join(expected), "nothing between the rows"
+
+
+def test_every_type_has_a_case() -> None:
+    """None is written that is not compared."""
+    assert {case.cql for case in SCALARS} == set(TYPES)
+    whole_kinds = {shape.cql.removeprefix("frozen<").split("<")[0] for shape in shapes(SCALARS[0])}
+    assert {"list", "set", "map", "tuple"} == set(NESTED) & whole_kinds, "udt and vector are below"
+
+
+@pytest.mark.parametrize("case", SCALARS, ids=lambda case: f"{case.cql} {case.arrow}")
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), protocol=st.sampled_from([4, 5]), nulls=st.sampled_from(["unset", "write"]))
+def test_alone_and_as_a_part(case: Case, data: st.DataObject, protocol: int, nulls: str) -> None:
+    """In collections, tuples and user-defined types, some frozen; with nulls and without."""
+    for shape in shapes(case):
+        values = data.draw(st.lists(shape.values, max_size=5) | st.lists(st.none() | shape.values))
+        compare(shape.array(values), shape.cql, nulls, protocol, TWO)
+
+
+LEAF = st.none() | st.fixed_dictionaries({"n": st.none() | decimals(0), "d": decimals(2, 9)})
+INNER = st.none() | st.fixed_dictionaries(
+    {
+        "leaves": st.none() | st.lists(LEAF.filter(bool), max_size=3),
+        "by": st.none()
+        | st.lists(st.tuples(st.ip_addresses().map(str), st.binary(max_size=5)), max_size=3),
+    }
+)
+INNER_ARROW = pa.struct(
+    [
+        (
+            "leaves",
+            pa.list_(pa.struct([("n", pa.decimal128(38, 0)), ("d", pa.decimal128(38, 2))])),
+        ),
+        ("by", pa.map_(pa.string(), pa.binary())),
+    ]
+)
+DEEP: list[tuple[str, pa.DataType, st.SearchStrategy[Any]]] = [
+    ("frozen<inner>", INNER_ARROW, INNER),
+    ("frozen<tuple<frozen<inner>, int>>", pa.struct([("a", INNER_ARROW), ("b", pa.int32())]),
+     st.none() | st.fixed_dictionaries({"a": INNER, "b": st.none() | whole(32)})),
+    ("map<text, frozen<list<frozen<inner>>>>", pa.map_(pa.string(), pa.list_(INNER_ARROW)),
+     st.none() | st.lists(st.tuples(st.text(max_size=3), st.lists(INNER.filter(bool), max_size=2)),
+                          max_size=2)),
+    ("set<frozen<set<frozen<map<int, double>>>>>",
+     pa.list_(pa.list_(pa.map_(pa.int32(), pa.float64()))),
+     st.none() | st.lists(st.lists(st.lists(st.tuples(whole(32), st.floats()), max_size=2),
+                                   max_size=2), max_size=2)),
+    ("vector<float, 3>", pa.list_(pa.float32()),
+     st.none() | st.lists(st.floats(width=32), min_size=3, max_size=3)),
+    ("frozen<list<vector<float, 1>>>", pa.list_(pa.list_(pa.float32())),
+     st.none() | st.lists(st.lists(st.floats(width=32), min_size=1, max_size=1), max_size=3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cql", "arrow", "strategy"), DEEP, ids=lambda each: str(each)[:30])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_parts_of_parts(
+    cql: str, arrow: pa.DataType, strategy: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    """Nulls at each level where there may be some."""
+    values = data.draw(st.lists(strategy, max_size=4))
+    compare(pa.array(values, arrow), cql, "write", 5, TREE)

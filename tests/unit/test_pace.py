@@ -1,0 +1,90 @@
+"""How many rows a second a flush writes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import OptionError
+from wal_sink.options import SinkOptions, parse
+from wal_sink.pace import Pace
+from wal_sink.targets.base import Plan, Slice
+
+PLAN = Plan(key="k", target="t", table="t", columns=())
+
+
+class Clock:
+    """Time that passes by sleeping only."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.longest = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.longest = max(self.longest, seconds)
+        self.now += seconds
+
+
+def slices(*counts: int) -> list[tuple[Plan, Slice]]:
+    first, made = 0, []
+    for count in counts:
+        batch = pa.record_batch({"id": range(first, first + count)})
+        made.append((PLAN, Slice(3, batch, 1_000 + first)))
+        first += count
+    return made
+
+
+def test_the_rate_holds_across_slices_and_epochs() -> None:
+    """In pieces, so that no wait is long."""
+    clock = Clock()
+    pace = Pace(1_000, clock, clock.sleep)
+    for epoch in (slices(5_000, 100, 100), slices(4_800)):
+        list(pace.paced(epoch))
+    assert 9.5 <= clock.now - 100 <= 10
+    assert clock.longest <= 0.25
+
+
+def test_no_row_is_lost_and_each_keeps_its_timestamp() -> None:
+    """Also where a piece is a single row."""
+    for rate in (1, 7, 1_000):
+        clock = Clock()
+        got = [rows for _, rows in Pace(rate, clock, clock.sleep).paced(slices(30, 1, 40))]
+        ids = [(each, rows.first_us + i) for rows in got for i, each in enumerate(values(rows))]
+        assert ids == [(i, 1_000 + i) for i in range(71)]
+        assert {rows.epoch for rows in got} == {3}
+
+
+def values(rows: Slice) -> list[int]:
+    return rows.batch.column("id").to_pylist()  # type: ignore[no-any-return]
+
+
+def test_a_pause_is_not_made_up_for() -> None:
+    """A cluster that was away is not met with all that was saved."""
+    clock = Clock()
+    pace = Pace(100, clock, clock.sleep)
+    list(pace.paced(slices(100)))
+    clock.now += 1_000
+    begin = clock.now
+    list(pace.paced(slices(100)))
+    assert clock.now - begin >= 0.75
+
+
+def test_without_a_bound_slices_pass_as_they_are() -> None:
+    """None is cut, none is late."""
+    clock = Clock()
+    assert list(Pace(None, clock, clock.sleep).paced(slices(10_000, 5))) == slices(10_000, 5)
+    assert clock.now == 100
+
+
+def test_the_option() -> None:
+    """A whole number of rows."""
+    given = {"checkpointLocation": "c"}
+    assert parse(given, SinkOptions).max_rows_per_second is None
+    assert parse(given | {"flush.maxRowsPerSecond": "50"}, SinkOptions).max_rows_per_second == 50
+    for wrong in ("0", "many", "-1", "1.5"):
+        with pytest.raises(OptionError, match=r"flush\.maxRowsPerSecond") as refused:
+            parse(given | {"flush.maxRowsPerSecond": wrong}, SinkOptions)
+        assert "1 or more" in refused.value.remedy

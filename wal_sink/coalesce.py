@@ -1,0 +1,41 @@
+"""Small batches become larger ones.
+
+The flush groups rows by partition inside a batch, so more rows together make larger requests to the target;
+and each batch costs something on its own, on both sides of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+MOST_ROWS = 65_536
+MOST_BYTES = 8 * 1024 * 1024
+"""What a batch of the log may have, unless Spark hands over a larger one: it is held in memory, in the task
+and in the flush."""
+
+
+def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in the same order, in as few batches as the bounds allow, none of them empty.
+
+    :param batches: of one schema.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if held and (rows + batch.num_rows > MOST_ROWS or size + batch.nbytes > MOST_BYTES):
+            yield from _whole(held)
+            held, rows, size = [], 0, 0
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    yield from _whole(held)
+
+
+def _whole(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if len(held) == 1:
+        yield held[0]
+    elif held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()

@@ -1,0 +1,38 @@
+"""Puts together what flushes one query of a session."""
+
+from __future__ import annotations
+
+import time
+
+from pyspark.sql import SparkSession
+
+from wal_sink.configuration import Configuration
+from wal_sink.flush_loop import FlushLoop, Reporter
+from wal_sink.flusher import Flusher
+from wal_sink.glimpse import Glimpse
+from wal_sink.log import Log
+from wal_sink.spark_flush import SparkFlush
+
+
+def flush_loop(
+    spark: SparkSession, query_id: str, log: Log, configuration: Configuration
+) -> FlushLoop:
+    """Make the thread that flushes a query; it is not started."""
+
+    def clock_us() -> int:
+        return time.time_ns() // 1_000
+
+    reporter = Reporter(log, clock_us)
+    reporter.forget_error()  # of an earlier process; this one has not tried yet
+    checkpoint = configuration.location.open_checkpoint()
+    sink = configuration.sink
+    flusher = Flusher(
+        log,
+        checkpoint,
+        configuration.target,
+        query_id=query_id,
+        clock_us=clock_us,
+        say=reporter.say,
+        write_rows=SparkFlush(spark, sink.distributed_above_bytes, sink.max_rows_per_second),
+    )
+    return FlushLoop(flusher, reporter, query_id, Glimpse(checkpoint.url))

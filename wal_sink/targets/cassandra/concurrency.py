@@ -1,0 +1,91 @@
+"""How many requests may be in flight: slow start, additive increase, multiplicative decrease. Pure.
+
+The law is TCP's (RFC 5681, and Chiu and Jain, 1989) with the latency as its signal and a bound for how
+long a request may wait in the server's queue, as in LEDBAT (RFC 6817): more requests there raise the
+latency and not the throughput. A **window** is as many answers as there may be requests in flight, about
+one round trip. After each its mean latency is compared with what is good, the best window's and 100 ms,
+or twice the best where that is more:
+
+==============================  =======================================================
+mean latency of a window        requests in flight
+==============================  =======================================================
+good                            one more; twice as many until it was not good once
+not good                        one less
+more than twice what is good    half as many
+==============================  =======================================================
+
+An answer that says that the server has too much to do halves them at once, for all requests that were
+sent before. A bound that is a multiple of the best latency alone was tried: it takes the jitter of a busy
+machine for a queue, and ends with two requests in flight where sixty-four do three times as much.
+"""
+
+from __future__ import annotations
+
+FIRST = 4
+LEAST = 2
+MOST = 64
+"""Where nothing else is said: so many batches of 48 KiB are 3 MiB, in the client and in the server."""
+
+_QUEUE_S = 0.1
+_TIMES = 2
+
+
+class Concurrency:
+    """The limit of requests in flight, for one connection. It is told what happened, and when.
+
+    :param most: never more than these.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self.most = most
+        self.limit = min(FIRST, most)
+        """How many requests may be in flight now."""
+        self._least = min(LEAST, most)
+        self._starting = True
+        self._best = float("inf")
+        self._slowed = float("-inf")
+        self._begin_window(float("-inf"))
+
+    def answered(self, sent: float, now: float, in_flight: int) -> None:
+        """Take notice of a request that was acknowledged.
+
+        :param sent: when, in seconds of the clock that `now` is of.
+        :param in_flight: requests, this one included.
+        """
+        if sent < self._begun:
+            return  # it waited behind what was allowed before
+        self._answers += 1
+        self._latency += now - sent
+        self._full |= in_flight >= self.limit
+        if self._answers >= self.limit:
+            self._judge(self._latency / self._answers, now)
+            self._begin_window(now)
+
+    def overloaded(self, sent: float, now: float) -> None:
+        """Take notice of a request that the server had no time for."""
+        if sent > self._slowed:  # others of before say nothing new
+            self._slow_down(now)
+            self._begin_window(now)
+
+    def _begin_window(self, now: float) -> None:
+        self._begun = now
+        self._answers = 0
+        self._latency = 0.0
+        self._full = False
+
+    def _judge(self, latency: float, now: float) -> None:
+        self._best = min(self._best, latency)
+        good = max(self._best * _TIMES, self._best + _QUEUE_S)
+        if latency > good * _TIMES:
+            self._slow_down(now)
+        elif latency > good:
+            self._starting = False
+            self.limit = max(self._least, self.limit - 1)
+        elif self._full:  # what was not made use of says nothing about more
+            more = self.limit if self._starting else 1
+            self.limit = min(self.most, self.limit + more)
+
+    def _slow_down(self, now: float) -> None:
+        self._slowed = now
+        self._starting = False
+        self.limit = max(self._least, self.limit // 2)

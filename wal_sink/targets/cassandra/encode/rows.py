@@ -1,0 +1,94 @@
+"""A batch to the bytes of its rows, and of its routing keys. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from wal_sink.targets.base import Plan
+from wal_sink.targets.cassandra.encode import views
+from wal_sink.targets.cassandra.encode.nested import NULL, UNSET, prefixed, values
+from wal_sink.targets.cassandra.encode.segments import (
+    Segment,
+    binaries,
+    constant,
+    fixed,
+    joined,
+    lengths,
+    varying,
+)
+from wal_sink.targets.cassandra.encode.views import Array
+from wal_sink.targets.cassandra.tree import planned
+
+_PART_BYTES = 65_535
+"""That a part of a routing key can have: its length has two bytes."""
+
+
+class Encoded(NamedTuple):
+    """A batch as bytes."""
+
+    data: pa.Buffer
+    """The rows, one after the other."""
+    offsets: Array
+    """int64, one more than there are rows: row i is `data[offsets[i]:offsets[i + 1]]`."""
+
+
+def encode(batch: pa.RecordBatch, plan: Plan, first_us: int, head: bytes = b"") -> Encoded:
+    """Encode a batch that `check` returned.
+
+    Each row is `head`, the plan's columns and its write timestamp, each of these with its length in
+    four bytes before it: what a request's `<n><value_1>...<value_n>` is after the number.
+
+    :param first_us: write timestamp of row 0; row i has `first_us + i`.
+    :param head: what stands before each row.
+    """
+    rows = batch.num_rows
+    absent = UNSET if plan.details["nulls"] == "unset" else NULL
+    segments: list[Segment] = [constant(head)] if head else []
+    for tree, column in zip(planned(plan), batch.columns, strict=True):
+        segments += prefixed(column, tree, absent)
+    stamps = np.arange(first_us, first_us + rows, dtype=np.int64)
+    segments += [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
+    data, offsets = varying(joined(segments, rows), rows)
+    return Encoded(data, offsets.astype(np.int64, copy=False))
+
+
+def taken(encoded: Encoded, order: Array) -> Encoded:
+    """Put rows in another order, each with the timestamp that it has.
+
+    :param order: the position of each row to take.
+    """
+    data, offsets = views.texts(views.binaries(*encoded).take(views.indices(order)))
+    return Encoded(data, offsets)
+
+
+def routing_keys(batch: pa.RecordBatch, plan: Plan, indexes: Sequence[int]) -> pa.Array:
+    """Return what the driver hashes to find each row's replicas: binaries, large ones above 2 GiB, none null.
+
+    One column's value as it is, or of several the length in two bytes, the value and a zero for each,
+    as `org.apache.cassandra.db.marshal.CompositeType` and the driver's `BoundStatement.routing_key`.
+
+    :param indexes: which of the plan's columns are the partition key, in the table's order, which the
+        plan does not know: `PreparedStatement.routing_key_indexes`.
+    :raises ValueError: a null, or a part that is too long for its length; `check` refuses such rows.
+    """
+    trees = planned(plan)
+    parts: list[Segment] = []
+    for index in indexes:
+        segments, valid = values(batch.column(index), trees[index])
+        if valid is not None:
+            raise ValueError(f"Column {plan.columns[index].name} of the partition key is null")
+        if len(indexes) > 1:
+            segments = (_part_length(segments), *segments, constant(b"\0"))
+        parts += segments
+    return binaries(varying(joined(parts, batch.num_rows), batch.num_rows))
+
+
+def _part_length(segments: tuple[Segment, ...]) -> Segment:
+    widths = lengths(segments)
+    if widths.max(initial=0) > _PART_BYTES:
+        raise ValueError(f"A part of the partition key has more than {_PART_BYTES} bytes")
+    return fixed(widths, ">u2")
