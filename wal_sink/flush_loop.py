@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from collections.abc import Callable
 import tenacity
 
 from state_backends import StateBackendError
+from wal_sink.alive import this_process
 from wal_sink.errors import WalSinkError
 from wal_sink.flusher import Flusher
 from wal_sink.glimpse import Glimpse
@@ -80,7 +79,7 @@ class Reporter:
         self._written_s = time.monotonic()
         doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
         report = FlusherReport(
-            flusher=f"{socket.gethostname()}:{os.getpid()}",
+            flusher=this_process(),
             doing=doing,
             heartbeat_us=self._clock_us(),
             error=self._error,

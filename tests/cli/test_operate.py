@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from state_backends import open_backend
+from tests.cli.shell import Done, run
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit, segments
 from wal_sink import errors, layout
@@ -51,32 +51,8 @@ class Job(NamedTuple):
         self, *arguments: object, checkpoint: str = "checkpoint", answer: str | None = None
     ) -> Done:
         """Run `wal-sink <verb> <checkpoint> …` as a shell does; without an answer, stdin is closed."""
-        verb, *others = map(str, arguments)
-        done = subprocess.run(
-            [Path(sys.executable).with_name("wal-sink"), verb, checkpoint, *others],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=self.folder,
-            **({"input": answer} if answer is not None else {"stdin": subprocess.DEVNULL}),
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
-
-
-class Done(NamedTuple):
-    """What a command returned and printed."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The one document on standard output."""
-        assert self.out, self.err
-        found = json.loads(self.out)
-        assert isinstance(found, dict)
-        return found
+        verb, *others = arguments
+        return run(self.folder, verb, checkpoint, *others, answer=answer)
 
 
 def target(node: EmbeddedCassandra, keyspace: str, **more: str) -> tuple[CassandraTarget, Mapping]:  # type: ignore[type-arg]
@@ -99,13 +75,13 @@ def job(cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path) -> Job:
     world = World(checkpoint, checkpoint, made)
     world.log_backend = open_backend(str(tmp_path / "checkpoint" / "wal_sink" / world.query_id))
     world.clock.us = time.time_ns() // 1_000
-    run = world.run()
+    batches = world.run()
     for epoch in range(5):
-        run.batch([(f"a{epoch}", epoch)], [(f"b{epoch}", epoch)])
+        batches.batch([(f"a{epoch}", epoch)], [(f"b{epoch}", epoch)])
         if epoch == 1:
             world.flush()
     # As a run of Spark leaves it: the engine has no options.
-    claim = Claim(run_id=run.run_id, options={**options, "wal.compression": "lz4"})
+    claim = Claim(run_id=batches.run_id, options={**options, "wal.compression": "lz4"})
     edit(world.log_backend, layout.run(1), claim.to_json())
     return Job(world, cassandra, keyspace, tmp_path)
 

@@ -9,6 +9,7 @@ from wal_sink.cli.adopt import adopt
 from wal_sink.cli.demo import demo
 from wal_sink.cli.rewind import rewind
 from wal_sink.cli.set_aside import set_aside
+from wal_sink.cli.status import status
 from wal_sink.cli.verify import verify
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(status)
 app.command()(verify)
 app.command()(set_aside)
 app.command()(accept_gap)

@@ -1,0 +1,21 @@
+"""A query in a folder, whose target is in memory: for the commands that never ask it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A new query at `checkpoint`; its log is where it is by default."""
+    checkpoint = open_backend(str(tmp_path / "checkpoint"))
+    made = World(checkpoint, checkpoint)
+    made.log_backend = open_backend(str(tmp_path / "checkpoint" / "wal_sink" / made.query_id))
+    made.clock.us = time.time_ns() // 1_000
+    return made
