@@ -48,16 +48,19 @@ class SegmentWriter:
         )
 
 
-def read_segment(backend: StateBackend, ref: SegmentRef) -> Iterator[pa.RecordBatch]:
+def read_segment(
+    backend: StateBackend, ref: SegmentRef, read: Callable[[int], None] = lambda _size: None
+) -> Iterator[pa.RecordBatch]:
     """Yield a segment's batches, after its size and digest have been verified over the whole file.
 
     The file is read twice, so that no row of a damaged segment is ever sent. Memory: one batch.
 
+    :param read: told how many bytes were verified, chunk by chunk.
     :raises FileNotFoundError: the segment is gone; before the first batch.
     :raises CorruptLog: it is not what its task wrote.
     """
     with contextlib.closing(backend.open_input(ref.path)) as source:
-        _verify(source, ref, f"{backend.url}/{ref.path}", lambda _size: None)
+        _verify(source, ref, f"{backend.url}/{ref.path}", read)
         source.seek(0)
         reader = pa.ipc.open_file(pa.PythonFile(source, mode="r"))
         for index in range(reader.num_record_batches):

@@ -7,6 +7,7 @@ import typer
 from wal_sink.cli.accept_gap import accept_gap
 from wal_sink.cli.adopt import adopt
 from wal_sink.cli.demo import demo
+from wal_sink.cli.inspect import inspect
 from wal_sink.cli.rewind import rewind
 from wal_sink.cli.set_aside import set_aside
 from wal_sink.cli.status import status
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(status)
+app.command()(inspect)
 app.command()(verify)
 app.command()(set_aside)
 app.command()(accept_gap)

@@ -17,6 +17,7 @@ from wal_sink.cli.output import AsJson, Failure, document, document_line, output
 from wal_sink.cli.quantities import byte_count, duration, epoch_id
 from wal_sink.errors import WalSinkError
 from wal_sink.operate.query import Query, find_query
+from wal_sink.operate.value_text import printable
 from wal_sink.progress import Status
 
 _EVERY_S = 1.0
@@ -63,7 +64,8 @@ def screen(found: Status) -> Table:
     table.add_column(overflow="fold")
 
     def line(name: str, value: str, style: str = "") -> None:
-        table.add_row(Text(name, "bold"), Text(value, style))
+        lines = "\n".join(map(printable, value.splitlines()))
+        table.add_row(Text(name, "bold"), Text(lines, style))
 
     line("query", found.query_id)
     line("checkpoint", found.checkpoint)
