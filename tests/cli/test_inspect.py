@@ -89,9 +89,7 @@ def test_an_epoch_that_waits(busy: World, tmp_path: Path) -> None:
     assert [column["name"] for column in attempt["columns"]] == ["k", "v"]
     assert [segment["partition"] for segment in attempt["segments"]] == [0, 1]
     assert [segment["rows"] for segment in attempt["segments"]] == [2, 1]
-    assert [segment["path"] for segment in attempt["segments"]] == [
-        path for path in segments(busy) if layout.parse_segment_epoch(path) == 2
-    ]
+    assert [segment["path"] for segment in attempt["segments"]] == segments(busy)
     assert attempt["sample"] == [{"k": k, "v": "2"} for k in "cde"]
     some = run(tmp_path, "inspect", "checkpoint", 2, "--rows", "1", "--json").document
     assert len(some["attempts"][0]["sample"]) == 1
@@ -117,7 +115,7 @@ def test_an_epoch_that_is_flushed(busy: World, tmp_path: Path) -> None:
 
 def test_a_damaged_segment_is_not_shown_as_rows(busy: World, tmp_path: Path) -> None:
     """The rest of the epoch is."""
-    path = next(path for path in segments(busy) if layout.parse_segment_epoch(path) == 2)
+    path = segments(busy)[0]
     edit(busy.log_backend, path, busy.log_backend.read(path)[:-1])
     found = run(tmp_path, "inspect", "checkpoint", 2, "--json")
     (attempt,) = found.document["attempts"]

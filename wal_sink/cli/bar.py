@@ -34,6 +34,11 @@ class LateBar(Progress):
     def start(self) -> None:
         """Show nothing yet."""
 
+    def stop(self) -> None:
+        """End it, if it was shown."""
+        if self.live.is_started:
+            super().stop()
+
     def update(self, done: int, total: int) -> None:  # type: ignore[override]
         """Note how far it is."""
         super().update(self._task, completed=done, total=total)

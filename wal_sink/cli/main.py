@@ -11,6 +11,7 @@ from wal_sink.cli.inspect import inspect
 from wal_sink.cli.rewind import rewind
 from wal_sink.cli.set_aside import set_aside
 from wal_sink.cli.status import status
+from wal_sink.cli.trim import trim
 from wal_sink.cli.verify import verify
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command()(demo)
 app.command()(status)
 app.command()(inspect)
 app.command()(verify)
+app.command()(trim)
 app.command()(set_aside)
 app.command()(accept_gap)
 app.command()(adopt)

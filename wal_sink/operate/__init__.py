@@ -1,6 +1,7 @@
 """What an operator does to a query's log and ledger when the line has stopped (rule 22).
 
-`verify` and `inspect` only look. The others are the ways out. All of them keep to three sentences:
+`verify` and `inspect` only look; `trim` does what a flusher does. The others are the ways out. All of
+them keep to three sentences:
 
 *Written down first.* The record of a decision is durable in the log before anything follows from it. So a
 command that dies in the middle is run again, and goes on; and nothing is skipped that no record explains.
