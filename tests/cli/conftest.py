@@ -1,4 +1,4 @@
-"""A query in a folder, whose target is in memory: for the commands that never ask it."""
+"""Queries for commands: `world` with a target in memory, for those that never ask; `job` with Cassandra."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
+from tests.cli.job import job  # noqa: F401 - a fixture
 from tests.protocol.engine import World
 
 
