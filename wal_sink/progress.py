@@ -148,7 +148,8 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
         if timeout is None and _silent_for(report, waited) > SILENT_S:
             raise NoFlusher(
                 f"{waiting} epochs up to {goal} of {checkpoint.url} wait and nobody flushes them",
-                "Start the query again under wal_sink.register(spark).",
+                "Start the query again under wal_sink.register(spark), or run"
+                f" `wal-sink flush {checkpoint.url}`.",
             )
         time.sleep(_POLL_BILLED_S if log.backend.billed else _POLL_S)
         # Added up on the way: of a long backlog the older records are forgotten meanwhile.
