@@ -48,7 +48,7 @@ class LeftOver(NamedTuple):
     epochs: tuple[int, ...]
     """Those that have manifests."""
     paths: tuple[str, ...]
-    """All objects that go, in the order in which they may."""
+    """All objects that go, manifests among them."""
 
 
 def left_over(log: Log) -> LeftOver:

@@ -53,9 +53,12 @@ def test_once(job: Job) -> None:
 def test_an_error_ends_it(job: Job) -> None:
     """With its exit code; `status` knows it as well. A target that is down is tried some times."""
     elsewhere = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
-    down = job.command("flush", "--json", *elsewhere)
+    secret = ("--option", "cassandra.username=me", "--option", "cassandra.password=s3cret")
+    down = job.command("flush", "--json", *elsewhere, *secret)
     assert (down.code, down.document["error"]) == (4, "TargetUnavailable")
-    assert "TargetUnavailable" in job.command("status", "--json").document["last_error"]
+    known = job.command("status", "--json")
+    assert "TargetUnavailable" in known.document["last_error"]
+    assert "s3cret" not in down.out + down.err + known.out
     path = segments(job.world)[0]
     edit(job.world.log_backend, path, job.world.log_backend.read(path)[:-1])
     corrupt = job.command("flush", "--json")
