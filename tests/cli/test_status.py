@@ -102,6 +102,18 @@ def test_a_drained_query(world: World, tmp_path: Path) -> None:
     assert "everything checkpointed is flushed" in run(tmp_path, "status", "checkpoint").out
 
 
+def test_a_checkpoint_that_was_set_back(world: World, tmp_path: Path) -> None:
+    """Nothing waits, and still it is not what a drained query looks like."""
+    batches = world.run()
+    batches.batch([("a", 1)])
+    batches.batch([("b", 2)])
+    world.flush()
+    edit(world.checkpoint, "commits/1", None)
+    shown = run(tmp_path, "status", "checkpoint", "--json").document
+    assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (0, 1, 0)
+    assert "the checkpoint lies behind" in run(tmp_path, "status", "checkpoint").out
+
+
 def test_what_is_published_and_not_checkpointed_must_stay(world: World, tmp_path: Path) -> None:
     """Nothing lags, but the rows exist nowhere else."""
     world.run().publish([("a", 1)])

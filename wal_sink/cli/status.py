@@ -92,6 +92,8 @@ def screen(found: Status) -> Table:
 
 
 def _lag(found: Status) -> str:
+    if found.flushed > found.checkpointed:
+        return "none: the checkpoint lies behind what is flushed (if it stays so, it was set back)"
     if not found.pending_epochs:
         return "none: everything checkpointed is flushed"
     return (
