@@ -43,10 +43,11 @@ def say_waiting(query_id: str, checkpoint: Checkpoint, log: Log) -> None:
     if waiting := _epochs(query_id, checkpoint, log):
         logger.warning(
             "%d epochs of query %s wait in %s. To flush them, start the query again under"
-            " `with wal_sink.register(spark):`, which waits for the flush.",
+            " `with wal_sink.register(spark):`, which waits for the flush, or run `wal-sink flush %s`.",
             waiting,
             query_id,
             log.url,
+            checkpoint.url,
         )
 
 

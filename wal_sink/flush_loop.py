@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from collections.abc import Callable
 import tenacity
 
 from state_backends import StateBackendError
+from wal_sink.alive import is_live, last_report, this_process
 from wal_sink.errors import WalSinkError
 from wal_sink.flusher import Flusher
 from wal_sink.glimpse import Glimpse
@@ -37,11 +36,14 @@ class Reporter:
     """Writes `flusher.json`: hints for people and for `await_flushed`.
 
     :param log: the query's log. That a hint cannot be written never stops the flush.
+    :param gives_way: write nothing while another process reports: one that flushes for a moment must
+        not hide, by ending, that the query's own flusher lives.
     """
 
-    def __init__(self, log: Log, clock_us: Callable[[], int]) -> None:
+    def __init__(self, log: Log, clock_us: Callable[[], int], *, gives_way: bool = False) -> None:
         self._log = log
         self._clock_us = clock_us
+        self._gives_way = gives_way
         self._doing = "starting"
         self._epoch: int | None = None
         self._error: ErrorReport | None = None
@@ -80,15 +82,22 @@ class Reporter:
         self._written_s = time.monotonic()
         doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
         report = FlusherReport(
-            flusher=f"{socket.gethostname()}:{os.getpid()}",
+            flusher=this_process(),
             doing=doing,
             heartbeat_us=self._clock_us(),
             error=self._error,
         )
         try:
-            self._log.report(report)
+            if not (self._gives_way and self._another_reports()):
+                self._log.report(report)
         except (OSError, StateBackendError) as error:
             logger.warning("%s/flusher.json cannot be written: %r", self._log.url, error)
+
+    def _another_reports(self) -> bool:
+        last = last_report(self._log)
+        return (
+            last is not None and last.flusher != this_process() and is_live(last, self._clock_us())
+        )
 
 
 class FlushLoop(threading.Thread):

@@ -26,6 +26,7 @@ _RUN = re.compile(rf"runs/{_GENERATION}\.json")
 _FLUSHED = re.compile(rf"flushed/{_EPOCH}\.json")
 _DECISION = re.compile(rf"decisions/{_EPOCH}\.json")
 _INTERVENTION = re.compile(r"decisions/([a-z]+)-[0-9]{20}\.json")
+_SEGMENT_TASK = re.compile(rf"segments/{_EPOCH}/([0-9]{{6,}})-([0-9]+)-[^/]+\.arrow")
 _OWN_SEGMENT = re.compile(rf"segments/{_EPOCH}/[0-9A-Za-z_-]+\.arrow")
 _PLAN_KEY = re.compile(r"[0-9A-Za-z_-]+")
 
@@ -125,6 +126,12 @@ def parse_segment_epoch(path: str) -> int | None:
     """Epoch of a segment's path; None for any other path."""
     match = _SEGMENT.fullmatch(path)
     return int(match[1]) if match else None
+
+
+def parse_segment_task(path: str) -> tuple[int, int] | None:
+    """Spark partition and task attempt that wrote a segment; None for any other path."""
+    match = _SEGMENT_TASK.fullmatch(path)
+    return (int(match[2]), int(match[3])) if match else None
 
 
 def parse_decision(path: str) -> int | None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from wal_sink import errors
+from wal_sink.alive import SILENT_S, is_live, last_report
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.log import Log
@@ -17,8 +18,6 @@ from wal_sink.records import ErrorReport, FlusherReport
 from wal_sink.store_errors import store_errors
 
 _POLL_S, _POLL_BILLED_S = 0.05, 0.5
-_SILENT_S = 120.0
-"""A flusher that has not reported for so long is taken for dead."""
 
 
 class Flushed(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,10 +51,20 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Segments of unflushed epochs that no manifest names: of failed attempts, or of a batch under way."""
     safe_to_delete: bool
     """Whether checkpoint and log could be deleted without losing a row that Spark has computed."""
+    unsafe_because: str | None
+    """Why they could not."""
+    flusher: str | None
+    """`<host>:<pid>` of the process that flushes, or flushed last."""
+    flusher_alive: bool
+    """Whether that has reported lately and, on this host, still has its process."""
+    heartbeat_seconds: float | None
+    """Since it has reported."""
     doing: str | None
     """What the flusher does, or did last."""
     last_error: str | None
     """What the flusher met, or will meet: rows and bytes of a manifest that is damaged are not counted."""
+    remedy: str | None
+    """What to do about that."""
 
 
 @store_errors()
@@ -78,7 +87,9 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
     damaged = next((found.damaged[a] for a in chosen if a in found.damaged), None)
     waiting = _waiting(log, checkpointed, flushed)
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
-    report = log.last_report()
+    report = last_report(log)
+    last_error, remedy = _said(report, damaged)
+    unsafe = _unsafe(waiting, published, flushed)
     oldest_us = min((manifest.published_us for manifest in pending), default=None)
     return Status(
         query_id=query_id,
@@ -95,9 +106,14 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
             0.0 if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
         ),
         orphan_segments=len(unnamed(segments, found)),
-        safe_to_delete=waiting == 0 and published <= flushed,
+        safe_to_delete=unsafe is None,
+        unsafe_because=unsafe,
+        flusher=report.flusher if report else None,
+        flusher_alive=report is not None and is_live(report, time.time_ns() // 1_000),
+        heartbeat_seconds=max(0.0, _age_s(report)) if report else None,
         doing=report.doing if report else None,
-        last_error=_said(report, damaged),
+        last_error=last_error,
+        remedy=remedy,
     )
 
 
@@ -120,7 +136,7 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
     flushed = {newest.epoch: 0} if newest else {}
     while waiting := _waiting(log, goal, newest.epoch if newest else -1):
         report = log.last_report()
-        if report and report.error and not report.error.transient and _age_s(report) < _SILENT_S:
+        if report and report.error and not report.error.transient and _age_s(report) < SILENT_S:
             raise _rebuilt(report.error)
         waited = time.monotonic() - started
         if timeout is not None and waited >= timeout:
@@ -129,10 +145,11 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
                 + (f"; last error: {_text(report.error)}" if report and report.error else ""),
                 "Wait longer, or see that the target answers; nothing is lost, the log keeps them.",
             )
-        if timeout is None and _silent_for(report, waited) > _SILENT_S:
+        if timeout is None and _silent_for(report, waited) > SILENT_S:
             raise NoFlusher(
                 f"{waiting} epochs up to {goal} of {checkpoint.url} wait and nobody flushes them",
-                "Start the query again under wal_sink.register(spark).",
+                "Start the query again under wal_sink.register(spark), or run"
+                f" `wal-sink flush {checkpoint.url}`.",
             )
         time.sleep(_POLL_BILLED_S if log.backend.billed else _POLL_S)
         # Added up on the way: of a long backlog the older records are forgotten meanwhile.
@@ -178,11 +195,27 @@ def _rebuilt(report: ErrorReport) -> WalSinkError:
     return kind(report.what, report.remedy)
 
 
-def _said(report: FlusherReport | None, damaged: CorruptLog | None) -> str | None:
-    """Say what the flusher met, or else what it will meet: who asks how far it is wants to know that, too."""
+def _unsafe(waiting: int, published: int, flushed: int) -> str | None:
+    """Say what would be lost with checkpoint and log; None for nothing."""
+    if waiting:
+        return f"{waiting} checkpointed epochs are not flushed"
+    if published > flushed:
+        return f"epoch {published} is published, and not checkpointed yet"
+    return None
+
+
+def _said(
+    report: FlusherReport | None, damaged: CorruptLog | None
+) -> tuple[str | None, str | None]:
+    """Return what the flusher met, or else what it will meet, and the remedy.
+
+    Who asks how far it is wants to know that, too.
+    """
     if report and report.error:
-        return _text(report.error)
-    return f"{type(damaged).__name__}: {damaged.what}" if damaged else None
+        return _text(report.error), report.error.remedy or None
+    if damaged:
+        return f"{type(damaged).__name__}: {damaged.what}", damaged.remedy or None
+    return None, None
 
 
 def _text(report: ErrorReport) -> str:

@@ -49,7 +49,12 @@ class SegmentWriter:
 
 
 def read_segment(
-    backend: StateBackend, ref: SegmentRef, start: int = 0, stop: int | None = None
+    backend: StateBackend,
+    ref: SegmentRef,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    read: Callable[[int], None] = lambda _size: None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a segment's batches, after its size and digest have been verified over the whole file.
 
@@ -57,12 +62,13 @@ def read_segment(
 
     :param start: the first row wanted, from 0. The batches before it are decoded and dropped.
     :param stop: the row behind the last one wanted; None: all that there are.
+    :param read: told how many bytes were verified, chunk by chunk.
     :raises FileNotFoundError: the segment is gone; before the first batch.
     :raises CorruptLog: it is not what its task wrote, or has another number of rows.
     """
     stop = ref.rows if stop is None else stop
     with contextlib.closing(backend.open_input(ref.path)) as source:
-        _verify(source, ref, f"{backend.url}/{ref.path}", lambda _size: None)
+        _verify(source, ref, f"{backend.url}/{ref.path}", read)
         source.seek(0)
         reader = pa.ipc.open_file(pa.PythonFile(source, mode="r"))
         rows = 0

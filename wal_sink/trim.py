@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from wal_sink import layout
 from wal_sink.errors import Diverged
@@ -36,9 +37,35 @@ def trim(log: Log, epochs: Iterable[int]) -> None:
         attempts = [attempt for attempt in listed if attempt.epoch == epoch]
         refuse_diverged(log, epoch, attempts)
         log.delete(log.backend.list(layout.segment_folder(epoch)))
-        log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, epoch))
+        log.delete(_done(log, epoch))
         log.delete(layout.manifest(attempt) for attempt in attempts)
-    _forget_old_records(log)
+    log.delete(_old_records(log))
+
+
+class LeftOver(NamedTuple):
+    """What is flushed and still in the log."""
+
+    epochs: tuple[int, ...]
+    """Those that have manifests."""
+    paths: tuple[str, ...]
+    """All objects that go, manifests among them."""
+
+
+def left_over(log: Log) -> LeftOver:
+    """List what `trim` and `sweep` would delete now, but for half-written files; deletes nothing.
+
+    :raises Diverged: as `trim` raises it.
+    """
+    mark = log.newest_flushed()
+    if mark is None:
+        return LeftOver((), ())
+    attempts = [attempt for attempt in log.attempts() if attempt.epoch <= mark.epoch]
+    epochs = sorted({attempt.epoch for attempt in attempts})
+    for epoch in epochs:
+        refuse_diverged(log, epoch, [attempt for attempt in attempts if attempt.epoch == epoch])
+    manifests = map(layout.manifest, attempts)
+    paths = (*_late(log, mark.epoch), *_done(log, mark.epoch), *manifests, *_old_records(log))
+    return LeftOver(tuple(epochs), paths)
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:
@@ -54,20 +81,31 @@ def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:
             _compare(log, attempt, record)
 
 
-def sweep(log: Log) -> None:
+def sweep(log: Log) -> int:
     """Delete what killed tasks left half written, and what came late of flushed epochs.
 
     Segments above the flushed mark stay, named by a manifest or not: their task may be alive.
+
+    :return: how many files were half written.
     """
     if unfinished := log.backend.sweep_unfinished(_UNFINISHED_S):
         logger.info("deleted %d unfinished files of killed writers", unfinished)
     mark = log.newest_flushed()
     if mark is None:
-        return
-    if late := [path for epoch, path in log.segments() if epoch <= mark.epoch]:
+        return unfinished
+    if late := _late(log, mark.epoch):
         logger.info("deleting %d segments of epochs up to %d", len(late), mark.epoch)
         log.delete(late)
-    log.delete(path for path in log.backend.list(layout.KEPT) if _is_done(path, mark.epoch))
+    log.delete(_done(log, mark.epoch))
+    return unfinished
+
+
+def _late(log: Log, flushed: int) -> list[str]:
+    return [path for epoch, path in log.segments() if epoch <= flushed]
+
+
+def _done(log: Log, flushed: int) -> list[str]:
+    return [path for path in log.backend.list(layout.KEPT) if _is_done(path, flushed)]
 
 
 def _is_done(kept: str, flushed: int) -> bool:
@@ -112,6 +150,6 @@ def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
     logger.log(level, "%s goes: epoch flushed from another attempt", layout.manifest(attempt))
 
 
-def _forget_old_records(log: Log) -> None:
+def _old_records(log: Log) -> list[str]:
     recorded = [p for p in log.backend.list(layout.FLUSHED) if layout.parse_flushed(p) is not None]
-    log.delete(recorded[:-RECORDS_KEPT])
+    return recorded[:-RECORDS_KEPT]

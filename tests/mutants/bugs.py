@@ -201,7 +201,7 @@ BUGS = (
     Bug(
         "orphans of unflushed epochs swept",
         "wal_sink/trim.py",
-        "for epoch, path in log.segments() if epoch <= mark.epoch]",
+        "for epoch, path in log.segments() if epoch <= flushed]",
         "for _, path in log.segments()]",
     ),
     Bug(

@@ -70,6 +70,7 @@ def test_a_segment_is_parsed_back(
     """And lies in the folder of its epoch, which is what trim lists."""
     path = layout.segment(epoch, partition, attempt, unique.hex)
     assert layout.parse_segment_epoch(path) == epoch
+    assert layout.parse_segment_task(path) == (partition, attempt)
     assert path.startswith(layout.segment_folder(epoch))
     only(layout.parse_segment_epoch, path)
 

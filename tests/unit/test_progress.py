@@ -86,8 +86,13 @@ def test_before_the_first_publish(world: World) -> None:
         oldest_pending_seconds=0.0,
         orphan_segments=0,
         safe_to_delete=True,
+        unsafe_because=None,
+        flusher=None,
+        flusher_alive=False,
+        heartbeat_seconds=None,
         doing=None,
         last_error=None,
+        remedy=None,
     )
 
 
@@ -311,7 +316,7 @@ def test_the_time_is_over(world: World, timeout: float) -> None:
 @pytest.mark.parametrize("age_s", [None, 3_600.0])
 def test_nobody_flushes(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None) -> None:
     """No word for too long; an old process's last word gives the next one time to start."""
-    monkeypatch.setattr("wal_sink.progress._SILENT_S", 0.1)
+    monkeypatch.setattr("wal_sink.progress.SILENT_S", 0.1)
     world.run().batch([("a", 1)])
     if age_s is not None:
         report(world, age_s=age_s)
@@ -326,7 +331,7 @@ def test_a_flusher_that_reports_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a timeout, for as long as it lives."""
-    monkeypatch.setattr("wal_sink.progress._SILENT_S", 0.1)
+    monkeypatch.setattr("wal_sink.progress.SILENT_S", 0.1)
     world.run().batch([("a", 1)])
     report(world, age_s=-SECONDS)  # it goes on reporting
     with waiting(world, None) as future:
@@ -340,7 +345,7 @@ def test_a_timeout_is_waited_for_though_nobody_flushes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who gives a time has decided how long to wait; a flusher may start within it."""
-    monkeypatch.setattr("wal_sink.progress._SILENT_S", 0.0)
+    monkeypatch.setattr("wal_sink.progress.SILENT_S", 0.0)
     world.run().batch([("a", 1)])
 
     def later() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from typing import Annotated
@@ -55,3 +56,17 @@ def output(*, as_json: bool) -> Iterator[Console]:
 def document(value: msgspec.Struct) -> None:
     """Print a value as the command's JSON document."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")
+
+
+def document_line(value: msgspec.Struct) -> None:
+    """Print a value as one line of JSON, for whoever reads as it goes.
+
+    :raises typer.Exit: nobody reads any more.
+    """
+    try:
+        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError as gone:
+        # Else the interpreter would try once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from gone

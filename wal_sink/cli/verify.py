@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import DownloadColumn, TimeRemainingColumn
 
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, now_us, option_values
+from wal_sink.cli.bar import LateBar
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.operate.findings import Verified
 from wal_sink.operate.query import find_query, target_of
 from wal_sink.operate.verify import verify as look
-
-_QUIET_S = 2.0
-"""Time before a bar appears."""
 
 
 def verify(
@@ -36,7 +33,8 @@ def verify(
     with output(as_json=as_json) as console:
         given = option_values(option)
         query = find_query(checkpoint, wal, given)
-        with _Bar(console) as bar:
+        bar = LateBar("reading segments", DownloadColumn(), TimeRemainingColumn(), as_json=as_json)
+        with bar:
             found = look(
                 query, None if offline else lambda: target_of(query, given), now_us(), bar.update
             )
@@ -46,31 +44,6 @@ def verify(
             _print(console, found)
         if found.findings:
             raise typer.Exit(found.findings[0].exit_code)
-
-
-class _Bar(Progress):
-    """Bytes read, shown when it takes longer."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(
-            TextColumn("reading segments"),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task = self.add_task("", total=None)
-        self._since = time.monotonic()
-
-    def start(self) -> None:
-        """Show nothing yet."""
-
-    def update(self, done: int, total: int) -> None:  # type: ignore[override]
-        """Note how far it is."""
-        super().update(self._task, completed=done, total=total)
-        if not self.live.is_started and time.monotonic() - self._since > _QUIET_S:
-            super().start()
 
 
 def _print(console: Console, found: Verified) -> None:

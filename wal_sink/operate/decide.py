@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from wal_sink import layout
+from wal_sink.alive import last_report
 from wal_sink.errors import FlusherAtWork, UnknownOffsetsFormat
 from wal_sink.manifest import Manifest
 from wal_sink.operate.giving_up import Situation, refuse_to_give_up
 from wal_sink.operate.ledger import LedgerRow
-from wal_sink.operate.live import last_report
 from wal_sink.operate.query import Query
 from wal_sink.readable import read_manifests
 from wal_sink.records import Decision

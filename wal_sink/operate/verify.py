@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wal_sink import layout
+from wal_sink.alive import is_live, last_report
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.manifest import Attempt
 from wal_sink.operate.epoch import EpochCheck
 from wal_sink.operate.findings import Finding, Findings, Verified
-from wal_sink.operate.live import is_live, last_report
 from wal_sink.operate.query import Query
 from wal_sink.orphans import unnamed
 from wal_sink.ownership import owned

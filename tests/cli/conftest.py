@@ -1,0 +1,22 @@
+"""Queries for commands: `world` with a target in memory, for those that never ask; `job` with Cassandra."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from state_backends import open_backend
+from tests.cli.job import job  # noqa: F401 - a fixture
+from tests.protocol.engine import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A new query at `checkpoint`; its log is where it is by default."""
+    checkpoint = open_backend(str(tmp_path / "checkpoint"))
+    made = World(checkpoint, checkpoint)
+    made.log_backend = open_backend(str(tmp_path / "checkpoint" / "wal_sink" / made.query_id))
+    made.clock.us = time.time_ns() // 1_000
+    return made

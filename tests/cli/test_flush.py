@@ -1,0 +1,155 @@
+"""`flush` as a process over a real Cassandra, alone and beside others; and what else asks the ledger."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.job import EVERYTHING, Job
+from tests.cli.shell import start
+from tests.protocol.test_corruption import edit, segments
+from wal_sink import errors, layout
+from wal_sink.flush_loop import Reporter
+from wal_sink.records import FlusherReport
+from wal_sink.testing.faults import Faults
+
+pytestmark = pytest.mark.cassandra
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Give it 60 seconds."""
+    until_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+
+
+def test_once(job: Job) -> None:
+    """What waits is in the table, and it says how much; there is nothing to do the second time."""
+    done = job.command("flush", "--json")
+    assert done.code == 0, done.err
+    shown = done.document
+    assert (shown["epochs"], shown["rows"]) == (3, 6)
+    assert (shown["flushed"], shown["pending_epochs"]) == (4, 0)
+    assert shown["bytes"] > 0
+    assert job.table() == EVERYTHING
+    assert segments(job.world) == []
+    again = job.command("flush")
+    assert again.code == 0
+    assert "0 epochs were flushed" in again.out
+    assert "everything checkpointed is flushed" in again.out
+    shown = job.command("status", "--json").document
+    assert (shown["flusher_alive"], shown["last_error"], shown["safe_to_delete"]) == (
+        False,
+        None,
+        True,
+    )
+
+
+def test_an_error_ends_it(job: Job) -> None:
+    """With its exit code; `status` knows it as well. A target that is down is tried some times."""
+    elsewhere = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
+    secret = ("--option", "cassandra.username=me", "--option", "cassandra.password=s3cret")
+    down = job.command("flush", "--json", *elsewhere, *secret)
+    assert (down.code, down.document["error"]) == (4, "TargetUnavailable")
+    known = job.command("status", "--json")
+    assert "TargetUnavailable" in known.document["last_error"]
+    assert "s3cret" not in down.out + down.err + known.out
+    path = segments(job.world)[0]
+    edit(job.world.log_backend, path, job.world.log_backend.read(path)[:-1])
+    corrupt = job.command("flush", "--json")
+    assert (corrupt.code, corrupt.document["error"]) == (6, "CorruptLog")
+    assert job.table().keys() == {"a0", "b0", "a1", "b1"}
+
+
+def test_following(job: Job) -> None:
+    """It goes on with what comes, until SIGTERM."""
+    world = job.world
+    with start(job.folder, "flush", "checkpoint", "--follow", "--json") as following:
+        try:
+            wait_for(lambda: job.table() == EVERYTHING)
+            shown = job.command("status", "--json").document
+            assert (shown["flusher_alive"], shown["flusher"].rpartition(":")[2]) == (
+                True,
+                str(following.pid),
+            )
+            world.run().batch([("late", 5)])
+            wait_for(lambda: job.table() == EVERYTHING | {"late": 5})
+            wait_for(lambda: world.log.flushed(5) is not None)
+        finally:
+            following.send_signal(signal.SIGTERM)
+        out, err = following.communicate(timeout=60)
+    assert (following.returncode, err) == (0, "")
+    shown = json.loads(out)
+    assert (shown["epochs"], shown["rows"], shown["flushed"]) == (4, 7, 5)
+    assert shown["why"] == "stopped"
+
+
+def test_following_as_people_see_it(job: Job) -> None:
+    """An error is no end: it is logged and tried again. Ctrl-C is."""
+    elsewhere = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
+    with start(job.folder, "flush", "checkpoint", "--follow", *elsewhere) as following:
+        try:
+            wait_for(
+                lambda: (
+                    "Unavailable"
+                    in (job.command("status", "--json").document["last_error"] or "nothing")
+                )
+            )
+            assert following.poll() is None
+        finally:
+            following.send_signal(signal.SIGINT)
+        out, err = following.communicate(timeout=60)
+    assert (following.returncode, err) == (0, "")
+    assert "0 epochs were flushed" in out
+
+
+def test_beside_a_flusher_that_lives(job: Job) -> None:
+    """It flushes, and leaves the word to the other: who ends must not look like a query that ended."""
+    Reporter(job.world.log, lambda: time.time_ns() // 1_000).say("resting", None)
+    before = job.world.log_backend.read(layout.FLUSHER)
+    assert job.command("flush", "--json").document["epochs"] == 3
+    assert job.table() == EVERYTHING
+    assert job.world.log_backend.read(layout.FLUSHER) == before
+    silent = FlusherReport(flusher="there:1", doing="resting", heartbeat_us=1)
+    job.world.log.report(silent)
+    job.command("flush")
+    assert job.world.log.last_report() != silent
+
+
+def test_what_is_begun_only_the_ledger_knows(job: Job) -> None:
+    """`inspect --ledger` tells it; without, the target may be down."""
+    with pytest.raises(errors.TargetRefused):
+        job.world.flush(Faults(at=0, error=ConnectionError, matching="write"))
+    found = job.command("inspect", "--json").document
+    assert [line["state"] for line in found["epochs"]] == ["flushed"] * 2 + ["waiting"] * 3
+    found = job.command("inspect", "--ledger", "--json").document
+    assert [line["state"] for line in found["epochs"]] == ["flushed"] * 2 + ["begun"] * 3
+    one = job.command("inspect", 3, "--ledger", "--json").document
+    assert (one["begun"]["epoch"], one["attempts"][0]["state"]) == (3, "begun")
+    assert "timestamps from" in job.command("inspect", 3, "--ledger").out
+
+
+def test_trim_asks_first(job: Job) -> None:
+    """Somebody, and the ledger."""
+    disk = Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments")
+    with pytest.raises(errors.LogUnavailable):
+        job.world.flush(disk)
+    left = job.world.log_backend.list(layout.SEGMENTS)
+    assert left
+    for answer in (None, "n\n"):
+        refused = job.command("trim", "--json", answer=answer)
+        assert (refused.code, refused.document["error"]) == (2, "OptionError")
+        assert "Every epoch up to 4 is in the target" in refused.err
+    down = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
+    assert job.command("trim", "--yes", *down).code == 4
+    assert job.world.log_backend.list(layout.SEGMENTS) == left
+    done = job.command("trim", answer="y\n")
+    assert done.code == 0, done.err
+    assert "are deleted" in done.out
+    assert job.world.log_backend.list(layout.SEGMENTS) == []
+    assert job.command("trim", "--yes", "--json").document["files"] == []

@@ -1,0 +1,186 @@
+"""`status` of queries in every condition; nobody is asked but checkpoint and log."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.cli.shell import run, start
+from tests.protocol.engine import World
+from tests.protocol.test_corruption import edit
+from wal_sink import layout
+from wal_sink.errors import TargetUnavailable
+from wal_sink.flush_loop import Reporter
+
+
+def reporter(world: World) -> Reporter:
+    """Report as a flusher of this process does."""
+    return Reporter(world.log, lambda: time.time_ns() // 1_000)
+
+
+def test_a_query_that_has_only_started(world: World, tmp_path: Path) -> None:
+    """Nothing is there, nothing waits, nobody flushes; and it says so."""
+    world.run()
+    found = run(tmp_path, "status", "checkpoint", "--json")
+    assert found.code == 0, found.err
+    shown = found.document
+    assert shown["query_id"] == world.query_id
+    assert [shown[name] for name in ("checkpointed", "published", "flushed")] == [-1, -1, -1]
+    assert (shown["flushed_as_of"], shown["last_error"], shown["flusher"]) == (None, None, None)
+    assert (shown["pending_epochs"], shown["safe_to_delete"]) == (0, True)
+    said = run(tmp_path, "status", "checkpoint")
+    assert (said.code, said.err) == (0, "")
+    assert "none has ever reported" in said.out
+    assert "safe, once the query is stopped" in said.out
+
+
+def test_a_live_query_that_lags(world: World, tmp_path: Path) -> None:
+    """The lag in epochs, rows, bytes and seconds; who flushes, and doing what."""
+    batches = world.run()
+    batches.batch([("a", 1)])
+    world.flush()
+    batches.batch([("b", 2), ("c", 3)], [("d", 4)])
+    batches.batch([("e", 5)])
+    batches.publish([("f", 6)])
+    reporter(world).say("writing", 1)
+    shown = run(tmp_path, "status", "checkpoint", "--json").document
+    assert [shown[name] for name in ("checkpointed", "published", "flushed")] == [2, 3, 0]
+    assert (shown["pending_epochs"], shown["pending_rows"]) == (2, 4)
+    assert shown["pending_bytes"] > 0
+    assert shown["oldest_pending_seconds"] > 0
+    assert shown["flushed_as_of"].endswith("+00:00")
+    assert (shown["doing"], shown["flusher_alive"]) == ("writing epoch 1", True)
+    assert 0 <= shown["heartbeat_seconds"] < 60
+    assert shown["safe_to_delete"] is False
+    said = run(tmp_path, "status", "checkpoint").out
+    assert "2 epochs, 4 rows" in said
+    assert "alive: writing epoch 1" in said
+    assert "no: 2 checkpointed epochs are not flushed" in said
+
+
+def test_a_failing_flusher_and_a_dead_one(world: World, tmp_path: Path) -> None:
+    """The error with its remedy; and that the process which reported it is gone."""
+    world.run().batch([("a", 1)])
+    reporter(world).failed(TargetUnavailable("Node [10.0.0.7] is down", "See to it."))
+    shown = run(tmp_path, "status", "checkpoint", "--json").document
+    assert shown["last_error"] == "TargetUnavailable: Node [10.0.0.7] is down"
+    assert (shown["remedy"], shown["flusher_alive"]) == ("See to it.", True)
+    said = run(tmp_path, "status", "checkpoint").out
+    assert "Node [10.0.0.7] is down" in said
+    assert "See to it." in said
+
+    report = world.log.last_report()
+    assert report is not None
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    host = report.flusher.rpartition(":")[0]
+    world.log.report(msgspec.structs.replace(report, flusher=f"{host}:{gone.pid}"))
+    assert run(tmp_path, "status", "checkpoint", "--json").document["flusher_alive"] is False
+    assert "is gone" in run(tmp_path, "status", "checkpoint").out
+
+
+def test_a_drained_query(world: World, tmp_path: Path) -> None:
+    """Everything is flushed: it may be deleted. An unreadable hint hides nothing of that."""
+    batches = world.run()
+    batches.batch([("a", 1)])
+    batches.batch()
+    world.flush()
+    reporter(world).say("resting", None)
+    edit(world.log_backend, layout.FLUSHER, b"{")
+    found = run(tmp_path, "status", "checkpoint", "--json")
+    assert found.code == 0, found.err
+    shown = found.document
+    assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (1, 1, 0)
+    assert (shown["safe_to_delete"], shown["unsafe_because"]) == (True, None)
+    assert "everything checkpointed is flushed" in run(tmp_path, "status", "checkpoint").out
+
+
+def test_a_checkpoint_that_was_set_back(world: World, tmp_path: Path) -> None:
+    """Nothing waits, and still it is not what a drained query looks like."""
+    batches = world.run()
+    batches.batch([("a", 1)])
+    batches.batch([("b", 2)])
+    world.flush()
+    edit(world.checkpoint, "commits/1", None)
+    shown = run(tmp_path, "status", "checkpoint", "--json").document
+    assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (0, 1, 0)
+    assert "the checkpoint lies behind" in run(tmp_path, "status", "checkpoint").out
+
+
+def test_what_is_published_and_not_checkpointed_must_stay(world: World, tmp_path: Path) -> None:
+    """Nothing lags, but the rows exist nowhere else."""
+    world.run().publish([("a", 1)])
+    shown = run(tmp_path, "status", "checkpoint", "--json").document
+    assert (shown["pending_epochs"], shown["safe_to_delete"]) == (0, False)
+    assert shown["unsafe_because"] == "epoch 0 is published, and not checkpointed yet"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["nowhere"], 6, "CheckpointNotVisible"),
+        (["checkpoint"], 2, "OptionError"),
+        (["checkpoint", "--option", "s3cret"], 2, "OptionError"),
+    ],
+)
+def test_what_is_not_there(
+    world: World, tmp_path: Path, arguments: list[str], code: int, error: str
+) -> None:
+    """No checkpoint, no log, no option: the error's exit code, and its document."""
+    world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
+    found = run(tmp_path, "status", *arguments, "--json")
+    assert (found.code, found.document["error"]) == (code, error)
+    assert "s3cret" not in found.err + found.out
+
+
+def test_watching_as_documents(world: World, tmp_path: Path) -> None:
+    """A document a line, each of its time; Ctrl-C ends it in order."""
+    batches = world.run()
+    batches.batch([("a", 1)])
+    with start(tmp_path, "status", "checkpoint", "--watch", "--json") as watching:
+        assert watching.stdout is not None
+        assert json.loads(watching.stdout.readline())["checkpointed"] == 0
+        batches.batch([("b", 2)])
+        for line in watching.stdout:
+            if json.loads(line)["checkpointed"] == 1:
+                break
+        watching.send_signal(signal.SIGINT)
+        _, err = watching.communicate(timeout=30)
+    assert (watching.returncode, err) == (0, "")
+
+
+def test_watching_for_a_reader_who_leaves(world: World, tmp_path: Path) -> None:
+    """As in `… | head -1`."""
+    world.run()
+    with start(tmp_path, "status", "checkpoint", "--watch", "--json") as watching:
+        assert watching.stdout is not None
+        watching.stdout.readline()
+        watching.stdout.close()
+        assert watching.wait(30) == 0
+        assert watching.stderr is not None
+        assert watching.stderr.read() == ""
+
+
+def test_watching_on_a_screen(world: World, tmp_path: Path) -> None:
+    """The screen is there until Ctrl-C, which is no error."""
+    world.run().batch([("a", 1)])
+    ended = (
+        "import signal; signal.alarm(3); signal.signal(signal.SIGALRM, signal.default_int_handler)"
+    )
+    command = (
+        f"{ended}; import sys; sys.argv = ['wal-sink', 'status', 'checkpoint', '--watch'];"
+        " from wal_sink.cli.main import app; app()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert world.query_id in done.stdout
+    assert "1 epochs, 1 rows" in done.stdout

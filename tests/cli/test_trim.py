@@ -1,0 +1,129 @@
+"""`trim`: what is flushed goes and nothing else; `--dry-run` says what, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import run
+from tests.protocol.engine import World
+from tests.protocol.test_corruption import edit
+from wal_sink import errors, layout
+from wal_sink.manifest import Attempt
+from wal_sink.operate.query import Query, find_query
+from wal_sink.operate.trim import plan_trim, trim
+from wal_sink.testing.faults import Faults
+
+
+@pytest.fixture
+def left(world: World) -> World:
+    """Epochs 0 and 1 are flushed, and nothing of them is deleted; 2 waits, beside an orphan of 3."""
+    batches = world.run()
+    batches.batch([("a", 0)])
+    batches.batch([("b", 1)], [("c", 1)])
+    disk = Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments")
+    with pytest.raises(errors.LogUnavailable):
+        world.flush(disk)
+    batches.batch([("d", 2)])
+    batches.tasks([("orphan", 3)])
+    return world
+
+
+def query_of(folder: Path) -> Query:
+    return find_query(str(folder / "checkpoint"))
+
+
+def flushed_objects(world: World) -> set[str]:
+    """What a flusher would trim."""
+    paths = set(world.log_backend.list(layout.SEGMENTS) + world.log_backend.list(layout.MANIFESTS))
+    ours = {layout.segment_folder(epoch) for epoch in (2, 3)}
+    return {
+        path
+        for path in paths
+        if not path.startswith(tuple(ours)) and path != layout.manifest(Attempt(2, 1))
+    }
+
+
+def test_a_dry_run_lists_what_would_go(left: World, tmp_path: Path) -> None:
+    """With sizes; it asks no target, for which this query has no options, and deletes nothing."""
+    before = left.log_backend.list()
+    found = run(tmp_path, "trim", "checkpoint", "--dry-run", "--json")
+    assert found.code == 0, found.err
+    shown = found.document
+    assert (shown["flushed"], shown["dry_run"], shown["half_written"]) == (1, True, None)
+    assert {file["path"] for file in shown["files"]} == flushed_objects(left)
+    for file in shown["files"]:
+        assert file["bytes"] == left.log_backend.size(file["path"])
+    assert shown["bytes"] == sum(file["bytes"] for file in shown["files"])
+    said = run(tmp_path, "trim", "checkpoint", "--dry-run")
+    assert (said.code, said.err) == (0, "")
+    assert "5 objects of" in said.out
+    assert left.log_backend.list() == before
+
+
+def test_exactly_that_goes(left: World, tmp_path: Path) -> None:
+    """What waits stays, and so do segments that no manifest names above the mark: a task may be alive."""
+    listed = flushed_objects(left)
+    before = set(left.log_backend.list())
+    done = trim(plan_trim(query_of(tmp_path)), left.target)
+    assert {file.path for file in done.files} == listed
+    assert before - set(left.log_backend.list()) == listed
+    assert plan_trim(query_of(tmp_path)).files == ()
+    left.flush()
+    assert left.table() == left.expected()
+
+
+def test_old_records_go_as_well(
+    left: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many stay as the flusher keeps."""
+    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 1)
+    planned = plan_trim(query_of(tmp_path))
+    assert layout.flushed(0) in {file.path for file in planned.files}
+    trim(planned, left.target)
+    assert left.log_backend.list(layout.FLUSHED) == [layout.flushed(1)]
+
+
+def test_nothing_goes_when_the_ledger_does_not_agree(left: World, tmp_path: Path) -> None:
+    """`rewind` may need it."""
+    left.store.ledger.clear()
+    before = left.log_backend.list()
+    with pytest.raises(errors.LedgerBehindLog):
+        trim(plan_trim(query_of(tmp_path)), left.target)
+    assert left.log_backend.list() == before
+
+
+def test_nothing_goes_when_there_are_two_histories(left: World, tmp_path: Path) -> None:
+    """A later manifest of a flushed epoch covers other source offsets: exit code 7."""
+    attempt = Attempt(1, 1)
+    found = left.log.manifest(attempt)
+    assert found is not None
+    fields = found[0].to_json().replace(b'"generation": 1', b'"generation": 2')
+    fields = fields.replace(found[0].offsets_digest.encode(), b"0" * 64)
+    edit(left.log_backend, layout.manifest(Attempt(1, 2)), fields)
+    before = left.log_backend.list()
+    done = run(tmp_path, "trim", "checkpoint", "--dry-run", "--json")
+    assert (done.code, done.document["error"]) == (7, "Diverged")
+    assert left.log_backend.list() == before
+
+
+def test_files_that_killed_writers_left(left: World, tmp_path: Path) -> None:
+    """They are no objects of the log, and may be large; one that is new stays."""
+    folder = Path(left.log_backend.url.removeprefix("file://")) / "segments"
+    old, new = folder / f".{'0' * 32}.tmp", folder / f".{'1' * 32}.tmp"
+    for file in (old, new):
+        file.write_bytes(b"half")
+    os.utime(old, (time.time() - 90_000,) * 2)
+    assert trim(plan_trim(query_of(tmp_path)), left.target).half_written == 1
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_a_query_that_has_flushed_nothing(world: World, tmp_path: Path) -> None:
+    """Nothing goes."""
+    world.run().batch([("a", 1)])
+    found = run(tmp_path, "trim", "checkpoint", "--dry-run", "--json").document
+    assert (found["flushed"], found["files"]) == (-1, [])
+    assert "Nothing that is flushed" in run(tmp_path, "trim", "checkpoint", "--dry-run").out

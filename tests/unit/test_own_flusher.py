@@ -1,0 +1,94 @@
+"""The flusher that `wal-sink flush` hosts, over a target in memory: when it ends, and how."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+from wal_sink import errors
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.operate.flush import OwnFlusher
+from wal_sink.operate.query import Query
+from wal_sink.records import FlusherReport
+from wal_sink.testing.faults import Faults, FaultyTarget
+from wal_sink.witness import Witness
+
+
+@pytest.fixture
+def world() -> World:
+    """A new query."""
+    name = f"memory://{uuid.uuid4().hex}"
+    return World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+
+
+def own(world: World, faults: Faults | None = None) -> OwnFlusher:
+    query = Query(world.query_id, Checkpoint(world.checkpoint), world.log)
+    return OwnFlusher(query, FaultyTarget(world.target, faults or Faults()))
+
+
+def test_a_query_that_goes_on_does_not_keep_it(world: World) -> None:
+    """What is checkpointed at the start is flushed; then it ends, although more has come."""
+    batches = world.run()
+    batches.batch([("k", 0)])
+    flusher = own(world)
+
+    def busy(_done: int, _total: int) -> None:
+        batches.batch([("k", batches.next)])
+
+    done = flusher.drain(busy)
+    assert done.why == "everything that was checkpointed at the start is flushed"
+    assert done.flushed >= 0
+    assert batches.next < 10
+    last = own(world).drain()
+    assert last.why == "everything checkpointed is flushed"
+    assert world.table() == {"k": batches.next - 1}
+
+
+def test_an_unproven_choice_is_left_to_the_query_that_lives(world: World) -> None:
+    """Rule 11: its process sees the events that prove it, and publishes the next epoch."""
+    world.run().publish([("dead", 1)])
+    run = world.run(witness=Witness())
+    run.publish([("kept", 2)])
+    run.write_commit([[("kept", 2)]], heard=False)
+    now_us = time.time_ns() // 1_000
+    world.log.report(FlusherReport(flusher="elsewhere:1", doing="nothing", heartbeat_us=now_us))
+    done = own(world).drain()
+    assert "waiting" in done.why
+    assert (done.pending_epochs, world.table()) == (1, {})
+    world.log.report(FlusherReport(flusher="elsewhere:1", doing="nothing", heartbeat_us=1))
+    assert own(world).drain().pending_epochs == 0
+    assert world.table() == {"kept": 2}
+
+
+def test_what_trying_again_cures_is_tried_again(world: World) -> None:
+    """And is no longer reported then."""
+    world.run().batch([("a", 1)], [("b", 2)])
+    faults = Faults(at=1, error=lambda: ConnectionError("busy"), matching="write")
+    done = own(world, faults).drain()
+    assert (done.epochs, done.rows, done.pending_epochs) == (1, 2, 0)
+    assert len(faults.operations) == 6  # two of them before it failed, then all four again
+    report = world.log.last_report()
+    assert report is not None
+    assert report.error is None
+
+
+def test_stopped_before_the_end(world: World) -> None:
+    """It says how much waits; what was begun is finished by whoever comes next."""
+    world.run().batch([("a", 1)], [("b", 2)])
+    flusher = own(world)
+    with pytest.raises(errors.NotDrained, match="1 wait"):
+        flusher.drain(lambda _done, _total: flusher.stop())
+    assert world.table() == {}
+    own(world).drain()
+    assert world.table() == world.expected()
+
+
+def test_before_anything_is_published(world: World) -> None:
+    """There is nothing to do, and that is no error."""
+    world.run()
+    done = own(world).drain()
+    assert (done.flushed, done.epochs, done.why) == (-1, 0, "nothing is published yet")

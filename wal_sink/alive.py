@@ -1,0 +1,48 @@
+"""Whether somebody flushes a query, from what flushers report of themselves. Hints: they decide no step."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from wal_sink.errors import CorruptLog
+from wal_sink.log import Log
+from wal_sink.records import FlusherReport
+
+SILENT_S = 120.0
+"""A flusher that has not reported for so long is taken for dead. One that rests reports every five
+seconds, one that fails at each try; but a slice may take long where the target is slow."""
+
+
+def last_report(log: Log) -> FlusherReport | None:
+    """Read what a flusher said last; it is a hint, so an unreadable one says nothing."""
+    try:
+        return log.last_report()
+    except CorruptLog:
+        return None
+
+
+def this_process() -> str:
+    """Return the name under which a flusher of this process reports."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def is_live(report: FlusherReport, now_us: int) -> bool:
+    """Whether the flusher has reported lately; one of this host must also still have its process.
+
+    :param now_us: microseconds since 1970.
+    """
+    if now_us - report.heartbeat_us > SILENT_S * 1_000_000:
+        return False
+    host, _, pid = report.flusher.rpartition(":")
+    return host != socket.gethostname() or not pid.isdecimal() or _has_process(int(pid))
+
+
+def _has_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

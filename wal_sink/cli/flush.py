@@ -1,0 +1,98 @@
+"""`wal-sink flush`: bring what is checkpointed into the target, from this process."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
+from wal_sink.cli.bar import LateBar
+from wal_sink.cli.output import AsJson, document, output
+from wal_sink.cli.quantities import byte_count, epoch_id
+from wal_sink.operate.flush import FlushDone, OwnFlusher
+from wal_sink.operate.query import find_query, target_of
+
+
+def flush(
+    checkpoint: CheckpointArgument,
+    *,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Go on until Ctrl-C or SIGTERM, as a process of its own."),
+    ] = False,
+    wal: Wal = None,
+    option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Flush what is checkpointed now, without Spark.
+
+    Takes the options of the query's newest run, which the log holds without secrets: add those by
+    --option. It may run beside the query's own flusher. An error ends it with the error's exit code;
+    with --follow it is logged and tried again, as in the query.
+    """
+    with output(as_json=as_json) as console:
+        given = option_values(option)
+        query = find_query(checkpoint, wal, given)
+        flusher = OwnFlusher(query, target_of(query, given))
+        with _signals(flusher):
+            done = _follow(flusher, console, as_json) if follow else _drain(flusher, as_json)
+        if as_json:
+            document(done)
+        else:
+            _print(console, done)
+
+
+def _drain(flusher: OwnFlusher, as_json: bool) -> FlushDone:
+    columns = (MofNCompleteColumn(), TimeRemainingColumn())
+    with LateBar("flushing epochs", *columns, as_json=as_json) as bar:
+        return flusher.drain(bar.update)
+
+
+def _follow(flusher: OwnFlusher, console: Console, as_json: bool) -> FlushDone:
+    """Go on, with a line whenever there is something to say."""
+    told = 0
+
+    def tell(done: int, _total: int) -> None:
+        nonlocal told
+        if done > told and not as_json:
+            console.print(f"{done:,} epochs flushed")
+        told = done
+
+    return flusher.follow(tell)
+
+
+@contextlib.contextmanager
+def _signals(flusher: OwnFlusher) -> Iterator[None]:
+    """End in order at the first Ctrl-C or SIGTERM, and at once at the second."""
+    asked = False
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        flusher.stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print(console: Console, done: FlushDone) -> None:
+    console.print(
+        f"{done.epochs:,} epochs were flushed: {done.rows:,} rows, {byte_count(done.bytes)}, in"
+        f" {done.seconds:.1f} s. The last one that is flushed: {epoch_id(done.flushed)};"
+        f" {done.pending_epochs:,} wait. It ended: {escape(done.why)}.",
+        soft_wrap=True,
+    )

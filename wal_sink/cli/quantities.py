@@ -1,0 +1,22 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from rich.filesize import decimal
+
+
+def byte_count(size: int) -> str:
+    """Return a size as `1.3 MB`; decimal units."""
+    return decimal(size)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as `4.2 s`, from a minute on as `1:02:03`, and with the days before it."""
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=int(seconds)))
+
+
+def epoch_id(epoch: int) -> str:
+    """Return the number of an epoch; -1 means none."""
+    return "none" if epoch < 0 else str(epoch)
