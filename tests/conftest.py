@@ -17,6 +17,8 @@ from wal_sink.testing.cassandra_container import IMAGE
 pytest_plugins = ["wal_sink.testing.fixtures"]  # `cassandra` and `keyspace`
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages
+# Sessions are short here, and many: compiling what they run would take longer than it saves.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_report_header() -> str:

@@ -132,7 +132,7 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlusherReport(Record, frozen=True, kw_only=True):
-    """`flusher.json`: hints for people, `await_flushed` and `bystander`; no step that is done depends on it."""
+    """`flusher.json`: hints for people, `await_flushed` and `bystander`; nothing is flushed because of it."""
 
     flusher: str
     """`<host>:<pid>` of the process that flushes."""

@@ -119,8 +119,10 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
         assert mark.flushed == -1
         batch = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)
         session.write(plan, Slice(0, batch, 1))
+        session.drain()
         admin.execute("REVOKE MODIFY ON TABLE ks.t FROM flusher")
+        session.write(plan, Slice(0, batch, 1))
         with pytest.raises(Exception, match="no MODIFY permission") as raised:
-            session.write(plan, Slice(0, batch, 1))
+            session.drain()
         assert flusher.classify(raised.value) == "fatal"
     assert [row.id for row in admin.execute("SELECT * FROM ks.t")] == [1]

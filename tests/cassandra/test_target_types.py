@@ -49,6 +49,7 @@ class Place:
         with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
             for us, batch in batches:
                 session.write(plan, Slice(0, target.check(batch, plan), us))
+            session.drain()
         return plan
 
     def create(self, columns: str) -> str:

@@ -115,7 +115,7 @@ class Histories(RuleBasedStateMachine):
         self.zombies: list[Run] = []
         self.written: dict[str, list[Rows]] = {}
         self.unproven = Unproven()
-        logging.getLogger("wal_sink.flusher").addHandler(self.unproven)
+        logging.getLogger("wal_sink").addHandler(self.unproven)
         self.run = self._new_run(Witness())
         self.started = True
 
@@ -140,7 +140,7 @@ class Histories(RuleBasedStateMachine):
             late = [path for path in left if int(path.split("/")[1][:20]) < epochs]
             assert late == [], "what is flushed is not trimmed"
         finally:
-            logging.getLogger("wal_sink.flusher").removeHandler(self.unproven)
+            logging.getLogger("wal_sink").removeHandler(self.unproven)
             self.world.forget()
 
     # --- Spark ------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def test_with_the_ledger_row_lost_nobody_knows_what_is_begun(world: World, verb:
     """Rows of the epoch are in the table, and the decision would say that none are."""
     fill(world)
     with pytest.raises(errors.TargetUnavailable):
-        world.flush(Faults(at=1, error=ConnectionError, matching="write"))
+        world.flush(Faults(at=2, error=ConnectionError, matching="write"))
     assert f"a{BROKEN}" in world.table()
     truncate_ledger(world)
     if verb == "accept-gap":
