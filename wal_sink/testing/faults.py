@@ -193,13 +193,17 @@ class FaultySession(Session):
     def write(self, plan: Plan, rows: Slice) -> None:
         """See `Session`."""
         half = rows.batch.num_rows // 2
-        parts = [
-            Slice(rows.epoch, rows.batch.slice(0, half), rows.first_us),
-            Slice(rows.epoch, rows.batch.slice(half), rows.first_us + half),
-        ]
-        for part in parts:
-            name = f"write {rows.epoch} {part.first_us}"
-            self.faults.call(name, lambda part=part: self.inner.write(plan, part))  # type: ignore[misc]
+        first = Slice(rows.epoch, rows.batch.slice(0, half), rows.first_us)
+        second = Slice(rows.epoch, rows.batch.slice(half), rows.first_us + half)
+
+        def write_first() -> None:
+            self.inner.write(plan, first)
+            self.inner.drain()  # a fault behind it finds half of the rows there
+
+        self.faults.call(f"write {rows.epoch} {first.first_us}", write_first)
+        self.faults.call(
+            f"write {rows.epoch} {second.first_us}", lambda: self.inner.write(plan, second)
+        )
 
     def drain(self) -> None:
         """See `Session`."""
