@@ -32,12 +32,12 @@ def trim(log: Log, epochs: Iterable[int]) -> None:
     :raises Diverged: an attempt that was not flushed covers other source offsets, or nobody can tell;
         nothing is deleted of its epoch and of those that follow.
     """
-    listed = log.attempts()
+    listed, kept = log.attempts(), log.backend.list(layout.KEPT)
     for epoch in sorted(epochs):
         attempts = [attempt for attempt in listed if attempt.epoch == epoch]
         refuse_diverged(log, epoch, attempts)
         log.delete(log.backend.list(layout.segment_folder(epoch)))
-        log.delete(_done(log, epoch))
+        log.delete(path for path in kept if _is_done(path, epoch))
         log.delete(layout.manifest(attempt) for attempt in attempts)
     log.delete(_old_records(log))
 
