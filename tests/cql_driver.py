@@ -10,14 +10,29 @@ from cassandra import cqltypes
 from cassandra.protocol import ColumnMetadata, write_value
 from cassandra.query import PreparedStatement
 
-from wal_sink.targets.base import Plan
+from wal_sink.targets.base import Column, Plan
 from wal_sink.targets.cassandra.bind import bind
-from wal_sink.targets.cassandra.tree import Cql, planned
+from wal_sink.targets.cassandra.spark_types import canonical
+from wal_sink.targets.cassandra.tree import Cql, Types, planned, written
 
 NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer", "Float", "Double"]
 NAMES += ["Decimal", "Timestamp", "SimpleDate", "Time", "Duration", "UUID", "TimeUUID"]
 NAMES += ["InetAddress", "Bytes"]
 SIMPLE = {kind.typename: kind for kind in (getattr(cqltypes, f"{name}Type") for name in NAMES)}
+
+
+def plan_of_column(cql: str, arrow: pa.DataType, nulls: str, types: Types) -> Plan:
+    """Plan a table of a key, id, and a column c of a type."""
+    return Plan(
+        key="k",
+        target="cassandra",
+        table='"ks"."t"',
+        columns=(
+            Column(name="id", source="int32", type="int", role="partition"),
+            Column(name="c", source=str(canonical(arrow)), type=cql, role="regular"),
+        ),
+        details={"nulls": nulls, "types": written(types)},
+    )
 
 
 def driver_type(tree: Cql) -> Any:

@@ -9,29 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cql_driver import driver_type
+from tests.cql_driver import driver_type, plan_of_column
 from tests.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
-from wal_sink.targets.base import Column, Plan
 from wal_sink.targets.cassandra.bind import bind
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.spark_types import canonical
-from wal_sink.targets.cassandra.tree import parse, written
+from wal_sink.targets.cassandra.tree import parse
 
 PROTOCOL = 5
-
-
-def plan(arrow: pa.DataType, cql: str, types: dict[str, Any] | None = None) -> Plan:
-    """Plan a table of id and c."""
-    return Plan(
-        key="k",
-        target="cassandra",
-        table='"ks"."t"',
-        columns=(
-            Column(name="id", source="int32", type="int", role="partition"),
-            Column(name="c", source=str(canonical(arrow)), type=cql, role="regular"),
-        ),
-        details={"nulls": "write", "types": written(types or {})},
-    )
 
 
 def there_and_back(case: Case, values: list[Any]) -> list[Any]:
@@ -40,7 +24,7 @@ def there_and_back(case: Case, values: list[Any]) -> list[Any]:
     column = case.array(values)
     ids = pa.array(range(len(values)), pa.int32())
     batch = pa.record_batch({"id": ids, "c": column})
-    planned = plan(column.type, case.cql, types)
+    planned = plan_of_column(case.cql, column.type, "write", types)
     # What is before a slice must not matter.
     stored = check(pa.concat_batches([batch[:1], batch])[min(1, len(values)) :], planned)
     bound = bind(pa.concat_batches([stored[:1], stored])[min(1, len(values)) :], planned, 0)

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cql_driver import driver_rows
+from tests.cql_driver import driver_rows, plan_of_column
 from tests.cql_values import FIELDS, SCALARS, Case, decimals, shapes, type_name, whole
-from wal_sink.targets.base import Column, Plan
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.spark_types import canonical
-from wal_sink.targets.cassandra.tree import Types, written
+from wal_sink.targets.cassandra.tree import Types
 from wal_sink.targets.cassandra.types import NESTED, TYPES
 
 US = 1_700_000_000_000_000
@@ -27,24 +25,10 @@ TREE: Types = {
 }
 
 
-def plan(cql: str, arrow: pa.DataType, nulls: str, types: Types) -> Plan:
-    """Plan a table of id and c."""
-    return Plan(
-        key="k",
-        target="cassandra",
-        table='"ks"."t"',
-        columns=(
-            Column(name="id", source="int32", type="int", role="partition"),
-            Column(name="c", source=str(canonical(arrow)), type=cql, role="regular"),
-        ),
-        details={"nulls": nulls, "types": written(types)},
-    )
-
-
 def compare(column: pa.Array, cql: str, nulls: str, protocol: int, types: Types) -> None:
     """Compare a column beside a key, as a slice of a longer one."""
     ids = pa.array(range(len(column)), pa.int32())
-    planned = plan(cql, column.type, nulls, types)
+    planned = plan_of_column(cql, column.type, nulls, types)
     stored = check(pa.record_batch({"id": ids, "c": column}), planned)
     stored = pa.concat_batches([stored, stored, stored])[len(stored) : 2 * len(stored)]
     data, offsets = encode(stored, planned, US)
