@@ -1,7 +1,8 @@
 """What every store of a write-ahead log promises."""
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import BinaryIO
 from uuid import uuid4
@@ -51,6 +52,15 @@ class StateBackend(ABC):
 
         Raises `FileExistsError` when another creator was first, `ValueError` for empty data.
         """
+
+    def create_missing(self, objects: Mapping[str, bytes]) -> None:
+        """Create those objects that do not exist, in this order; the others stay as they are.
+
+        When it returns, all that it made is durable. An error leaves some of them made.
+        """
+        for path, data in objects.items():
+            with contextlib.suppress(FileExistsError):
+                self.create(path, data)
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:

@@ -91,5 +91,5 @@ def driver_rows(
 
     :param key: which columns are the partition key, in the table's order.
     """
-    values = bind(batch, plan, first_us).values
+    values = bind(batch, plan, range(first_us, first_us + batch.num_rows)).values
     return [DriverRow(plan, each, protocol, list(key), live) for each in values]

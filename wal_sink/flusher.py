@@ -291,9 +291,10 @@ class Flusher:
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
+        now_us = self._clock_us()
+        self._log.record_flushed(
+            flushed_epoch(begun, window, now_us, given_up=begun.epoch in given_up)
+            for begun in window.epochs
+        )
         for begun in window.epochs:
-            record = flushed_epoch(
-                begun, window, self._clock_us(), given_up=begun.epoch in given_up
-            )
-            self._log.record_flushed(record)
             logger.info("epoch %d of query %s is flushed", begun.epoch, self._query_id)

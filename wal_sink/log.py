@@ -6,6 +6,7 @@ Knows what each object is for, not when it may be written: that is the business 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from state_backends import StateBackend
@@ -25,6 +26,9 @@ from wal_sink.records import (
 )
 from wal_sink.targets.base import Plan
 
+_MANIFESTS_KEPT = 128
+"""More than a window has: each is looked at to choose, to begin and to write."""
+
 
 class Log:
     """The folder `<wal.location>/<query id>`.
@@ -34,6 +38,8 @@ class Log:
 
     def __init__(self, backend: StateBackend) -> None:
         self.backend = backend
+        self._plans: dict[str, Plan] = {}
+        self._recent_manifests = functools.lru_cache(_MANIFESTS_KEPT)(self._read_manifest)
 
     @property
     def url(self) -> str:
@@ -97,10 +103,14 @@ class Log:
     # --- what was agreed with the target ---
 
     def plan(self, key: str) -> Plan | None:
-        """Read a plan."""
-        path = layout.plan(key)
-        data = self._read(path)
-        return None if data is None else Plan.from_json(data, self._where(path))
+        """Read a plan; once, as none ever changes."""
+        if key not in self._plans:
+            path = layout.plan(key)
+            data = self._read(path)
+            if data is None:
+                return None
+            self._plans[key] = Plan.from_json(data, self._where(path))
+        return self._plans[key]
 
     def create_plan(self, plan: Plan) -> None:
         """Keep a plan."""
@@ -114,11 +124,19 @@ class Log:
         return tuple(sorted(attempt for attempt in parsed if attempt is not None))
 
     def manifest(self, attempt: Attempt) -> tuple[Manifest, str] | None:
-        """Read a manifest and the digest of its file."""
-        path = layout.manifest(attempt)
-        data = self._read(path)
-        if data is None:
+        """Read a manifest and the digest of its file; None when it is gone.
+
+        One of the last that were read is not read again: none ever changes. So it may be gone already, as
+        any may be a moment later.
+        """
+        try:
+            return self._recent_manifests(attempt)
+        except FileNotFoundError:
             return None
+
+    def _read_manifest(self, attempt: Attempt) -> tuple[Manifest, str]:
+        path = layout.manifest(attempt)
+        data = self.backend.read(path)
         manifest = Manifest.from_json(data, self._where(path))
         if manifest.attempt != attempt:
             raise CorruptLog(
@@ -181,9 +199,11 @@ class Log:
         records = (self.flushed(e) for e in self.flushed_epochs() if e > epoch)
         return [record for record in records if record is not None]
 
-    def record_flushed(self, record: FlushedEpoch) -> None:
-        """Record that an epoch is in the target, once."""
-        self._create(layout.flushed(record.epoch), record.to_json())
+    def record_flushed(self, records: Iterable[FlushedEpoch]) -> None:
+        """Record that epochs are in the target, each once, in this order."""
+        self.backend.create_missing(
+            {layout.flushed(record.epoch): record.to_json() for record in records}
+        )
 
     def flushed_epochs(self) -> list[int]:
         """List the epochs that have a record, ascending."""

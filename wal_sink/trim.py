@@ -8,7 +8,7 @@ flushed epoch is listed, `protocol.next_step` comes back to finish the work.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from wal_sink import layout
@@ -27,18 +27,35 @@ _UNFINISHED_S = 86_400.0
 
 
 def trim(log: Log, epochs: Iterable[int]) -> None:
-    """Delete segments and manifests of flushed epochs, of all attempts, one epoch after the other.
+    """Delete segments and manifests of flushed epochs, of all attempts.
 
     :raises Diverged: an attempt that was not flushed covers other source offsets, or nobody can tell;
         nothing is deleted of its epoch and of those that follow.
     """
-    listed, kept = log.attempts(), log.backend.list(layout.KEPT)
-    for epoch in sorted(epochs):
-        attempts = [attempt for attempt in listed if attempt.epoch == epoch]
-        refuse_diverged(log, epoch, attempts)
-        log.delete(log.backend.list(layout.segment_folder(epoch)))
-        log.delete(path for path in kept if _is_done(path, epoch))
-        log.delete(layout.manifest(attempt) for attempt in attempts)
+    published = {epoch: tuple[Attempt, ...]() for epoch in sorted(epochs)}
+    for attempt in log.attempts():
+        if attempt.epoch in published:
+            published[attempt.epoch] += (attempt,)
+    going: dict[int, tuple[Attempt, ...]] = {}
+    refused: Diverged | None = None
+    for epoch, attempts in published.items():
+        try:
+            refuse_diverged(log, epoch, attempts)
+        except Diverged as error:
+            refused = error
+            break
+        going[epoch] = attempts
+    _delete(log, going)
+    if refused is not None:
+        raise refused
+
+
+def _delete(log: Log, epochs: Mapping[int, Iterable[Attempt]]) -> None:
+    """Delete what the log holds of epochs, the manifests last."""
+    log.delete(path for e in epochs for path in log.backend.list(layout.segment_folder(e)))
+    if epochs:
+        log.delete(_done(log, max(epochs)))
+    log.delete(layout.manifest(attempt) for attempts in epochs.values() for attempt in attempts)
     log.delete(_old_records(log))
 
 

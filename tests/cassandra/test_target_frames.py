@@ -147,7 +147,10 @@ def test_a_statement_that_the_server_has_forgotten_is_prepared_again(
 def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
     """Send each request by itself, and return what the server says about it."""
     said: set[str] = set()
-    for request in writer._requests(writer._prepare(plan), rows):
+    prepared = writer._prepare(plan)
+    prepared.waiting.add(rows)
+    (stamped,) = prepared.waiting.take()
+    for request in writer._requests(prepared, stamped):
         future = writer._session.execute_async(request)
         future.result()
         said.update(future.warnings or ())

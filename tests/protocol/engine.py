@@ -201,7 +201,7 @@ class Run:
     def commit(self, appended: list[Appended]) -> Manifest | None:
         """Call the sink's `commit()`."""
         publisher = Publisher(
-            self.log,
+            Log(self.log.backend),  # made anew: Spark calls it in another worker each time
             Checkpoint(self.checkpoint),
             plan=self.plan.key,
             options={},

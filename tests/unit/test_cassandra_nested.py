@@ -210,7 +210,7 @@ def bound(arrow: pa.Array, cql: str, role: str = "regular") -> Rows:
     """Check and bind a column."""
     ids = pa.array(range(len(arrow)), pa.int32())
     planned = plan(arrow.type, cql, role)
-    return bind(check(pa.record_batch({"id": ids, "c": arrow}), planned), planned, 0)
+    return bind(check(pa.record_batch({"id": ids, "c": arrow}), planned), planned, range(len(ids)))
 
 
 def test_a_null_collection_is_unset_as_any_null() -> None:

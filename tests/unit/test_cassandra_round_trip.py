@@ -27,7 +27,8 @@ def there_and_back(case: Case, values: list[Any]) -> list[Any]:
     planned = plan_of_column(case.cql, column.type, "write", types)
     # What is before a slice must not matter.
     stored = check(pa.concat_batches([batch[:1], batch])[min(1, len(values)) :], planned)
-    bound = bind(pa.concat_batches([stored[:1], stored])[min(1, len(values)) :], planned, 0)
+    shifted = pa.concat_batches([stored[:1], stored])[min(1, len(values)) :]
+    bound = bind(shifted, planned, range(shifted.num_rows))
     kind = driver_type(parse(case.cql, types))
     return [
         None

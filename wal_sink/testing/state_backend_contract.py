@@ -136,6 +136,19 @@ class StateBackendContract:
             output.write(b"third")
         assert backend.read("a/b") == b"first"
 
+    def test_what_is_missing_is_created(self, backend: StateBackend) -> None:
+        """(2) What exists is left as it is, and does not keep the rest from being created."""
+        backend.create("flushed/2", b"was there")
+        objects = {f"flushed/{number}": b"new" for number in (1, 2, 3)}
+        for _ in range(2):
+            backend.create_missing(objects)
+            found = [backend.read(path) for path in objects]
+            assert found == [b"new", b"was there", b"new"]
+        assert backend.list() == [*objects]
+        assert backend.sweep_unfinished(0) == 0, "something is left to sweep"
+        with pytest.raises(ValueError, match="empty"):
+            backend.create_missing({"flushed/4": b""})
+
     def test_output_refuses_what_exists_at_the_end(self, backend: StateBackend) -> None:
         """(2) An object created while an output is open wins over it."""
 

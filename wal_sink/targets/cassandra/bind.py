@@ -35,8 +35,11 @@ class Rows(NamedTuple):
     """Each row's bytes, about."""
 
 
-def bind(batch: pa.RecordBatch, plan: Plan, first_us: int) -> Rows:
-    """Convert a batch that `check` returned."""
+def bind(batch: pa.RecordBatch, plan: Plan, stamps: Iterable[int]) -> Rows:
+    """Convert a batch that `check` returned.
+
+    :param stamps: write timestamp of each row.
+    """
     unset = plan.details["nulls"] == "unset"
     lists = []
     for tree, values in zip(planned(plan), batch.columns, strict=True):
@@ -44,7 +47,6 @@ def bind(batch: pa.RecordBatch, plan: Plan, first_us: int) -> Rows:
         if unset and values.null_count:
             bound = [UNSET_VALUE if value is None else value for value in bound]
         lists.append(bound)
-    stamps = range(first_us, first_us + batch.num_rows)
     return Rows(
         values=list(zip(*lists, stamps, strict=True)),
         sizes=list(_sizes(batch)),

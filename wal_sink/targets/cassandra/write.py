@@ -20,6 +20,7 @@ from wal_sink.targets.cassandra.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.connection import Connection
 from wal_sink.targets.cassandra.encode import encode, routing_keys
 from wal_sink.targets.cassandra.frames import hook, statement_head
+from wal_sink.targets.cassandra.gather import Gathered, Stamped
 from wal_sink.targets.cassandra.live import read_table
 from wal_sink.targets.cassandra.names import qualified, quote
 from wal_sink.targets.cassandra.options import CassandraOptions, TableName
@@ -42,6 +43,7 @@ class Prepared(NamedTuple):
     head: bytes
     limits: Limits
     replicas: Replicas
+    waiting: Gathered
 
 
 class Writer:
@@ -60,7 +62,7 @@ class Writer:
         self._said = False
 
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Write rows; return when all of them are under way.
+        """Write rows, now or with those that come next, `drain` at the latest.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
         :raises TargetUnavailable: no acknowledgement for a while.
@@ -69,8 +71,10 @@ class Writer:
         prepared = self._prepare(plan)
         if not rows.batch.num_rows:
             return
-        with self._better_reason():
-            self._sender.send(self._requests(prepared, rows))
+        prepared.waiting.add(rows)
+        if prepared.waiting.is_due():
+            with self._better_reason():
+                self._send(prepared)
 
     def drain(self) -> None:
         """Wait until all rows are acknowledged.
@@ -78,6 +82,8 @@ class Writer:
         :raises Exception: what `write` raises.
         """
         with self._better_reason():
+            for prepared in self._prepared.values():
+                self._send(prepared)
             self._sender.drain()
         if self._prepared and not self._said:
             self._said = True
@@ -91,24 +97,30 @@ class Writer:
 
     def abandon(self) -> None:
         """Forget what was written and is not acknowledged yet."""
+        for prepared in self._prepared.values():
+            prepared.waiting.take()
         self._sender.abandon()
 
-    def _requests(self, prepared: Prepared, rows: Slice) -> Iterator[Any]:
+    def _send(self, prepared: Prepared) -> None:
+        for rows in prepared.waiting.take():
+            self._sender.send(self._requests(prepared, rows))
+
+    def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
         if self._encodes:
             return self._encoded(prepared, rows)
         return self._bound(prepared, rows)
 
-    def _encoded(self, prepared: Prepared, rows: Slice) -> Iterator[Any]:
+    def _encoded(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
         plan, statement = prepared.plan, prepared.statement
-        encoded = encode(rows.batch, plan, rows.first_us, prepared.head)
+        encoded = encode(rows.batch, plan, rows.stamps, prepared.head)
         keys = routing_keys(rows.batch, plan, statement.routing_key_indexes)
         sizes = np.diff(encoded.offsets)
         batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
         return encoded_requests(encoded, keys, batches, plan.details["keyspace"])
 
-    def _bound(self, prepared: Prepared, rows: Slice) -> Iterator[Any]:
+    def _bound(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
         """Take the way of a driver that `frames` does not know."""
-        bound = bind(rows.batch, prepared.plan, rows.first_us)
+        bound = bind(rows.batch, prepared.plan, rows.stamps.tolist())
         statements = [prepared.statement.bind(values) for values in bound.values]
         keys = pa.array([statement.routing_key for statement in statements], pa.binary())
         around = len(prepared.head) + _LENGTH * (len(prepared.plan.columns) + 1) + _STAMP
@@ -129,6 +141,7 @@ class Writer:
                 Replicas(
                     self._session.cluster.metadata, plan.details["keyspace"], self._datacenter
                 ),
+                Gathered(),
             )
         return self._prepared[plan.key]
 

@@ -36,13 +36,14 @@ class Encoded(NamedTuple):
     """int64, one more than there are rows: row i is `data[offsets[i]:offsets[i + 1]]`."""
 
 
-def encode(batch: pa.RecordBatch, plan: Plan, first_us: int, head: bytes = b"") -> Encoded:
+def encode(batch: pa.RecordBatch, plan: Plan, stamps: Array | int, head: bytes = b"") -> Encoded:
     """Encode a batch that `check` returned.
 
     Each row is `head`, the plan's columns and its write timestamp, each of these with its length in
     four bytes before it: what a request's `<n><value_1>...<value_n>` is after the number.
 
-    :param first_us: write timestamp of row 0; row i has `first_us + i`.
+    :param stamps: write timestamps, microseconds since 1970, int64; or that of row 0, if each row's is one
+        more than that of the row before.
     :param head: what stands before each row.
     """
     rows = batch.num_rows
@@ -50,7 +51,8 @@ def encode(batch: pa.RecordBatch, plan: Plan, first_us: int, head: bytes = b"") 
     segments: list[Segment] = [constant(head)] if head else []
     for tree, column in zip(planned(plan), batch.columns, strict=True):
         segments += prefixed(column, tree, absent)
-    stamps = np.arange(first_us, first_us + rows, dtype=np.int64)
+    if isinstance(stamps, int):
+        stamps = np.arange(stamps, stamps + rows, dtype=np.int64)
     segments += [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
     data, offsets = varying(joined(segments, rows), rows)
     return Encoded(data, offsets.astype(np.int64, copy=False))

@@ -1,0 +1,73 @@
+"""Small slices are written together, each row with its own timestamp, and none waits for long."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.targets.base import Slice
+from wal_sink.targets.cassandra import gather
+from wal_sink.targets.cassandra.gather import Gathered
+
+ROWS = 100
+
+
+class Clock:
+    """Seconds, set by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def part(epoch: int, rows: int = ROWS) -> Slice:
+    """Make a slice whose values name epoch and row, and whose timestamps follow from them."""
+    values = pa.array([epoch * 1_000_000 + row for row in range(rows)], pa.int64())
+    return Slice(epoch, pa.record_batch({"v": values}), epoch * 1_000_000)
+
+
+def test_each_row_keeps_its_timestamp() -> None:
+    """Epochs, and parts of one, have timestamps that do not follow each other."""
+    waiting = Gathered()
+    parts = [part(7), part(3, 1), part(5)]
+    for each in parts:
+        waiting.add(each)
+    (found,) = waiting.take()
+    assert found.batch.column("v").to_pylist() == [
+        value for each in parts for value in each.batch.column("v").to_pylist()
+    ]
+    assert found.stamps.tolist() == found.batch.column("v").to_pylist()
+    assert waiting.take() == [], "a row is taken once"
+
+
+@pytest.mark.parametrize("column", [pa.array([[1], []]), pa.array(["a", None]).dictionary_encode()])
+def test_columns_of_any_kind_are_joined(column: pa.Array) -> None:
+    """Where Arrow cannot make one array of them, they stay several, with their timestamps."""
+    waiting = Gathered()
+    for epoch in (1, 2):
+        waiting.add(Slice(epoch, pa.record_batch({"c": column}), epoch * 10))
+    found = waiting.take()
+    values = [value for each in found for value in each.batch.column("c").to_pylist()]
+    assert values == column.to_pylist() * 2
+    assert [us for each in found for us in each.stamps.tolist()] == [10, 11, 20, 21]
+
+
+def test_what_is_enough_is_due() -> None:
+    """By rows, by bytes, or by time, counted from the first that waits."""
+    clock = Clock()
+    waiting = Gathered(clock)
+    waiting.add(part(1))
+    assert not waiting.is_due()
+    waiting.add(part(2, gather.MOST_ROWS - ROWS))
+    assert waiting.is_due(), "rows"
+    waiting.take()
+    waiting.add(Slice(1, pa.record_batch({"v": ["x" * gather.MOST_BYTES]}), 1))
+    assert waiting.is_due(), "bytes"
+    waiting.take()
+    waiting.add(part(1))
+    clock.now += gather.MOST_S / 2
+    waiting.add(part(2))
+    assert not waiting.is_due()
+    clock.now += gather.MOST_S / 2
+    assert waiting.is_due(), "time"
