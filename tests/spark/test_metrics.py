@@ -55,14 +55,14 @@ def test_an_alert_fires_while_cassandra_stands_still_and_ends_afterwards(
                 .option("checkpointLocation", checkpoint)
                 .option("cassandra.contactPoints", node.host)
                 .option("cassandra.port", node.port)
-                .option("cassandra.requestTimeout", 1)
+                .option("cassandra.requestTimeout", 2)
                 .options(keyspace="shop", table=table.name)
                 .trigger(processingTime="500 milliseconds")
                 .start()
             )
             with Prometheus(tmp_path / "prometheus", sink.metrics_port).running() as prometheus:
                 prometheus.until(lambda: len(prometheus.targets()) == 1, 30)
-                wait_for(lambda: scraped(sink.metrics_port)["wal_sink_flushed_rows_total"] > 0)
+                wait_for(lambda: scraped(sink.metrics_port)["wal_sink_flushed_rows_total"] > 0, 180)
                 prometheus.until(lambda: "WalSinkFlushLags" not in prometheus.firing(), 60)
                 node.pause()
                 try:
