@@ -5,7 +5,13 @@ from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
-AT_LEAST = {"tests.cassandra": 30, "tests.docker": 30, "tests.spark": 15, "tests.protocol": 100}
+AT_LEAST = {
+    "tests.cassandra": 30,
+    "tests.docker": 30,
+    "tests.spark": 15,
+    "tests.protocol": 100,
+    "tests.metrics": 25,
+}
 
 cases = list(ElementTree.parse(Path(sys.argv[1])).iter("testcase"))  # noqa: S314 - written by us
 skipped = [case.get("name") for case in cases if case.find("skipped") is not None]

@@ -19,6 +19,7 @@ CASSANDRA = os.environ.get("CASSANDRA_HOST", "127.0.0.1")
 PORT = int(os.environ.get("CASSANDRA_PORT", "9042"))
 KEYSPACE = os.environ.get("KEYSPACE", "shop")
 CHECKPOINT = os.environ.get("CHECKPOINT", "checkpoint")  # has to outlive this process
+METRICS = os.environ.get("METRICS_PORT")  # where Prometheus asks; none: nowhere
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need wal_sink, too
 
@@ -59,7 +60,7 @@ orders = (
     )
 )
 
-with wal_sink.register(spark):
+with wal_sink.register(spark, metrics_port=int(METRICS) if METRICS else None):
     query = (
         orders.writeStream.format("wal_sink")
         .option("checkpointLocation", CHECKPOINT)

@@ -154,6 +154,15 @@ def test_the_product_does_not_import_what_is_for_tests() -> None:
     assert {m for m in importers("pytest") if not m.startswith(TESTING)} == set()
 
 
+def test_who_flushes_knows_no_prometheus() -> None:
+    """It reports to a `Meter`; only what answers Prometheus imports its client, and only when asked to."""
+    assert importers("prometheus_client") == {"wal_sink.metrics", "wal_sink.exposition"}
+    reach = everything("wal_sink.flusher") | everything("wal_sink.flush_loop")
+    assert "wal_sink.meter" in reach
+    assert reach & {"wal_sink.metrics", "wal_sink.exposition", "prometheus_client"} == set()
+    assert "prometheus_client" not in tops(loaded_by("import wal_sink.sessions, wal_sink.cli.main"))
+
+
 def test_nothing_imports_pandas() -> None:
     """It takes half a second to load, and Arrow does what is needed."""
     assert importers("pandas") == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,10 +14,12 @@ from wal_sink.errors import WalSinkError
 from wal_sink.flusher import Flusher
 from wal_sink.glimpse import Glimpse
 from wal_sink.log import Log
+from wal_sink.log_lines import about, at, line_logger
+from wal_sink.meter import Meter
 from wal_sink.records import ErrorReport, FlusherReport
 from wal_sink.steps import Rest
 
-logger = logging.getLogger(__name__)
+logger = line_logger(__name__)
 
 POLL_S, POLL_BILLED_S = 1.0, 10.0
 """How often the checkpoint is looked at when no event comes: events are late, and lost in a crash.
@@ -38,10 +39,19 @@ class Reporter:
     :param log: the query's log. That a hint cannot be written never stops the flush.
     :param gives_way: write nothing while another process reports: one that flushes for a moment must
         not hide, by ending, that the query's own flusher lives.
+    :param meter: told of failures, too; None: nobody counts them.
     """
 
-    def __init__(self, log: Log, clock_us: Callable[[], int], *, gives_way: bool = False) -> None:
+    def __init__(
+        self,
+        log: Log,
+        clock_us: Callable[[], int],
+        *,
+        gives_way: bool = False,
+        meter: Meter | None = None,
+    ) -> None:
         self._log = log
+        self.meter = meter or Meter()
         self._clock_us = clock_us
         self._gives_way = gives_way
         self._doing = "starting"
@@ -51,6 +61,8 @@ class Reporter:
 
     def say(self, doing: str, epoch: int | None) -> None:
         """Note what is done now; written at once when it is not about an epoch, else now and then."""
+        if epoch is not None:
+            at(epoch)
         at_once = epoch is None and doing != self._doing
         self._doing, self._epoch = doing, epoch
         if at_once or time.monotonic() - self._written_s > _REPORT_EVERY_S:
@@ -58,18 +70,23 @@ class Reporter:
 
     def succeeded(self) -> None:
         """Note that a step was done: the error, if there was one, is over."""
+        at(None)
+        self.meter.succeeded()
         if self._error is not None:
             self.forget_error()
 
     def failed(self, error: BaseException) -> None:
         """Note an error."""
+        ours = isinstance(error, WalSinkError)
+        transient = isinstance(error, WalSinkError) and error.transient
+        self.meter.failed(type(error).__name__ if ours else "bug", transient=transient)
         self._error = ErrorReport(
             kind=type(error).__name__,
             what=error.what if isinstance(error, WalSinkError) else repr(error),
             remedy=error.remedy if isinstance(error, WalSinkError) else "Report this as a bug.",
             epoch=self._epoch,
             at_us=self._clock_us(),
-            transient=isinstance(error, WalSinkError) and error.transient,
+            transient=transient,
         )
         self._write()
 
@@ -109,6 +126,7 @@ class FlushLoop(threading.Thread):
 
     def __init__(self, flusher: Flusher, reporter: Reporter, name: str, glimpse: Glimpse) -> None:
         super().__init__(name=f"wal_sink-flush-{name}", daemon=True)
+        self._query_id = name
         self._flusher = flusher
         self._reporter = reporter
         self._poll_s = POLL_BILLED_S if flusher.billed else POLL_S
@@ -148,18 +166,24 @@ class FlushLoop(threading.Thread):
 
     def run(self) -> None:
         """Flush, rest, flush."""
-        try:
-            while not self._stopping.is_set():
-                self._woken.clear()
-                ending = self._ending  # before looking: what came later is not seen by this look
-                self._tries(self._flush_until_rest)
-                if ending:
-                    return
-                self._rest()
-        except tenacity.RetryError:
-            return  # told to stop while failing; the error is reported
-        finally:
-            self._disconnect()
+        with about(self._query_id):
+            self._reporter.meter.started()
+            try:
+                self._go_on()
+            except tenacity.RetryError:
+                return  # told to stop while failing; the error is reported
+            finally:
+                self._reporter.meter.ended()
+                self._disconnect()
+
+    def _go_on(self) -> None:
+        while not self._stopping.is_set():
+            self._woken.clear()
+            ending = self._ending  # before looking: what came later is not seen by this look
+            self._tries(self._flush_until_rest)
+            if ending:
+                return
+            self._rest()
 
     def _rest(self) -> None:
         """Wait until there may be something to do."""
@@ -184,18 +208,18 @@ class FlushLoop(threading.Thread):
         self._reporter.failed(error)
         self._disconnect()  # the next try connects, and compares the plan with the table, anew
         logger.warning(
-            "the flush of %s failed (try %d): %s",
-            self.name,
+            "the flush failed (try %d): %s",
             state.attempt_number,
             error,
             exc_info=None if isinstance(error, WalSinkError) else error,
         )
+        at(None)
 
     def _disconnect(self) -> None:
         try:
             self._flusher.close()
         except Exception:
-            logger.warning("%s could not disconnect in order", self.name, exc_info=True)
+            logger.warning("could not disconnect in order", exc_info=True)
 
     def _sleep(self, seconds: float) -> None:
         self._hurried.wait(seconds)

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
+from wal_sink.log_lines import about, at
 from wal_sink.pace import Pace
 from wal_sink.shares import Piece
 from wal_sink.slices import GoneError, read_piece
@@ -50,7 +51,7 @@ class FlushTask:
     def __call__(self, share: Iterable[Piece]) -> FlushError | None:
         """Write a share; return when every row of it is acknowledged, or what stopped it."""
         try:
-            with store_errors():
+            with store_errors(), about(self._owner.query_id):
                 self._write(share)
         except GoneError as gone:
             return gone
@@ -62,6 +63,7 @@ class FlushTask:
         pace = Pace(self._rows_per_second)
         with THIS_PROCESS.session((self._era, self._owner), self._connect) as session:
             for piece in share:
+                at(piece.epoch)
                 slices = ((piece.plan, rows) for rows in read_piece(self._log.backend, piece))
                 for plan, rows in pace.paced(slices):
                     with target_errors(self._target):

@@ -6,7 +6,6 @@ point and repeated by anyone: what is durable decides where it goes on.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -14,9 +13,12 @@ from state_backends import StateBackendError
 from wal_sink import remedies
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.choice import choose
+from wal_sink.counting import Counting
 from wal_sink.errors import LogUnavailable, MissingSegment, TargetUnavailable, WrongOwner
 from wal_sink.evidence import gather
 from wal_sink.log import Log
+from wal_sink.log_lines import line_logger
+from wal_sink.meter import Meter
 from wal_sink.ownership import owned
 from wal_sink.protocol import (
     after_finish,
@@ -50,7 +52,7 @@ from wal_sink.window_rows import Rows, WriteHere, WriteRows
 from wal_sink.windows import Choice, following, joined
 from wal_sink.witness import THIS_PROCESS, Witness
 
-logger = logging.getLogger(__name__)
+logger = line_logger(__name__)
 
 _LEDGER_LOOK_US = 1_000_000
 """How old the last look at the ledger may be before the next slice (rule 15)."""
@@ -67,6 +69,7 @@ class Flusher:
     :param say: told what the flusher does, before it does it.
     :param witness: what was seen of the query's runs where this flusher runs (rule 11).
     :param write_rows: writes the rows of a begun window.
+    :param meter: counts; None: nobody does.
     """
 
     def __init__(  # noqa: PLR0913 - all that it works with
@@ -80,6 +83,7 @@ class Flusher:
         say: Callable[[str, int | None], None] = lambda _doing, _epoch: None,
         witness: Witness = THIS_PROCESS,
         write_rows: WriteRows = WriteHere(),  # noqa: B008 - without a pace it keeps nothing
+        meter: Meter | None = None,
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
@@ -89,6 +93,8 @@ class Flusher:
         self._say = say
         self._witness = witness
         self._write_rows = write_rows
+        self._meter = meter or Meter()
+        self._counting = Counting(self._meter)
         witness.watch(query_id)
         self._session: Session | None = None
         self._owner = Owner(query_id, "", checkpoint.url)
@@ -107,6 +113,7 @@ class Flusher:
 
         :raises WalSinkError: the line stops here; calling again takes up the same step.
         """
+        self._counting.look()
         try:
             view = self._look()
             step = next_step(view, self._owner)
@@ -131,6 +138,7 @@ class Flusher:
     def close(self) -> None:
         """Release the connection to the target. The flusher can go on; it connects again."""
         session, self._session = self._session, None
+        self._meter.in_flight = 0
         if session is not None:
             session.close()
 
@@ -173,6 +181,7 @@ class Flusher:
         if self._session is None:
             self._say("connecting", None)
             self._session = self._target.connect(self._owner)
+            self._session.report_to(self._meter)
         return self._session
 
     # --- do ---------------------------------------------------------------------------------------
@@ -189,6 +198,7 @@ class Flusher:
                 self._say("trimming", epochs[0])
                 trim(self._log, epochs)
             case Resume(window):
+                self._say("resuming", window.first)
                 logger.info("resuming epochs %d to %d", window.first, window.last)
                 self._flush(window, self._given_up(window))
             case Begin() | PassOver():
@@ -285,16 +295,20 @@ class Flusher:
         for _ in range(_FINISH_TRIES):
             with target_errors(self._target):
                 outcome = self._connected().finish(window)
+            self._counting.asked(window, outcome)
             if after_finish(outcome, window, self._read_ledger()) == "finished":
                 return
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
+        self._counting.finished(window, given_up)
         now_us = self._clock_us()
-        self._log.record_flushed(
+        records = [
             flushed_epoch(begun, window, now_us, given_up=begun.epoch in given_up)
             for begun in window.epochs
-        )
-        for begun in window.epochs:
-            logger.info("epoch %d of query %s is flushed", begun.epoch, self._query_id)
+        ]
+        self._log.record_flushed(records)
+        for record in records:
+            self._say("recording", record.epoch)
+            logger.info("flushed, %d rows", record.rows)

@@ -19,6 +19,7 @@ from wal_sink import backlog, progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained, OptionError
+from wal_sink.exposition import Exposition
 from wal_sink.flush_loop import FlushLoop
 from wal_sink.log import Log
 from wal_sink.ownership import owned
@@ -51,12 +52,20 @@ class Sink:
     """The sink in one session; made by `wal_sink.register`.
 
     :param take_over: ends what handles of stopped sessions still do for a query; whether one did.
+    :param exposition: shows metrics, and is closed with the handle; None: no metrics.
     """
 
     def __init__(
-        self, spark: SparkSession, drain_timeout: float, take_over: Callable[[str], bool]
+        self,
+        spark: SparkSession,
+        drain_timeout: float,
+        take_over: Callable[[str], bool],
+        exposition: Exposition | None = None,
     ) -> None:
         self.drain_timeout = drain_timeout
+        self.metrics_port = exposition.port if exposition else None
+        """Where Prometheus can ask; None: without metrics."""
+        self._exposition = exposition
         self._spark = spark
         self._take_over = take_over
         self._queries: dict[str, _Query] = {}
@@ -208,7 +217,11 @@ class Sink:
         # Exit handlers run last first: this one comes before the driver's, which closes connections.
         atexit.unregister(self.leave)
         atexit.register(self.leave)
-        loop = flush_loop(self._spark, found.query_id, log, configuration)
+        meter = None
+        if self._exposition is not None:
+            writes_to = configuration.target.writes_to
+            meter = self._exposition.watch(found.query_id, checkpoint, log, writes_to)
+        loop = flush_loop(self._spark, found.query_id, log, configuration, meter)
         if not self._take_over(found.query_id) and not self.knows(found.query_id):
             backlog.say_left(found.query_id, checkpoint, log)
         with self._lock:
@@ -286,6 +299,8 @@ class Sink:
                 )
             if say and query_id in running:
                 logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
+        if self._exposition is not None:
+            self._exposition.close()
 
 
 def _warn_of_other_python(spark: SparkSession) -> None:

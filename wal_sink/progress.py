@@ -85,7 +85,7 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
     chosen = {a.epoch: a for a in attempts if flushed < a.epoch <= checkpointed}.values()
     pending = [found.manifests[a] for a in chosen if a in found.manifests]
     damaged = next((found.damaged[a] for a in chosen if a in found.damaged), None)
-    waiting = _waiting(log, checkpointed, flushed)
+    waiting = count_waiting(log, checkpointed, flushed)
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = last_report(log)
     last_error, remedy = _said(report, damaged)
@@ -134,7 +134,7 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
     goal = checkpoint.last_commit()
     newest = log.newest_flushed()
     flushed = {newest.epoch: 0} if newest else {}
-    while waiting := _waiting(log, goal, newest.epoch if newest else -1):
+    while waiting := count_waiting(log, goal, newest.epoch if newest else -1):
         report = log.last_report()
         if report and report.error and not report.error.transient and _age_s(report) < SILENT_S:
             raise _rebuilt(report.error)
@@ -166,10 +166,10 @@ def pending_epochs(checkpoint: Checkpoint, log: Log) -> int:
     """Count the epochs that are checkpointed and not flushed, without opening their manifests."""
     checkpointed = checkpoint.last_commit()
     newest = log.newest_flushed()
-    return _waiting(log, checkpointed, newest.epoch if newest else -1)
+    return count_waiting(log, checkpointed, newest.epoch if newest else -1)
 
 
-def _waiting(log: Log, checkpointed: int, flushed: int) -> int:
+def count_waiting(log: Log, checkpointed: int, flushed: int) -> int:
     """How many checkpointed epochs are not flushed; those before the first publish are not ours."""
     if checkpointed <= flushed:
         return 0

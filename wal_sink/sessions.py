@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from wal_sink import spark_internals
 from wal_sink.errors import OptionError
+from wal_sink.exposition import expose
 from wal_sink.handle import Sink
 
 _sinks: dict[str, Sink] = {}
@@ -16,16 +17,20 @@ _stopped: list[Sink] = []
 _sinks_lock = threading.RLock()
 
 
-def register(spark: SparkSession, *, drain_timeout: float = 60) -> Sink:
+def register(
+    spark: SparkSession, *, metrics_port: int | None = None, drain_timeout: float = 60
+) -> Sink:
     """Add format `wal_sink` to a session and flush its queries from this process.
 
     Call it before the first query starts. One handle for each session: a second call returns the same
     one. Use it as a context manager; leaving the block waits until everything checkpointed is in the
     target.
 
+    :param metrics_port: lets Prometheus ask this process how the flush goes; 0 for a port that is free,
+        which the handle's `metrics_port` tells. None: no metrics.
     :param drain_timeout: seconds that `close` waits at most, for all queries together.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
-    :raises OptionError: the session is registered already with another `drain_timeout`.
+    :raises OptionError: the session is registered already with other arguments, or the port is taken.
     """
     if drain_timeout < 0:
         raise OptionError(f"drain_timeout is {drain_timeout}.", "Give seconds, 0 or more.")
@@ -38,12 +43,19 @@ def register(spark: SparkSession, *, drain_timeout: float = 60) -> Sink:
         key = spark_internals.session_id(spark)
         sink = _sinks.get(key)
         if sink is None:
-            sink = _sinks[key] = Sink(spark, drain_timeout, _take_over)
+            exposition = None if metrics_port is None else expose(metrics_port)
+            try:
+                sink = _sinks[key] = Sink(spark, drain_timeout, _take_over, exposition)
+            except BaseException:
+                if exposition is not None:
+                    exposition.close()
+                raise
             for query in spark_internals.running_queries(spark):
                 sink.adopt(query)
-        elif sink.drain_timeout != drain_timeout:
+        elif sink.drain_timeout != drain_timeout or not _same(sink.metrics_port, metrics_port):
             raise OptionError(
-                f"This session is registered with drain_timeout={sink.drain_timeout}.",
+                f"This session is registered with drain_timeout={sink.drain_timeout},"
+                f" metrics_port={sink.metrics_port}.",
                 "Pass the same arguments, or close() the first handle before.",
             )
         return sink
@@ -53,6 +65,11 @@ def sink_of(query_id: str) -> Sink | None:
     """Return the handle of this process that has seen a query."""
     with _sinks_lock:
         return next((sink for sink in _sinks.values() if sink.knows(query_id)), None)
+
+
+def _same(port: int | None, asked: int | None) -> bool:
+    """Whether the port of a handle is what was asked for: 0 means any."""
+    return port == asked or (port is not None and asked == 0)
 
 
 def _take_over(query_id: str) -> bool:

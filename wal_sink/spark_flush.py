@@ -8,7 +8,6 @@ free, or the job fails for a reason of Spark's. What a job had written by then i
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import uuid
 from collections.abc import Iterator
@@ -17,11 +16,12 @@ from pyspark.sql import SparkSession
 
 from wal_sink import spark_internals
 from wal_sink.flush_task import FlushError, FlushTask, gravest
+from wal_sink.log_lines import line_logger
 from wal_sink.shares import Piece, is_large, share_out
 from wal_sink.slices import pieces
 from wal_sink.window_rows import Rows, WriteHere
 
-logger = logging.getLogger(__name__)
+logger = line_logger(__name__)
 
 Shares = list[tuple[Piece, ...]]
 

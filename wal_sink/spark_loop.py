@@ -11,18 +11,26 @@ from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
 from wal_sink.glimpse import Glimpse
 from wal_sink.log import Log
+from wal_sink.meter import Meter
 from wal_sink.spark_flush import SparkFlush
 
 
 def flush_loop(
-    spark: SparkSession, query_id: str, log: Log, configuration: Configuration
+    spark: SparkSession,
+    query_id: str,
+    log: Log,
+    configuration: Configuration,
+    meter: Meter | None = None,
 ) -> FlushLoop:
-    """Make the thread that flushes a query; it is not started."""
+    """Make the thread that flushes a query; it is not started.
+
+    :param meter: counts; None: nobody does.
+    """
 
     def clock_us() -> int:
         return time.time_ns() // 1_000
 
-    reporter = Reporter(log, clock_us)
+    reporter = Reporter(log, clock_us, meter=meter)
     reporter.forget_error()  # of an earlier process; this one has not tried yet
     checkpoint = configuration.location.open_checkpoint()
     sink = configuration.sink
@@ -34,5 +42,6 @@ def flush_loop(
         clock_us=clock_us,
         say=reporter.say,
         write_rows=SparkFlush(spark, sink.distributed_above_bytes, sink.max_rows_per_second),
+        meter=meter,
     )
     return FlushLoop(flusher, reporter, query_id, Glimpse(checkpoint.url))

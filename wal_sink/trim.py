@@ -14,10 +14,11 @@ from typing import NamedTuple
 from wal_sink import layout
 from wal_sink.errors import Diverged
 from wal_sink.log import Log
+from wal_sink.log_lines import line_logger
 from wal_sink.manifest import Attempt
 from wal_sink.records import FlushedEpoch
 
-logger = logging.getLogger(__name__)
+logger = line_logger(__name__)
 
 RECORDS_KEPT = 1_000
 """Newest `flushed/` records that stay, so that replays can be compared with what was flushed."""

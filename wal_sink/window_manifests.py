@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 from wal_sink import layout
 from wal_sink.choice import doubts, plan_without_rows
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
+from wal_sink.log_lines import line_logger
 from wal_sink.manifest import Manifest
 from wal_sink.protocol import plan_window
 from wal_sink.segment import check_segment
@@ -16,7 +15,7 @@ from wal_sink.steps import Begin, PassOver, View
 from wal_sink.targets.base import Window
 from wal_sink.windows import fits
 
-logger = logging.getLogger(__name__)
+logger = line_logger(__name__)
 
 
 class GoneManifestError(Exception):

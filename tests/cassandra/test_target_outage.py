@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import TargetUnavailable
+from wal_sink.meter import Meter
 from wal_sink.options import parse
 from wal_sink.targets.base import (
     BegunEpoch,
@@ -167,18 +169,34 @@ def test_create_may_be_lost_too(node: EmbeddedCassandra, target: CassandraTarget
     assert mark.flushed == 3
 
 
+class Retries(Meter):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.retries: Counter[str] = Counter()
+
+    def retried(self, kind: str) -> None:
+        self.retries[kind] += 1
+
+
 def test_rows_arrive_after_a_pause(
     node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
 ) -> None:
     """Requests time out, are sent again with pauses between, and every row is there once."""
+    session.report_to(meter := Retries())
     slices = [rows(target, plan, 500, first) for first in range(0, 5_000, 500)]
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write, session, plan, *slices)
         time.sleep(0.2)
         node.pause()
-        time.sleep(2.5)
+        time.sleep(0.5)
+        stuck = meter.in_flight
+        time.sleep(2)
         node.resume()
         writing.result(120)
+    assert stuck > 0
+    assert meter.in_flight == 0
+    assert meter.retries["retry"] > 0
     got = node.execute("SELECT id, v, writetime(v) AS us FROM ks.t")
     assert {(row.id, row.v, row.us) for row in got} == {
         (i, f"v{i % 500}", US + i % 500) for i in range(5_000)

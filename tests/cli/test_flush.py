@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,7 @@ from tests.protocol.test_corruption import edit, segments
 from wal_sink import errors, layout
 from wal_sink.flush_loop import Reporter
 from wal_sink.records import FlusherReport
+from wal_sink.testing import free_port
 from wal_sink.testing.faults import Faults
 
 pytestmark = pytest.mark.cassandra
@@ -38,6 +40,9 @@ def test_once(job: Job) -> None:
     assert shown["bytes"] > 0
     assert job.table() == EVERYTHING
     assert segments(job.world) == []
+    refused = job.command("flush", "--metrics-port", 0)
+    assert refused.code == 2
+    assert "goes with --follow" in refused.err
     again = job.command("flush")
     assert again.code == 0
     assert "0 epochs were flushed" in again.out
@@ -67,9 +72,11 @@ def test_an_error_ends_it(job: Job) -> None:
 
 
 def test_following(job: Job) -> None:
-    """It goes on with what comes, until SIGTERM."""
+    """It goes on with what comes, until SIGTERM; Prometheus can ask it."""
     world = job.world
-    with start(job.folder, "flush", "checkpoint", "--follow", "--json") as following:
+    port = free_port.choose("127.0.0.1")
+    metrics = ("--metrics-port", port)
+    with start(job.folder, "flush", "checkpoint", "--follow", "--json", *metrics) as following:
         try:
             wait_for(lambda: job.table() == EVERYTHING)
             shown = job.command("status", "--json").document
@@ -80,10 +87,19 @@ def test_following(job: Job) -> None:
             world.run().batch([("late", 5)])
             wait_for(lambda: job.table() == EVERYTHING | {"late": 5})
             wait_for(lambda: world.log.flushed(5) is not None)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+                shown = page.read().decode()
+            labels = f'{{query_id="{world.query_id}"}}'
+            assert f"wal_sink_flushed_rows_total{labels} 7.0" in shown
+            assert f"wal_sink_flushers{labels} 1.0" in shown
+            assert f'table="{job.keyspace}.t"' in shown
+            taken = job.command("flush", "--follow", "--json", *metrics)
+            assert (taken.code, taken.document["error"]) == (2, "OptionError")
+            assert f"port {port}: Address already in use" in taken.document["what"]
         finally:
             following.send_signal(signal.SIGTERM)
         out, err = following.communicate(timeout=60)
-    assert (following.returncode, err) == (0, "")
+    assert (following.returncode, err) == (0, f"Metrics are on port {port}, at /metrics\n")
     shown = json.loads(out)
     assert (shown["epochs"], shown["rows"], shown["flushed"]) == (4, 7, 5)
     assert shown["why"] == "stopped"

@@ -87,7 +87,7 @@ def test_the_compose_file_names_what_exists() -> None:
     """The image of the tests, and files that are there; the job gets time to flush."""
     compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
     services = compose["services"]
-    assert services.keys() == {"cassandra", "job"}
+    assert services.keys() == {"cassandra", "job", "prometheus", "grafana"}
     assert services["cassandra"]["image"] == IMAGE == "cassandra:5.0"
     build = services["job"]["build"]
     context = (ROOT / "docker" / build["context"]).resolve()
@@ -102,5 +102,30 @@ def test_the_compose_file_names_what_exists() -> None:
     assert "docker/job.py" in copied
     assert [source for source in copied if not (context / source).exists()] == []
     assert services["job"]["stop_grace_period"] == "90s"
-    named = {volume.split(":")[0] for service in services.values() for volume in service["volumes"]}
+    mounted = {v.split(":")[0] for service in services.values() for v in service["volumes"]}
+    named = {source for source in mounted if not source.startswith("./")}
     assert named == compose["volumes"].keys()
+    assert [source for source in mounted - named if not (ROOT / "docker" / source).is_dir()] == []
+
+
+def test_prometheus_asks_the_job_and_grafana_asks_prometheus() -> None:
+    """Hosts, ports, folders and the id of the data source: what one file says, the other one means."""
+    docker = ROOT / "docker"
+    services = yaml.safe_load((docker / "compose.yaml").read_text())["services"]
+    port = services["job"]["environment"]["METRICS_PORT"]
+    asked = yaml.safe_load((docker / "prometheus" / "prometheus.yml").read_text())
+    assert asked["scrape_configs"][0]["static_configs"] == [{"targets": [f"job:{port}"]}]
+    assert (docker / "prometheus" / asked["rule_files"][0]).is_file()
+    assert "./prometheus:/etc/prometheus:ro" in services["prometheus"]["volumes"]
+    provisioning = docker / "grafana" / "provisioning"
+    sources = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())
+    (source,) = sources["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    providers = yaml.safe_load((provisioning / "dashboards" / "wal_sink.yaml").read_text())
+    shown = providers["providers"][0]["options"]["path"]
+    assert f"./grafana/dashboards:{shown}:ro" in services["grafana"]["volumes"]
+    home = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert (docker / "grafana" / "dashboards" / home.removeprefix(f"{shown}/")).is_file()
+    published = [p for service in services.values() for p in service.get("ports", [])]
+    assert published
+    assert all(p.startswith("127.0.0.1:") for p in published)

@@ -17,6 +17,8 @@ from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_
 from wal_sink.cli.bar import LateBar
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.cli.quantities import byte_count, epoch_id
+from wal_sink.errors import OptionError
+from wal_sink.exposition import Exposition, expose
 from wal_sink.operate.flush import FlushDone, OwnFlusher
 from wal_sink.operate.query import find_query, target_of
 
@@ -28,6 +30,14 @@ def flush(
         bool,
         typer.Option("--follow", help="Go on until Ctrl-C or SIGTERM, as a process of its own."),
     ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            help="With --follow: let Prometheus ask on this port; 0 for a free one.",
+        ),
+    ] = None,
     wal: Wal = None,
     option: OptionPairs = None,
     as_json: AsJson = False,
@@ -40,10 +50,20 @@ def flush(
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
-        query = find_query(checkpoint, wal, given)
-        flusher = OwnFlusher(query, target_of(query, given))
-        with _signals(flusher):
-            done = _follow(flusher, console, as_json) if follow else _drain(flusher, as_json)
+        if metrics_port is not None and not follow:
+            raise OptionError(
+                "--metrics-port goes with --follow.",
+                "Leave it out: a flush that ends by itself says what it did.",
+            )
+        with _exposed(metrics_port, console) as exposition:
+            query = find_query(checkpoint, wal, given)
+            target, meter = target_of(query, given), None
+            if exposition is not None:
+                writes_to = target.writes_to
+                meter = exposition.watch(query.query_id, query.checkpoint, query.log, writes_to)
+            flusher = OwnFlusher(query, target, meter)
+            with _signals(flusher):
+                done = _follow(flusher, console, as_json) if follow else _drain(flusher, as_json)
         if as_json:
             document(done)
         else:
@@ -67,6 +87,17 @@ def _follow(flusher: OwnFlusher, console: Console, as_json: bool) -> FlushDone:
         told = done
 
     return flusher.follow(tell)
+
+
+@contextlib.contextmanager
+def _exposed(port: int | None, console: Console) -> Iterator[Exposition | None]:
+    """Let the port answer, and say which it is."""
+    if port is None:
+        yield None
+        return
+    with contextlib.closing(expose(port)) as exposition:
+        console.print(f"Metrics are on port {exposition.port}, at /metrics", soft_wrap=True)
+        yield exposition
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
 from wal_sink.glimpse import Glimpse
 from wal_sink.log import Log
+from wal_sink.log_lines import about
+from wal_sink.meter import Meter
 from wal_sink.operate.bystander import Bystander
 from wal_sink.operate.query import Query
 from wal_sink.progress import pending_epochs
@@ -52,11 +54,14 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnFlusher:
-    """Hosts a flusher. Used by one thread, but for `stop`."""
+    """Hosts a flusher. Used by one thread, but for `stop`.
 
-    def __init__(self, query: Query, target: Target) -> None:
+    :param meter: counts; None: nobody does.
+    """
+
+    def __init__(self, query: Query, target: Target, meter: Meter | None = None) -> None:
         self._query = query
-        self._reporter = Reporter(query.log, _clock_us, gives_way=True)
+        self._reporter = Reporter(query.log, _clock_us, gives_way=True, meter=meter)
         target.load()
         self._flusher = Flusher(
             query.log,
@@ -66,6 +71,7 @@ class OwnFlusher:
             clock_us=_clock_us,
             say=self._reporter.say,
             witness=Bystander(query.log),
+            meter=meter,
         )
         self._tally = _Tally(query.log)
         self._started_s = time.monotonic()
@@ -96,7 +102,8 @@ class OwnFlusher:
         try:
             while not self._stopping:
                 progress(self._tally.epochs, total)
-                step = tries(self._flusher.run_once)
+                with about(self._query.query_id):
+                    step = tries(self._flusher.run_once)
                 self._reporter.succeeded()
                 self._tally.look()
                 if isinstance(step, Rest):

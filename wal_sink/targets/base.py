@@ -38,6 +38,7 @@ from typing import Any, Literal, NamedTuple, Self
 import msgspec
 import pyarrow as pa
 
+from wal_sink.meter import Meter
 from wal_sink.options import Options
 from wal_sink.record import Record, digest
 
@@ -231,6 +232,9 @@ class Session(ABC):
         """
         return None
 
+    def report_to(self, meter: Meter) -> None:  # noqa: B027 - only for those who watch
+        """Keep `meter.in_flight`, and tell it of each request that is sent again; called once, at first."""
+
     @abstractmethod
     def close(self) -> None:
         """Release the connection. Idempotent."""
@@ -266,6 +270,11 @@ class Target(ABC):
     @abstractmethod
     def shape(self) -> Mapping[str, str]:
         """The options that shape statements: together with the schema they make the plan's key."""
+
+    @property
+    def writes_to(self) -> str:
+        """Where the rows go, for people; empty where there is no word for it."""
+        return ""
 
     @abstractmethod
     def plan(self, schema: pa.Schema, key: str) -> Plan:

@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal, TypeVar
 import pyarrow as pa
 
 from state_backends import StateBackend
+from wal_sink.meter import Meter
 from wal_sink.targets.base import (
     Kind,
     Mark,
@@ -153,6 +154,11 @@ class FaultyTarget(Target):
         """See `Target`."""
         return self.inner.shape
 
+    @property
+    def writes_to(self) -> str:
+        """See `Target`."""
+        return self.inner.writes_to
+
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """See `Target`."""
         return self.faults.call("plan", lambda: self.inner.plan(schema, key))
@@ -220,6 +226,10 @@ class FaultySession(Session):
     def finish(self, window: Window) -> Outcome:
         """See `Session`."""
         return self._conditional(f"finish {window.last}", lambda: self.inner.finish(window))
+
+    def report_to(self, meter: Meter) -> None:
+        """See `Session`; never fails."""
+        self.inner.report_to(meter)
 
     def close(self) -> None:
         """See `Session`; never fails."""

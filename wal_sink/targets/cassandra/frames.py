@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import io
-import logging
 import struct
 from typing import Any, NamedTuple
 
@@ -23,7 +22,9 @@ from cassandra import ConsistencyLevel
 from cassandra.protocol import ProtocolHandler
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType
 
-log = logging.getLogger(__name__)
+from wal_sink.log_lines import line_logger
+
+log = line_logger(__name__)
 
 MAX_ROWS = 0xFFFF
 """A batch's number of statements is a [short] (native protocol, section 4.1.7)."""

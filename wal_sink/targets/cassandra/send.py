@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -12,11 +11,13 @@ from typing import Any, NamedTuple
 import tenacity
 
 from wal_sink.errors import TargetUnavailable
+from wal_sink.log_lines import line_logger
+from wal_sink.meter import Meter
 from wal_sink.targets.cassandra.classify import asks_to_slow_down, classify
 from wal_sink.targets.cassandra.concurrency import Concurrency
 from wal_sink.targets.cassandra.connection import ROWS
 
-log = logging.getLogger(__name__)
+log = line_logger(__name__)
 
 PATIENCE = 10.0
 """Seconds for which the same requests are tried again before the caller hears of it.
@@ -51,6 +52,8 @@ class Sender:
         self._in_flight = 0
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         self._failures: list[Ended] = []
+        self.meter = Meter()
+        """Told of requests in flight, and of those that are sent again."""
 
     def send(self, statements: Iterable[Any]) -> None:
         """Send every statement; return when the last is under way, without waiting for its answer.
@@ -89,6 +92,7 @@ class Sender:
         sent = time.monotonic()
         future = self._session.execute_async(statement, execution_profile=ROWS)
         self._in_flight += 1
+        self.meter.in_flight = self._in_flight
         about = (statement, sent)
         future.add_callbacks(
             self._acknowledged, self._refused, callback_args=about, errback_args=about
@@ -118,6 +122,7 @@ class Sender:
             if asks_to_slow_down(ended.error):
                 self._concurrency.overloaded(ended.sent, ended.ended)
         self._in_flight -= 1
+        self.meter.in_flight = self._in_flight
 
     def _recover(self) -> None:
         """Send what failed again until it is acknowledged, or patience ends."""
@@ -146,7 +151,10 @@ class Sender:
         """Send what failed until one fails again; what was not sent by then stays a failure."""
         waiting, self._failures = deque(self._failures), []
         while waiting and not self._failures:
-            self._start(waiting.popleft().statement)
+            failed = waiting.popleft()
+            if failed.error is not None:
+                self.meter.retried(classify(failed.error))
+            self._start(failed.statement)
             self._await_room()
         self._await_all()
         self._failures.extend(waiting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wal_sink.meter import Meter
 from wal_sink.targets.base import Mark, Outcome, Owner, Plan, Session, Slice, Window
 from wal_sink.targets.cassandra.connection import Connection, connect, explained
 from wal_sink.targets.cassandra.ledger import Ledger
@@ -51,6 +52,10 @@ class CassandraSession(Session):
     def written_us(self) -> int | None:
         """Read the write times of the row's cells."""
         return self._ledger.written_us()
+
+    def report_to(self, meter: Meter) -> None:
+        """Tell of the requests with rows."""
+        self._writer.report_to(meter)
 
     def close(self) -> None:
         """Disconnect. Idempotent."""

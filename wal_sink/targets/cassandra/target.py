@@ -36,6 +36,11 @@ class CassandraTarget(Target):
             "cassandra.nulls": self._options.nulls,
         }
 
+    @property
+    def writes_to(self) -> str:
+        """Keyspace and table."""
+        return f"{self._options.keyspace}.{self._options.table}"
+
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table; create the ledger's table if need be."""
         from wal_sink.targets.cassandra.plan import make_plan  # noqa: PLC0415 -- the driver

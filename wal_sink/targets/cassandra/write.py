@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -12,6 +11,8 @@ import pyarrow as pa
 from cassandra import InvalidRequest
 
 from wal_sink.errors import CorruptLog
+from wal_sink.log_lines import line_logger
+from wal_sink.meter import Meter
 from wal_sink.targets.base import Plan, Slice
 from wal_sink.targets.cassandra.batches import BYTES, Limits, limits
 from wal_sink.targets.cassandra.bind import bind
@@ -28,7 +29,7 @@ from wal_sink.targets.cassandra.replicas import Replicas
 from wal_sink.targets.cassandra.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.send import Sender
 
-log = logging.getLogger(__name__)
+log = line_logger(__name__)
 
 _LENGTH, _STAMP = 4, 8
 """Bytes on the wire: before each value, and of a write timestamp."""
@@ -60,6 +61,10 @@ class Writer:
         self._sender = Sender(connection.session, self._concurrency)
         self._prepared: dict[str, Prepared] = {}
         self._said = False
+
+    def report_to(self, meter: Meter) -> None:
+        """Tell of requests."""
+        self._sender.meter = meter
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Write rows, now or with those that come next, `drain` at the latest.

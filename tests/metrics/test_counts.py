@@ -1,0 +1,337 @@
+"""What is counted, and what waits: over the real flusher, with faults in its log and its target."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from state_backends import open_backend
+from tests.metrics.watched import Watched, new_world
+from tests.protocol.engine import World
+from tests.protocol.test_corruption import edit
+from wal_sink import layout, metrics
+from wal_sink.commit_time import committed_us
+from wal_sink.flush_loop import FlushLoop
+from wal_sink.glimpse import Glimpse
+from wal_sink.log import Log
+from wal_sink.manifest import Attempt
+from wal_sink.metrics import Metrics
+from wal_sink.pending import PendingLook
+from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A new query, in memory."""
+    made = new_world()
+    yield made
+    made.forget()
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every scrape look."""
+    monkeypatch.setattr("wal_sink.pending.FRESH_S", -1.0)
+
+
+def batches(world: World, count: int = 3) -> None:
+    """Checkpoint epochs of two rows each."""
+    run = world.run()
+    for epoch in range(count):
+        run.batch([(f"a{epoch}", epoch)], [(f"b{epoch}", epoch)])
+
+
+def bytes_in(world: World) -> int:
+    """Bytes of all segments in the log."""
+    return sum(world.log_backend.size(path) for _, path in world.log.segments())
+
+
+class Lost(AnswerLost, ConnectionError):
+    """Whatever it is that fails, it may pass."""
+
+
+# --- what is done ---------------------------------------------------------------------------------
+
+
+def test_what_is_flushed_is_counted(world: World) -> None:
+    batches(world)
+    size = bytes_in(world)
+    it = Watched(world)
+    assert it.value("wal_sink_flushed_rows_total") == 0
+    assert it.flush() == []
+    assert it.value("wal_sink_flushed_rows_total") == 6
+    assert it.value("wal_sink_flushed_epochs_total") == 3
+    assert it.value("wal_sink_flushed_bytes_total") == size > 0
+    assert it.value("wal_sink_flush_seconds_count") == 1, "one window"
+    assert it.value("wal_sink_commit_to_visible_seconds_count") == 3, "each epoch"
+    visible = it.value("wal_sink_commit_to_visible_seconds_sum")
+    assert visible is not None
+    assert 0 < visible < 60
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_whatever_is_tried_again_counts_once(when: Literal["before", "after"]) -> None:
+    """An error at each operation of a flush in turn, with and without its effect; then it goes on."""
+    at, hit = 0, 0
+    while True:
+        world = new_world()
+        batches(world)
+        faults = Faults(at, when, Lost)
+        it = Watched(world, faults)
+        failed = it.flush()
+        assert world.table() == world.expected()
+        assert it.value("wal_sink_flushed_rows_total") == 6, faults.injected
+        assert it.value("wal_sink_flushed_epochs_total") == 3, faults.injected
+        errors = next(iter(it.metrics.errors.collect())).samples
+        assert sum(s.value for s in errors if s.name.endswith("_total")) == len(failed)
+        world.forget()
+        if faults.injected is None:
+            break
+        hit += bool(failed)
+        at += 1
+    assert at > 50
+    assert hit > 10
+
+
+def test_what_another_flusher_has_finished_is_not_counted(world: World) -> None:
+    """The sum over all processes is what is in the table."""
+    batches(world)
+    slow = Watched(world, Faults(at=0, error=ConnectionError, matching="finish"))
+    quick = Watched(world)
+    assert len(slow.flush(tries=2)) == 1, "its rows are written, and its mark does not move"
+    assert quick.flush() == []
+    assert slow.flush() == []
+    assert quick.value("wal_sink_flushed_rows_total") == 6
+    assert slow.value("wal_sink_flushed_rows_total") == 0
+
+
+def test_errors_by_kind_and_whether_the_line_stands(world: World) -> None:
+    batches(world, 1)
+    path = world.log.segments()[0][1]
+    whole = world.log_backend.read(path)
+    edit(world.log_backend, path, whole[:-1])
+    it = Watched(world)
+    assert it.value("wal_sink_line_stopped") == 0
+    assert len(it.flush(tries=4)) == 3, "the first step makes the ledger's row"
+    assert it.value("wal_sink_flush_errors_total", kind="CorruptLog") == 3
+    assert it.value("wal_sink_line_stopped") == 1
+    edit(world.log_backend, path, whole)
+    assert it.flush() == []
+    assert it.value("wal_sink_line_stopped") == 0
+    it.reporter.failed(ZeroDivisionError())
+    assert it.value("wal_sink_flush_errors_total", kind="bug") == 1, "kinds are bounded"
+    it.reporter.succeeded()
+    down = Watched(world, Faults(at=0, error=ConnectionError, matching="connect"))
+    assert down.value("wal_sink_flush_errors_total", kind="TargetUnavailable") == 0
+    down.flush()
+    assert down.value("wal_sink_line_stopped") == 0, "an outage is over by itself"
+
+
+# --- what waits -----------------------------------------------------------------------------------
+
+
+def test_what_waits_is_seen_while_nobody_can_flush(world: World) -> None:
+    batches(world)
+    it = Watched(world)
+    assert it.value("wal_sink_pending_epochs") == 3
+    assert it.value("wal_sink_pending_rows") == 6
+    assert it.value("wal_sink_pending_bytes") == bytes_in(world)
+    assert it.value("wal_sink_checkpointed_epoch") == 2
+    assert it.value("wal_sink_flushed_epoch") == -1
+    first = it.value("wal_sink_oldest_pending_seconds")
+    time.sleep(0.02)
+    second = it.value("wal_sink_oldest_pending_seconds")
+    assert first is not None
+    assert second is not None
+    assert 0 < first < second < 60
+    it.flush()
+    assert it.value("wal_sink_pending_epochs") == 0
+    assert it.value("wal_sink_pending_rows") == 0
+    assert it.value("wal_sink_oldest_pending_seconds") == 0
+    assert it.value("wal_sink_flushed_epoch") == 2
+
+
+def test_it_goes_on_waiting_while_the_log_cannot_be_read(world: World) -> None:
+    """The alert must not end because the disk is gone, too."""
+    batches(world)
+    faults = Faults(error=OSError)
+    look = PendingLook(
+        Watched(world).flusher._checkpoint, Log(FaultyBackend(world.log_backend, faults))
+    )
+    assert (
+        PendingLook(look._checkpoint, Log(FaultyBackend(world.log_backend, Gone()))).look() is None
+    )
+    seen = look.look()
+    assert seen is not None
+    look._log = Log(FaultyBackend(world.log_backend, Gone()))
+    assert look.look() == seen, "with the time at which it was read"
+    assert seen.oldest_seconds(seen.read_us + 60_000_000) > 60
+
+
+class Gone(Faults):
+    """Nothing can be read."""
+
+    def __init__(self) -> None:
+        super().__init__(at=0, error=OSError)
+
+    def around(self, name: str):  # type: ignore[no-untyped-def]
+        raise OSError(name)
+
+
+def test_an_epoch_that_cannot_be_read_waits_as_well(world: World) -> None:
+    """Its manifest is damaged, or lost: nobody knows since when, so since it was first seen."""
+    batches(world, 1)
+    edit(world.log_backend, layout.manifest(Attempt(0, 1)), b"{}")
+    it = Watched(world)
+    assert it.value("wal_sink_oldest_pending_seconds") == pytest.approx(0, abs=0.01)
+    assert it.value("wal_sink_pending_rows") == 0
+    assert it.value("wal_sink_pending_epochs") == 1
+    time.sleep(0.02)
+    assert (it.value("wal_sink_oldest_pending_seconds") or 0) > 0.01
+    world.log_backend.delete([layout.manifest(Attempt(0, 1))])
+    assert (it.value("wal_sink_oldest_pending_seconds") or 0) > 0.01
+
+
+def test_each_manifest_is_read_once(world: World) -> None:
+    batches(world, 20)
+    faults = Faults(matching="read manifests")
+    look = PendingLook(
+        Watched(world).flusher._checkpoint, Log(FaultyBackend(world.log_backend, faults))
+    )
+    for _ in range(3):
+        seen = look.look()
+        assert seen is not None
+        assert seen.rows == 40
+    assert len(faults.operations) == 20
+
+
+def test_many_who_ask_are_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_sink.pending.FRESH_S", 3_600.0)
+    faults = Faults()
+    look = PendingLook(
+        Watched(world).flusher._checkpoint, Log(FaultyBackend(world.log_backend, faults))
+    )
+    look.look()
+    before = len(faults.operations)
+    assert before > 0
+    look.look()
+    assert len(faults.operations) == before
+
+
+def test_a_store_that_hangs_holds_one_of_those_who_ask(world: World) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Hanging(Faults):
+        def around(self, name: str):  # type: ignore[no-untyped-def]
+            entered.set()
+            leave.wait(10)
+            return super().around(name)
+
+    batches(world, 1)
+    log = Log(FaultyBackend(world.log_backend, Hanging()))
+    look = PendingLook(Watched(world).flusher._checkpoint, log)
+    first = threading.Thread(target=look.look)
+    first.start()
+    assert entered.wait(10)
+    assert look.look() is None, "at once"
+    leave.set()
+    first.join(10)
+    seen = look.look()
+    assert seen is not None
+    assert seen.epochs == 1
+
+
+# --- queries that have ended ----------------------------------------------------------------------
+
+
+def test_series_stay_while_anything_waits_and_go_afterwards(world: World) -> None:
+    """A query that ended with pending epochs goes on to alert; the series of a drained one go."""
+    now_s = [time.time()]
+    it = Watched(world, metrics=Metrics(lambda: now_s[0]))
+    batches(world, 1)
+    it.meter.started()
+    assert it.value("wal_sink_flushers") == 1
+    it.meter.ended()
+    for _ in range(3):
+        now_s[0] += metrics.KEEP_S + 1
+        assert it.value("wal_sink_pending_epochs") == 1
+        assert it.value("wal_sink_flushers") == 0
+    assert (it.value("wal_sink_oldest_pending_seconds") or 0) > metrics.KEEP_S
+    it.flush()
+    it.reporter.failed(ZeroDivisionError())
+    assert it.value("wal_sink_pending_epochs") == 0
+    now_s[0] += metrics.KEEP_S - 1
+    assert it.value("wal_sink_flushed_rows_total") == 2, "the last counts are to be seen"
+    assert it.value("wal_sink_pending_epochs") == 0
+    now_s[0] += 2
+    list(it.metrics.registry.collect())
+    families = list(it.metrics.registry.collect())
+    assert len(families) > 10
+    assert [family.name for family in families if family.samples] == []
+
+
+def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:
+    now_s = [time.time()]
+    it = Watched(world, metrics=Metrics(lambda: now_s[0]))
+    batches(world, 1)
+    it.flush()
+    assert it.value("wal_sink_pending_epochs") == 0
+    now_s[0] += metrics.KEEP_S - 1
+    again = Watched(world, metrics=it.metrics)
+    assert again.meter is it.meter
+    now_s[0] += 10
+    assert again.value("wal_sink_pending_epochs") == 0
+    again.meter.started()
+    now_s[0] += 2 * metrics.KEEP_S
+    assert again.value("wal_sink_pending_epochs") == 0, "it lives"
+    run = world.run()
+    run.batch([("c", 1)])
+    again.flush()
+    assert again.value("wal_sink_flushed_rows_total") == 3
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+def test_when_an_epoch_was_committed(tmp_path: Path) -> None:
+    (tmp_path / "commits").mkdir()
+    file = tmp_path / "commits" / "7"
+    file.write_text("v1\n{}")
+    written = file.stat().st_mtime_ns // 1_000
+    url = tmp_path.as_uri()
+    assert committed_us(url, 7, written - 90_000) == written
+    assert committed_us(url, 8, 5) == 5, "purged"
+    assert committed_us("s3://bucket/checkpoint", 7, 5) == 5
+
+
+def test_every_line_of_a_flush_says_query_and_epoch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors, a window that is resumed, a sweep, what is flushed: in the text, and as attributes."""
+    monkeypatch.setattr("wal_sink.flush_loop._RETRY_FIRST_S", 0.002)
+    caplog.set_level(logging.INFO, "wal_sink")
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    batches(world, 2)
+    it = Watched(world, Faults(at=1, error=ConnectionError, matching="write"))
+    caplog.clear()
+    loop = FlushLoop(it.flusher, it.reporter, world.query_id, Glimpse("memory://none"))
+    loop.end()
+    loop.start()
+    loop.join(30)
+    assert it.value("wal_sink_flushers") == 0
+    said = [r for r in caplog.records if r.threadName == loop.name]
+    texts = [r.getMessage() for r in said]
+    assert [t for t in texts if not t.startswith(f"query {world.query_id}")] == []
+    assert {getattr(r, "query_id", None) for r in said} == {world.query_id}
+    place = f"query {world.query_id}, epoch"
+    assert any(t.startswith(f"{place} 0: the flush failed (try 1): ") for t in texts), texts
+    assert f"{place} 0: resuming epochs 0 to 1" in texts
+    assert f"{place} 0: flushed, 2 rows" in texts
+    assert f"{place} 1: flushed, 2 rows" in texts
+    assert [getattr(r, "epoch", None) for r in said if "flushed," in r.getMessage()] == [0, 1]

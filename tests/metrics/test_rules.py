@@ -1,0 +1,159 @@
+"""The alert rules and the dashboard that are shipped, against the names that are exposed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.metrics.names import base, exposed, mentioned
+from tests.metrics.server import FASTER, ROOT, RULES, faster
+
+DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "wal_sink.json"
+UNIT_TESTS = Path(__file__).with_name("rules_test.yml")
+
+TO_ALERT_ON = {
+    "wal_sink_oldest_pending_seconds",
+    "wal_sink_line_stopped",
+    "wal_sink_pending_epochs",
+    "wal_sink_flushers",
+    "wal_sink_flush_errors_total",
+    "wal_sink_request_retries_total",
+    "wal_sink_commit_to_visible_seconds_bucket",
+    "wal_sink_pending_read_timestamp_seconds",
+}
+
+
+@pytest.fixture(scope="module")
+def names() -> set[str]:
+    """The names that are exposed."""
+    return exposed()
+
+
+def rules() -> list[dict[str, Any]]:
+    """The alert rules."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def expressions(panel_or_board: Any) -> list[str]:
+    """Every query of the dashboard, wherever it stands."""
+    if isinstance(panel_or_board, list):
+        return [found for each in panel_or_board for found in expressions(each)]
+    if not isinstance(panel_or_board, dict):
+        return []
+    here = [panel_or_board[key] for key in ("expr", "definition") if key in panel_or_board]
+    return here + [found for each in panel_or_board.values() for found in expressions(each)]
+
+
+def test_rules_name_what_is_exposed(names: set[str]) -> None:
+    used = set().union(*(mentioned(rule["expr"]) for rule in rules()))
+    assert used - names == set()
+    assert TO_ALERT_ON - used == set()
+
+
+def test_the_dashboard_names_what_is_exposed(names: set[str]) -> None:
+    """And shows all of it."""
+    used = set().union(*map(mentioned, expressions(json.loads(DASHBOARD.read_text()))))
+    assert used - names == set()
+    assert {base(name) for name in names} - {base(name) for name in used} == set()
+
+
+def test_every_metric_is_described(names: set[str]) -> None:
+    """In the table of wal_sink/README.md, and nothing else is."""
+    text = (ROOT / "wal_sink" / "README.md").read_text()
+    table = {name for line in text.splitlines() if line[:2] == "| " for name in mentioned(line)}
+    assert table == {base(name) for name in names}
+
+
+def test_every_alert_says_how_bad_it_is_and_what_to_read() -> None:
+    """The headings that runbooks name are there."""
+    assert len(rules()) >= 8
+    for rule in rules():
+        assert rule["for"], rule["alert"]
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        assert rule["annotations"]["summary"]
+        file, _, rest = rule["annotations"]["runbook"].partition(".md")
+        text = (ROOT / f"{file}.md").read_text()
+        if rest.startswith(", "):
+            heading = rest.removeprefix(", ").partition(":")[0]
+            assert f"# {heading}\n" in text, rule["alert"]
+
+
+def test_panels_lie_side_by_side() -> None:
+    """None covers another, and each has a query."""
+    board = json.loads(DASHBOARD.read_text())
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        assert panel["targets"]
+        taken |= cells
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+@pytest.mark.prometheus
+def test_each_alert_fires_where_it_has_to(promtool: str, tmp_path: Path) -> None:
+    """`promtool test rules`: and nowhere else."""
+    shutil.copy(RULES, tmp_path)
+    shutil.copy(UNIT_TESTS, tmp_path)
+    cases = UNIT_TESTS.read_text()
+    assert [rule["alert"] for rule in rules() if f"{rule['alert']}\n" not in cases] == []
+    done = subprocess.run(
+        [promtool, "test", "rules", UNIT_TESTS.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.prometheus
+def test_the_configuration_is_one(promtool: str) -> None:
+    """`promtool check`: what Compose mounts, and every query of the dashboard."""
+    config = RULES.with_name("prometheus.yml")
+    done = subprocess.run(
+        [promtool, "check", "config", str(config)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"SUCCESS: {len(rules())} rules found" in done.stdout
+
+
+@pytest.mark.prometheus
+def test_the_dashboards_queries_can_be_parsed(promtool: str, tmp_path: Path) -> None:
+    """As rules, since promtool checks those; Grafana's own words are filled in."""
+    queries = [
+        found.replace("$__rate_interval", "1m").replace("$query_id", ".*")
+        for found in expressions(json.loads(DASHBOARD.read_text()))
+        if not found.startswith("label_values(")
+    ]
+    assert len(queries) > 15
+    recorded = [{"record": f"q{i}", "expr": query} for i, query in enumerate(queries)]
+    file = tmp_path / "queries.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": recorded}]}))
+    done = subprocess.run(
+        [promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_faster_time() -> None:
+    """What the live test runs: durations and thresholds of the shipped file, none left out."""
+    made = yaml.safe_load(faster(RULES.read_text()))["groups"][0]["rules"]
+    for shipped, quick in zip(rules(), made, strict=True):
+        assert quick["for"] != shipped["for"]
+        assert quick["expr"].count("ms]") == shipped["expr"].count("[")
+        assert ("> 60" in quick["expr"]) is False
+    assert f"> {60 / FASTER:g}" in made[0]["expr"]

@@ -1,0 +1,79 @@
+"""A query of the engine that is no Spark, with a flusher that reports, and what a scrape finds."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.errors import WalSinkError
+from wal_sink.flush_loop import Reporter
+from wal_sink.flusher import Flusher
+from wal_sink.log import Log
+from wal_sink.metrics import Metrics, QueryMeter
+from wal_sink.steps import Rest
+from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.witness import Witness
+
+
+def new_world() -> World:
+    """A new query, in memory."""
+    name = f"memory://{uuid.uuid4().hex}"
+    world = World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+    world.clock.us = time.time_ns() // 1_000
+    return world
+
+
+class Watched:
+    """A flusher over a world, as one process has it.
+
+    :param faults: of log, checkpoint and target.
+    :param metrics: of the process, when it flushes other queries, too.
+    """
+
+    def __init__(
+        self, world: World, faults: Faults | None = None, metrics: Metrics | None = None
+    ) -> None:
+        faults = faults or Faults()
+        self.world = world
+        self.metrics = metrics or Metrics()
+        log = Log(FaultyBackend(world.log_backend, faults))
+        checkpoint = Checkpoint(FaultyBackend(world.checkpoint, faults))
+        self.meter: QueryMeter = self.metrics.watch(
+            world.query_id, Checkpoint(world.checkpoint), world.log, "shop.orders"
+        )
+        self.reporter = Reporter(log, world.clock, meter=self.meter)
+        self.flusher = Flusher(
+            log,
+            checkpoint,
+            FaultyTarget(world.target, faults),
+            query_id=world.query_id,
+            clock_us=world.clock,
+            say=self.reporter.say,
+            witness=Witness(),
+            meter=self.meter,
+        )
+
+    def flush(self, tries: int = 100) -> list[WalSinkError]:
+        """Flush as a loop does until there is nothing to do; return the errors on the way."""
+        errors: list[WalSinkError] = []
+        for _ in range(tries):
+            try:
+                step = self.flusher.run_once()
+            except WalSinkError as error:
+                errors.append(error)
+                self.reporter.failed(error)
+                self.flusher.close()
+                continue
+            self.reporter.succeeded()
+            if isinstance(step, Rest):
+                break
+        return errors
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """What a scrape finds."""
+        return self.metrics.registry.get_sample_value(
+            name, {"query_id": self.world.query_id, **labels}
+        )

@@ -1,0 +1,55 @@
+"""What a flush tells whoever counts. Imports nothing: with metrics off, a flush pays for an empty call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Delivered(NamedTuple):
+    """An epoch that is in the target, and marked."""
+
+    epoch: int
+    rows: int
+    bytes: int
+    """Of its segments."""
+    published_us: int
+    """Microseconds since 1970, by the publishing driver's clock."""
+
+
+class Meter:
+    """Of one query. This one takes no notice; `metrics.QueryMeter` counts.
+
+    The thread that flushes calls it; `in_flight` is read by others.
+    """
+
+    in_flight = 0
+    """Requests on their way to the target, as the flusher's session says."""
+
+    def started(self) -> None:
+        """Note that a thread flushes the query from now on."""
+
+    def ended(self) -> None:
+        """Note that it does so no more, whether or not anything waits."""
+
+    def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
+        """Count a window, once: its mark was moved by this process.
+
+        :param seconds: from the look that found it to the mark, of the try that succeeded.
+        """
+
+    def retried(self, kind: str) -> None:
+        """Count a request that is sent again.
+
+        :param kind: `retry` or `throttle`, as `Target.classify` says.
+        """
+
+    def failed(self, kind: str, *, transient: bool) -> None:
+        """Count a step that failed, and will be tried again.
+
+        :param kind: name of a class in `wal_sink.errors`, or `bug`.
+        :param transient: whether trying again is the remedy.
+        """
+
+    def succeeded(self) -> None:
+        """Note that a step was done: the line does not stand."""
