@@ -273,19 +273,35 @@ class Flusher:
             ) from gone
 
     def _overtaken(self, window: Window) -> bool:
-        """Rule 15: whether the window is finished already; asked while rows are written, not too often."""
+        """Rule 15: whether the window is finished already; asked while rows are written, not too often.
+
+        A look that fails for now says nothing, and stops nothing: the rows meet the same outage, or else
+        the target takes them and is slow, and what it has taken should not be written again. It is no
+        loss of safety: late rows lose by their timestamps, and `finish` is conditional.
+        """
         if self._clock_us() - self._looked_us < _LEDGER_LOOK_US:
             return False
-        mark = self._read_ledger()
+        try:
+            mark = self._read_ledger()
+        except TargetUnavailable as error:
+            logger.debug("the ledger is not read while rows are written: %s", error)
+            self._looked_us = self._clock_us()
+            return False
         return mark is not None and mark.flushed >= window.last
 
     def _finish(self, window: Window) -> None:
         """Move the mark (rule 16)."""
-        self._say("finishing", window.last)
-        for _ in range(_FINISH_TRIES):
+        for left in reversed(range(_FINISH_TRIES)):
+            self._say("finishing", window.last)
             with target_errors(self._target):
                 outcome = self._connected().finish(window)
-            if after_finish(outcome, window, self._read_ledger()) == "finished":
+            try:
+                read_back = self._read_ledger()
+            except TargetUnavailable:
+                if not left:
+                    raise
+                continue  # `finish` again is harmless; another try of the step writes all rows again
+            if after_finish(outcome, window, read_back) == "finished":
                 return
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
 
