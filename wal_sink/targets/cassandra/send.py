@@ -130,7 +130,9 @@ class Sender:
     def _recover(self) -> None:
         """Send what failed again until it is acknowledged, or patience ends."""
         self._await_all()
-        self._say("%d requests failed, the first with %r", len(self._failures), self._failures[0].error)
+        self._say(
+            "%d requests failed, the first with %r", len(self._failures), self._failures[0].error
+        )
         try:
             while not self._is_recovered():
                 pass  # it got on: patience begins anew

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind, Owner, Plan, Session, Target
+from wal_sink.targets.cassandra.credentials import with_environment
 from wal_sink.targets.cassandra.options import CassandraOptions
 
 
@@ -51,6 +52,10 @@ class CassandraTarget(Target):
     def load(self) -> None:
         """Import the driver."""
         import wal_sink.targets.cassandra.session  # noqa: F401, PLC0415 -- the driver
+
+    def for_tasks(self) -> CassandraTarget:
+        """Take along what this process's environment says: Spark's workers have that of their start."""
+        return CassandraTarget(with_environment(self._options))
 
     def connect(self, owner: Owner) -> Session:
         """Connect for flushing."""

@@ -11,21 +11,19 @@ import numpy as np
 import pyarrow as pa
 from cassandra import InvalidRequest
 
-from wal_sink.errors import CorruptLog
 from wal_sink.targets.base import Plan, Slice
 from wal_sink.targets.cassandra.batches import BYTES, Limits, limits
 from wal_sink.targets.cassandra.bind import bind
-from wal_sink.targets.cassandra.compare import refuse_changed
 from wal_sink.targets.cassandra.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.connection import Connection
 from wal_sink.targets.cassandra.encode import encode, routing_keys
 from wal_sink.targets.cassandra.frames import hook, statement_head
-from wal_sink.targets.cassandra.live import read_table
-from wal_sink.targets.cassandra.names import qualified, quote
-from wal_sink.targets.cassandra.options import CassandraOptions, TableName
+from wal_sink.targets.cassandra.names import quote
+from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.replicas import Replicas
 from wal_sink.targets.cassandra.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.send import Sender
+from wal_sink.targets.cassandra.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +54,7 @@ class Writer:
             MOST if options.concurrency == "auto" else options.concurrency
         )
         self._sender = Sender(connection.session, self._concurrency)
+        self._watch = Watch(connection.session)
         self._prepared: dict[str, Prepared] = {}
         self._said = False
 
@@ -63,9 +62,10 @@ class Writer:
         """Write rows; return when all of them are under way.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
-        :raises TargetUnavailable: no acknowledgement for a while.
+        :raises TargetUnavailable: no acknowledgement for a while, or the table was made anew.
         :raises Exception: of the driver, when trying again cannot help.
         """
+        self._watch.look(now=False)
         prepared = self._prepare(plan)
         if not rows.batch.num_rows:
             return
@@ -79,6 +79,7 @@ class Writer:
         """
         with self._better_reason():
             self._sender.drain()
+        self._watch.look(now=True)
         if self._prepared and not self._said:
             self._said = True
             log.info(
@@ -118,7 +119,7 @@ class Writer:
 
     def _prepare(self, plan: Plan) -> Prepared:
         if plan.key not in self._prepared:
-            self._refuse_changed(plan)
+            self._watch.add(plan)
             statement = self._session.prepare(insert(plan))
             statement.is_idempotent = True
             self._prepared[plan.key] = Prepared(
@@ -138,18 +139,8 @@ class Writer:
         try:
             yield
         except InvalidRequest:
-            for prepared in self._prepared.values():
-                self._refuse_changed(prepared.plan)
+            self._watch.look(now=True)
             raise
-
-    def _refuse_changed(self, plan: Plan) -> None:
-        name = TableName(plan.details["keyspace"], plan.details["table"])
-        if plan.table != qualified(*name):  # plans come from a shared folder, and become statements
-            raise CorruptLog(
-                f"Plan {plan.key} writes to {plan.table} and was agreed for {qualified(*name)}",
-                "Somebody has edited it. Restore the file in the log's plans/ folder from a copy.",
-            )
-        refuse_changed(plan, read_table(self._session, name))
 
 
 def insert(plan: Plan) -> str:
