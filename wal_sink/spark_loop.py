@@ -34,5 +34,6 @@ def flush_loop(
         clock_us=clock_us,
         say=reporter.say,
         write_rows=SparkFlush(spark, sink.distributed_above_bytes, sink.max_rows_per_second),
+        trim_delay_s=sink.trim_delay,
     )
     return FlushLoop(flusher, reporter, query_id, Glimpse(checkpoint.url))

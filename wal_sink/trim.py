@@ -2,7 +2,8 @@
 
 The newest `flushed/` record is durable before anything of its epoch goes, so a crash in between leaves
 things to delete and never things to miss. Segments go before manifests: as long as a manifest of a
-flushed epoch is listed, `protocol.next_step` comes back to finish the work.
+flushed epoch is listed, `protocol.next_step` comes back to finish the work. With `trim.delay` it does so when
+the epoch's time is over; until then nothing of it goes, its record included, and `rewind` can use it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from wal_sink.errors import Diverged
 from wal_sink.log import Log
 from wal_sink.manifest import Attempt
 from wal_sink.records import FlushedEpoch
+from wal_sink.trim_delay import TrimDelay
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ def trim(log: Log, epochs: Iterable[int]) -> None:
     :raises Diverged: an attempt that was not flushed covers other source offsets, or nobody can tell;
         nothing is deleted of its epoch and of those that follow.
     """
+    epochs = tuple(epochs)
     listed, kept = log.attempts(), log.backend.list(layout.KEPT)
     for epoch in sorted(epochs):
         attempts = [attempt for attempt in listed if attempt.epoch == epoch]
@@ -39,7 +42,8 @@ def trim(log: Log, epochs: Iterable[int]) -> None:
         log.delete(log.backend.list(layout.segment_folder(epoch)))
         log.delete(path for path in kept if _is_done(path, epoch))
         log.delete(layout.manifest(attempt) for attempt in attempts)
-    log.delete(_old_records(log))
+    trimmed = set(epochs)
+    log.delete(_old_records(log, (each for each in listed if each.epoch not in trimmed)))
 
 
 class LeftOver(NamedTuple):
@@ -51,7 +55,7 @@ class LeftOver(NamedTuple):
     """All objects that go, manifests among them."""
 
 
-def left_over(log: Log) -> LeftOver:
+def left_over(log: Log, delay: TrimDelay) -> LeftOver:
     """List what `trim` and `sweep` would delete now, but for half-written files; deletes nothing.
 
     :raises Diverged: as `trim` raises it.
@@ -59,12 +63,15 @@ def left_over(log: Log) -> LeftOver:
     mark = log.newest_flushed()
     if mark is None:
         return LeftOver((), ())
-    attempts = [attempt for attempt in log.attempts() if attempt.epoch <= mark.epoch]
+    listed = log.attempts()
+    upto = _upto(mark, delay.trimmable(log, mark, listed))
+    attempts = [attempt for attempt in listed if attempt.epoch <= upto]
     epochs = sorted({attempt.epoch for attempt in attempts})
     for epoch in epochs:
         refuse_diverged(log, epoch, [attempt for attempt in attempts if attempt.epoch == epoch])
     manifests = map(layout.manifest, attempts)
-    paths = (*_late(log, mark.epoch), *_done(log, mark.epoch), *manifests, *_old_records(log))
+    records = _old_records(log, (attempt for attempt in listed if attempt.epoch > upto))
+    paths = (*_late(log, upto), *_done(log, upto), *manifests, *records)
     return LeftOver(tuple(epochs), paths)
 
 
@@ -81,11 +88,12 @@ def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:
             _compare(log, attempt, record)
 
 
-def sweep(log: Log) -> int:
+def sweep(log: Log, trimmable: int | None = None) -> int:
     """Delete what killed tasks left half written, and what came late of flushed epochs.
 
     Segments above the flushed mark stay, named by a manifest or not: their task may be alive.
 
+    :param trimmable: the highest epoch of which anything may go; None: the flushed mark.
     :return: how many files were half written.
     """
     if unfinished := log.backend.sweep_unfinished(_UNFINISHED_S):
@@ -93,11 +101,16 @@ def sweep(log: Log) -> int:
     mark = log.newest_flushed()
     if mark is None:
         return unfinished
-    if late := _late(log, mark.epoch):
-        logger.info("deleting %d segments of epochs up to %d", len(late), mark.epoch)
+    upto = _upto(mark, trimmable)
+    if late := _late(log, upto):
+        logger.info("deleting %d segments of epochs up to %d", len(late), upto)
         log.delete(late)
-    log.delete(_done(log, mark.epoch))
+    log.delete(_done(log, upto))
     return unfinished
+
+
+def _upto(mark: FlushedEpoch, trimmable: int | None) -> int:
+    return mark.epoch if trimmable is None else min(trimmable, mark.epoch)
 
 
 def _late(log: Log, flushed: int) -> list[str]:
@@ -150,6 +163,9 @@ def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
     logger.log(level, "%s goes: epoch flushed from another attempt", layout.manifest(attempt))
 
 
-def _old_records(log: Log) -> list[str]:
+def _old_records(log: Log, left: Iterable[Attempt]) -> list[str]:
+    """List records that are not needed any more; an epoch that has manifests left needs its own."""
     recorded = [p for p in log.backend.list(layout.FLUSHED) if layout.parse_flushed(p) is not None]
-    return recorded[:-RECORDS_KEPT]
+    needed = min((layout.flushed(attempt.epoch) for attempt in left), default=None)
+    old = recorded[:-RECORDS_KEPT]
+    return old if needed is None else [path for path in old if path < needed]

@@ -303,9 +303,9 @@ def test_tls_with_the_wrong_certificates(
     assert "cassandra.ssl.caCertificate" in refused.value.remedy
     with pytest.raises(OptionError, match="certificate verify failed"):
         connect(tls(node, role, **client))  # the system's
-    with pytest.raises((OptionError, TargetUnavailable)) as refused:
+    with pytest.raises((OptionError, TargetUnavailable)) as hung_up:
         connect(tls(node, role, caCertificate=certificates.ca))
-    assert "cassandra.ssl.clientCertificate" in refused.value.remedy
+    assert "cassandra.ssl.clientCertificate" in hung_up.value.remedy
     elsewhere = {"at": ELSEWHERE, "caCertificate": certificates.ca, **client}
     with pytest.raises(OptionError, match="certificate is not valid for") as refused:
         connect(tls(node, role, **elsewhere))

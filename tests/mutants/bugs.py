@@ -54,7 +54,8 @@ BUGS = (
         "trim before the record",
         "wal_sink/flusher.py",
         "        self._record(window, given_up)\n"
-        "        trim(self._log, [epoch.epoch for epoch in window.epochs])\n",
+        "        if not self._trim_delay.seconds:\n"
+        "            trim(self._log, [epoch.epoch for epoch in window.epochs])\n",
         "        trim(self._log, [epoch.epoch for epoch in window.epochs])\n"
         "        self._record(window, given_up)\n",
     ),

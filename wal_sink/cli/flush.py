@@ -18,7 +18,7 @@ from wal_sink.cli.bar import LateBar
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.cli.quantities import byte_count, epoch_id
 from wal_sink.operate.flush import FlushDone, OwnFlusher
-from wal_sink.operate.query import find_query, target_of
+from wal_sink.operate.query import find_query, sink_options, target_of
 
 
 def flush(
@@ -41,7 +41,7 @@ def flush(
     with output(as_json=as_json) as console:
         given = option_values(option)
         query = find_query(checkpoint, wal, given)
-        flusher = OwnFlusher(query, target_of(query, given))
+        flusher = OwnFlusher(query, target_of(query, given), sink_options(query, given).trim_delay)
         with _signals(flusher):
             done = _follow(flusher, console, as_json) if follow else _drain(flusher, as_json)
         if as_json:

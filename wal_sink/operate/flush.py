@@ -54,7 +54,7 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
 class OwnFlusher:
     """Hosts a flusher. Used by one thread, but for `stop`."""
 
-    def __init__(self, query: Query, target: Target) -> None:
+    def __init__(self, query: Query, target: Target, trim_delay_s: float = 0.0) -> None:
         self._query = query
         self._reporter = Reporter(query.log, _clock_us, gives_way=True)
         target.load()
@@ -66,6 +66,7 @@ class OwnFlusher:
             clock_us=_clock_us,
             say=self._reporter.say,
             witness=Bystander(query.log),
+            trim_delay_s=trim_delay_s,
         )
         self._tally = _Tally(query.log)
         self._started_s = time.monotonic()

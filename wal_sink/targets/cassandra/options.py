@@ -108,7 +108,7 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         if self.secure_connect_bundle:
             self._refuse_beside_a_bundle()
         else:
-            _refuse_bad_contact_points(self.hosts)
+            _refuse_bad_contact_points(self.contact_points, self.hosts)
         self._refuse_half_of_tls()
         level = _level("cassandra.consistencyLevel", self.consistency_level, CONSISTENCY_LEVELS)
         msgspec.structs.force_setattr(self, "consistency_level", level)
@@ -216,11 +216,13 @@ def _refuse_bad_table(table: str) -> None:
     _refuse_bad_name("table", table)
 
 
-def _refuse_bad_contact_points(hosts: tuple[str, ...]) -> None:
+def _refuse_bad_contact_points(given: str, hosts: tuple[str, ...]) -> None:
     if not hosts:
+        problem = "names no host" if given.strip() else "is missing"
         raise OptionError(
-            "Option cassandra.contactPoints is missing, or names no host.",
-            "Give the addresses of some of the nodes, comma-separated; or cassandra.secureConnectBundle.",
+            f"Option cassandra.contactPoints {problem}.",
+            'Add .option("cassandra.contactPoints", …): addresses of some of the nodes, comma-separated;'
+            " or cassandra.secureConnectBundle.",
         )
     for host in hosts:
         # One colon is host:port; an IPv6 address has more.
