@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 import pyarrow as pa
 
@@ -53,9 +54,9 @@ class CassandraTarget(Target):
         """Import the driver."""
         import wal_sink.targets.cassandra.session  # noqa: F401, PLC0415 -- the driver
 
-    def for_tasks(self) -> CassandraTarget:
+    def for_tasks(self) -> Self:
         """Take along what this process's environment says: Spark's workers have that of their start."""
-        return CassandraTarget(with_environment(self._options))
+        return type(self)(with_environment(self._options))
 
     def connect(self, owner: Owner) -> Session:
         """Connect for flushing."""
