@@ -6,6 +6,7 @@ up, on the same node.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -26,7 +27,9 @@ from wal_sink.options import parse
 from wal_sink.progress import Status, status
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.connection import connect
+from wal_sink.targets.cassandra.ddl import create_ledger
 from wal_sink.targets.cassandra.driver_internals import OverloadedErrorMessage
+from wal_sink.targets.cassandra.options import TableName
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
@@ -174,6 +177,7 @@ def table(admin: Any) -> dict[str, Any]:
 def test_a_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Made again, it gets what was not flushed before; status, log and screen say the same."""
     admin.execute("DROP TABLE ks.t")
+    before = len(caplog.records)
     epoch = flushing.batch(("b", 2))
     stopped = flushing.stops("SchemaMismatch", "the table is gone")
     assert "bring the table back" in str(stopped.remedy)
@@ -185,6 +189,8 @@ def test_a_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptu
     assert later == epoch + 1
     assert table(admin) == {"b": 2, "c": 3}
     assert "goes on, after" in caplog.text
+    said = [record for record in caplog.records[before:] if record.levelno >= logging.WARNING]
+    assert [record.name for record in said].count("wal_sink.trouble") <= 3
 
 
 def test_a_retyped_column(flushing: Flushing, admin: Any) -> None:
@@ -212,6 +218,22 @@ def test_a_column_that_is_retyped_while_rows_are_written(
     flushing.batch(("b", 2))
     flushing.stops("SchemaMismatch", "v was bigint")
     assert flushing.status().flushed == 0
+
+
+def test_a_dropped_ledger(flushing: Flushing, admin: Any) -> None:
+    """Made again as the remedy says, it is empty: that is another error, whose remedy is a command."""
+    kept = admin.execute("SELECT * FROM ks.wal_sink_ledger").one()
+    admin.execute("DROP TABLE ks.wal_sink_ledger")
+    epoch = flushing.batch(("b", 2))
+    stopped = flushing.stops("SchemaMismatch", "wal_sink_ledger")
+    assert "CREATE TABLE" in str(stopped.remedy)
+    admin.execute(create_ledger(TableName("ks", "wal_sink_ledger")))
+    assert "wal-sink rewind" in str(flushing.stops("LedgerBehindLog").remedy)
+    columns = ", ".join(kept._fields)
+    marks = ", ".join("%s" for _ in kept)
+    admin.execute(f"INSERT INTO ks.wal_sink_ledger ({columns}) VALUES ({marks})", tuple(kept))
+    flushing.flushes(epoch)
+    assert table(admin) == {"a": 1, "b": 2}
 
 
 def test_a_table_that_is_made_again(flushing: Flushing, admin: Any) -> None:
@@ -314,8 +336,11 @@ def test_tls_with_the_wrong_certificates(
         pass
 
 
-def test_no_connection_names_tls(role: str, certificates: Certificates) -> None:
-    """Who talks plainly to a port that wants TLS, or meets nobody, hears of the option."""
+def test_no_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """Who talks plainly to a port that wants TLS, or meets nobody, hears of the option.
+
+    The driver's own words, with tracebacks, are not in the log: every try would bring them.
+    """
     raw = {
         "keyspace": "ks",
         "table": "t",
@@ -325,3 +350,5 @@ def test_no_connection_names_tls(role: str, certificates: Certificates) -> None:
     with pytest.raises(TargetUnavailable, match="No connection") as refused:
         connect(parse(raw, CassandraOptions))
     assert "cassandra.ssl.enabled" in refused.value.remedy
+    assert "refused" in refused.value.what
+    assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == []

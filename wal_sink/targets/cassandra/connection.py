@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
@@ -38,6 +40,8 @@ LEDGER_READ = "ledger read"
 _CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
 """What OpenSSL's texts have in common that are about certificates; not all come as exceptions of its own."""
 
+_DRIVER_LOG = logging.getLogger("cassandra.cluster")
+
 _OLDEST_PROTOCOL = 4
 """The first that has unset values: Cassandra 2.2."""
 
@@ -70,6 +74,11 @@ def connect(options: CassandraOptions) -> Connection:
     :raises TargetUnavailable: no contact point answers in time.
     :raises OptionError: login refused, or the datacenter has to be named.
     """
+    with _SaidByUs():
+        return _connect(options)
+
+
+def _connect(options: CassandraOptions) -> Connection:
     cluster = _cluster(options)
     try:
         session = _open(cluster, options)
@@ -84,6 +93,26 @@ def connect(options: CassandraOptions) -> Connection:
         cluster.shutdown()
         raise
     return Connection(cluster, session, datacenter)
+
+
+class _SaidByUs(logging.Filter):
+    """Keeps from the log what the driver says in this thread: the error that is raised says it.
+
+    An outage of a weekend has tens of thousands of tries, and the driver logs two tracebacks for each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread != self._thread
+
+    def __enter__(self) -> None:
+        _DRIVER_LOG.addFilter(self)
+
+    def __exit__(self, *_: object) -> None:
+        _DRIVER_LOG.removeFilter(self)
 
 
 @contextlib.contextmanager
