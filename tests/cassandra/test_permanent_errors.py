@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,9 @@ pytestmark = pytest.mark.cassandra
 
 ELSEWHERE = "127.0.0.2"
 """The node listens there, too, and its certificate does not name it."""
+
+ROLES = ("flusher", "rotating")
+"""The second is of the test that changes its password."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,10 @@ def admin(node: EmbeddedCassandra) -> Iterator[Any]:
     session.execute(
         "CREATE KEYSPACE ks WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
     )
+    for role in ROLES:
+        session.execute(f"CREATE ROLE {role} WITH LOGIN = true AND PASSWORD = 'first'")
+        for right in ("SELECT", "CREATE"):
+            session.execute(f"GRANT {right} ON KEYSPACE ks TO {role}")
     yield session
     connection.close()
 
@@ -134,17 +140,13 @@ def until(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 
 @pytest.fixture
-def role(admin: Any) -> Iterator[str]:
+def role(admin: Any, request: pytest.FixtureRequest) -> str:
     """A role that may do what README.md lists, on a new table `t`; its password is `first`."""
-    name = f"r{uuid.uuid4().hex}"
-    for table in ("t", "wal_sink_ledger"):
-        admin.execute(f"DROP TABLE IF EXISTS ks.{table}")
+    name: str = getattr(request, "param", ROLES[0])
+    admin.execute("DROP TABLE IF EXISTS ks.t")
     admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
-    admin.execute(f"CREATE ROLE {name} WITH LOGIN = true AND PASSWORD = 'first'")
-    for right in ("MODIFY", "SELECT", "CREATE"):
-        admin.execute(f"GRANT {right} ON KEYSPACE ks TO {name}")
-    yield name
-    admin.execute(f"DROP ROLE {name}")
+    admin.execute(f"GRANT MODIFY ON KEYSPACE ks TO {name}")
+    return name
 
 
 @pytest.fixture
@@ -264,6 +266,7 @@ def is_altered(admin: Any, statement: str) -> bool:
     return True
 
 
+@pytest.mark.parametrize("role", [ROLES[1]], indirect=True)
 def test_a_rotated_password(
     flushing: Flushing,
     admin: Any,
@@ -292,47 +295,51 @@ def test_a_rotated_password(
 # --- TLS ------------------------------------------------------------------------------------------
 
 
-def tls(node: EmbeddedCassandra, role: str, **given: object) -> CassandraOptions:
+def tls(node: EmbeddedCassandra, **given: object) -> CassandraOptions:
     found = {f"ssl__{name}": str(value) for name, value in given.items()}
     points = {"contactPoints": found.pop("ssl__at", node.host)}
-    return options(node, username=role, password="first", ssl__enabled="true", **points, **found)
+    return options(
+        node, username=ROLES[0], password="first", ssl__enabled="true", **points, **found
+    )
 
 
+@pytest.mark.usefixtures("admin")
 def test_tls_with_the_right_certificates(
-    node: EmbeddedCassandra, role: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+    node: EmbeddedCassandra, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both sides are known to each other; the key may be encrypted, its password in the environment."""
     client = {"caCertificate": certificates.ca, "clientCertificate": certificates.client}
     encrypted = client | {"clientKey": certificates.encrypted_key}
-    with connect(tls(node, role, **client, clientKey=certificates.client_key)) as connection:
+    with connect(tls(node, **client, clientKey=certificates.client_key)) as connection:
         assert connection.session.execute("SELECT key FROM system.local").one()
-    with connect(tls(node, role, **encrypted, clientKeyPassword=PASSWORD)):
+    with connect(tls(node, **encrypted, clientKeyPassword=PASSWORD)):
         pass
     with pytest.raises(OptionError, match="cannot be used"):
-        connect(tls(node, role, **encrypted))
+        connect(tls(node, **encrypted))
     monkeypatch.setenv("WAL_SINK_CASSANDRA_SSL_CLIENT_KEY_PASSWORD", PASSWORD)
-    with connect(tls(node, role, **encrypted)):
+    with connect(tls(node, **encrypted)):
         pass
 
 
+@pytest.mark.usefixtures("admin")
 def test_tls_with_the_wrong_certificates(
-    node: EmbeddedCassandra, role: str, certificates: Certificates
+    node: EmbeddedCassandra, certificates: Certificates
 ) -> None:
     """Each refusal names the option that is to be corrected."""
     client = {"clientCertificate": certificates.client, "clientKey": certificates.client_key}
     with pytest.raises(OptionError, match="certificate verify failed") as refused:
-        connect(tls(node, role, caCertificate=certificates.stranger, **client))
+        connect(tls(node, caCertificate=certificates.stranger, **client))
     assert "cassandra.ssl.caCertificate" in refused.value.remedy
     with pytest.raises(OptionError, match="certificate verify failed"):
-        connect(tls(node, role, **client))  # the system's
+        connect(tls(node, **client))  # the system's
     with pytest.raises((OptionError, TargetUnavailable)) as hung_up:
-        connect(tls(node, role, caCertificate=certificates.ca))
+        connect(tls(node, caCertificate=certificates.ca))
     assert "cassandra.ssl.clientCertificate" in hung_up.value.remedy
     elsewhere = {"at": ELSEWHERE, "caCertificate": certificates.ca, **client}
     with pytest.raises(OptionError, match="certificate is not valid for") as refused:
-        connect(tls(node, role, **elsewhere))
+        connect(tls(node, **elsewhere))
     assert "cassandra.ssl.checkHostname" in refused.value.remedy
-    with connect(tls(node, role, **elsewhere, checkHostname="false")):
+    with connect(tls(node, **elsewhere, checkHostname="false")):
         pass
 
 
