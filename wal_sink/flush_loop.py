@@ -17,7 +17,8 @@ from wal_sink.log import Log
 from wal_sink.log_lines import about, at, line_logger
 from wal_sink.meter import Meter
 from wal_sink.records import ErrorReport, FlusherReport
-from wal_sink.steps import Rest
+from wal_sink.steps import Rest, Step
+from wal_sink.trouble import Trouble
 
 logger = line_logger(__name__)
 
@@ -57,6 +58,7 @@ class Reporter:
         self._doing = "starting"
         self._epoch: int | None = None
         self._error: ErrorReport | None = None
+        self._waits = ""
         self._written_s = 0.0
 
     def say(self, doing: str, epoch: int | None) -> None:
@@ -75,11 +77,18 @@ class Reporter:
         if self._error is not None:
             self.forget_error()
 
-    def failed(self, error: BaseException) -> None:
-        """Note an error."""
+    def failed(self, error: BaseException, *, tried: int = 1, wait_s: float | None = None) -> None:
+        """Note an error.
+
+        :param tried: how often in a row by now.
+        :param wait_s: seconds until the next try; None: there is none.
+        """
         ours = isinstance(error, WalSinkError)
         transient = isinstance(error, WalSinkError) and error.transient
         self.meter.failed(type(error).__name__ if ours else "bug", transient=transient)
+        if wait_s is not None:
+            where = "" if self._epoch is None else f" at epoch {self._epoch}"
+            self._waits = f"stopped by an error{where}: {tried} tries, the next in {wait_s:.0f} s"
         self._error = ErrorReport(
             kind=type(error).__name__,
             what=error.what if isinstance(error, WalSinkError) else repr(error),
@@ -89,6 +98,7 @@ class Reporter:
             transient=transient,
         )
         self._write()
+        self._waits = ""
 
     def forget_error(self) -> None:
         """Drop the error, before another try whose outcome somebody waits for."""
@@ -100,7 +110,7 @@ class Reporter:
         doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
         report = FlusherReport(
             flusher=this_process(),
-            doing=doing,
+            doing=self._waits or doing,
             heartbeat_us=self._clock_us(),
             error=self._error,
         )
@@ -120,8 +130,11 @@ class Reporter:
 class FlushLoop(threading.Thread):
     """Runs a flusher until it is told to end, or to stop.
 
-    An error stops the line: the same step is tried again, with backoff, until it succeeds; nothing is
-    ever skipped (rule 21).
+    An error stops the line: the same step is tried again until it succeeds; nothing is ever skipped
+    (rule 21). Before the n-th try it waits a random time of up to 0.5 s times 2 to the n, 10 s at most: so
+    queries that fail together do not come back in step, and the line goes on by itself within seconds of a
+    repair. A try that is refused costs a connection and a few reads. A step that succeeds ends the count: in
+    a backlog under an overloaded target each window has its own.
     """
 
     def __init__(self, flusher: Flusher, reporter: Reporter, name: str, glimpse: Glimpse) -> None:
@@ -141,6 +154,7 @@ class FlushLoop(threading.Thread):
             sleep=self._sleep,
             before_sleep=self._failed,
         )
+        self._trouble = Trouble()
 
     def wake(self) -> None:
         """Look now: something may be checkpointed."""
@@ -180,7 +194,7 @@ class FlushLoop(threading.Thread):
         while not self._stopping.is_set():
             self._woken.clear()
             ending = self._ending  # before looking: what came later is not seen by this look
-            self._tries(self._flush_until_rest)
+            self._flush_until_rest()
             if ending:
                 return
             self._rest()
@@ -196,23 +210,22 @@ class FlushLoop(threading.Thread):
                 return
 
     def _flush_until_rest(self) -> None:
-        while not self._stopping.is_set():
-            step = self._flusher.run_once()
+        while (step := self._tries(self._step)) is not None:
             self._reporter.succeeded()
+            self._trouble.over()
             if isinstance(step, Rest):
                 return
+
+    def _step(self) -> Step | None:
+        """Do a step, unless told to stop: then the last error is not over."""
+        return None if self._stopping.is_set() else self._flusher.run_once()
 
     def _failed(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         assert error is not None
-        self._reporter.failed(error)
         self._disconnect()  # the next try connects, and compares the plan with the table, anew
-        logger.warning(
-            "the flush failed (try %d): %s",
-            state.attempt_number,
-            error,
-            exc_info=None if isinstance(error, WalSinkError) else error,
-        )
+        self._reporter.failed(error, tried=state.attempt_number, wait_s=state.upcoming_sleep)
+        self._trouble.met(error, tried=state.attempt_number)
         at(None)
 
     def _disconnect(self) -> None:

@@ -47,6 +47,7 @@ from wal_sink.steps import (
 from wal_sink.target_errors import target_errors
 from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Session, Target, Window
 from wal_sink.trim import sweep, trim
+from wal_sink.trim_delay import TrimDelay
 from wal_sink.window_manifests import GoneManifestError, to_begin
 from wal_sink.window_rows import Rows, WriteHere, WriteRows
 from wal_sink.windows import Choice, following, joined
@@ -70,6 +71,7 @@ class Flusher:
     :param witness: what was seen of the query's runs where this flusher runs (rule 11).
     :param write_rows: writes the rows of a begun window.
     :param meter: counts; None: nobody does.
+    :param trim_delay_s: seconds that a flushed epoch stays in the log.
     """
 
     def __init__(  # noqa: PLR0913 - all that it works with
@@ -84,6 +86,7 @@ class Flusher:
         witness: Witness = THIS_PROCESS,
         write_rows: WriteRows = WriteHere(),  # noqa: B008 - without a pace it keeps nothing
         meter: Meter | None = None,
+        trim_delay_s: float = 0.0,
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
@@ -95,6 +98,7 @@ class Flusher:
         self._write_rows = write_rows
         self._meter = meter or Meter()
         self._counting = Counting(self._meter)
+        self._trim_delay = TrimDelay(trim_delay_s, clock_us)
         witness.watch(query_id)
         self._session: Session | None = None
         self._owner = Owner(query_id, "", checkpoint.url)
@@ -119,7 +123,7 @@ class Flusher:
             step = next_step(view, self._owner)
             if not self._swept:
                 # Not before the ledger is found to agree: `rewind` may need what is there.
-                sweep(self._log)
+                sweep(self._log, view.trimmable)
                 self._swept = True
             if isinstance(step, Choose):
                 step = joined(map(self._choose, following(step, view.checkpointed)))
@@ -165,7 +169,8 @@ class Flusher:
         attempts = self._log.attempts()
         fresh = asked and mark is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
-        return View(checkpointed, recorded, identity, asked, mark, attempts, rewound)
+        trimmable = self._trim_delay.trimmable(self._log, recorded, attempts)
+        return View(checkpointed, recorded, identity, asked, mark, attempts, rewound, trimmable)
 
     def _choose(self, step: Choose) -> Choice:
         """Choose among an epoch's attempts (rule 11)."""
@@ -257,16 +262,13 @@ class Flusher:
             self._connected().drain()
         self._finish(window)
         self._record(window, given_up)
-        trim(self._log, [epoch.epoch for epoch in window.epochs])
+        if not self._trim_delay.seconds:
+            trim(self._log, [epoch.epoch for epoch in window.epochs])
 
     def _write(self, window: Window, epochs: Sequence[BegunEpoch]) -> bool:
         """Write the rows of epochs; False when that is interrupted, or was finished by another flusher."""
         rows = Rows(
-            self._log,
-            self._target,
-            self._owner,
-            window,
-            epochs,
+            *(self._log, self._target, self._owner, window, epochs),
             session=self._connected,
             over=lambda: self._interrupted or self._overtaken(window),
             say=self._say,
@@ -283,20 +285,34 @@ class Flusher:
             ) from gone
 
     def _overtaken(self, window: Window) -> bool:
-        """Rule 15: whether the window is finished already; asked while rows are written, not too often."""
+        """Rule 15: whether the window is finished already; asked while rows are written, not too often.
+
+        A look that fails for now stops nothing: the rows meet the same outage, or else the target is slow,
+        and what it has taken is not to be written again. Late rows lose by their timestamps.
+        """
         if self._clock_us() - self._looked_us < _LEDGER_LOOK_US:
             return False
-        mark = self._read_ledger()
+        try:
+            mark = self._read_ledger()
+        except TargetUnavailable:
+            self._looked_us = self._clock_us()
+            return False
         return mark is not None and mark.flushed >= window.last
 
     def _finish(self, window: Window) -> None:
         """Move the mark (rule 16)."""
-        self._say("finishing", window.last)
-        for _ in range(_FINISH_TRIES):
+        for left in reversed(range(_FINISH_TRIES)):
+            self._say("finishing", window.last)
             with target_errors(self._target):
                 outcome = self._connected().finish(window)
             self._counting.asked(window, outcome)
-            if after_finish(outcome, window, self._read_ledger()) == "finished":
+            try:
+                read_back = self._read_ledger()
+            except TargetUnavailable:
+                if left:
+                    continue  # `finish` again is harmless; another try of the step writes all rows
+                raise
+            if after_finish(outcome, window, read_back) == "finished":
                 return
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
 

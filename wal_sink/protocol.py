@@ -124,9 +124,10 @@ def next_step(view: View, owner: Owner) -> Step:
 
 
 def _trim_step(view: View) -> Trim | None:
-    """Rule 18: what is flushed goes, late manifests of zombies too."""
+    """Rule 18: what is flushed goes when its time is over, late manifests of zombies too."""
     recorded = view.recorded.epoch if view.recorded else -1
-    left = {attempt.epoch for attempt in view.attempts if attempt.epoch <= recorded}
+    upto = recorded if view.trimmable is None else min(view.trimmable, recorded)
+    left = {attempt.epoch for attempt in view.attempts if attempt.epoch <= upto}
     return Trim(tuple(sorted(left))) if left else None
 
 

@@ -71,7 +71,7 @@ class SparkFlush:
             return False
         bound = self._rows_per_second
         each = max(bound // len(shares), 1) if bound else None
-        task = FlushTask(rows.log, rows.target, rows.owner, self._era, each)
+        task = FlushTask(rows.log, rows.target.for_tasks(), rows.owner, self._era, each)
         job = _Job(self._spark, _described(rows), task, shares)
         logger.info("a job of %d tasks: %s", len(shares), job.description)
         try:

@@ -43,5 +43,6 @@ def flush_loop(
         say=reporter.say,
         write_rows=SparkFlush(spark, sink.distributed_above_bytes, sink.max_rows_per_second),
         meter=meter,
+        trim_delay_s=sink.trim_delay,
     )
     return FlushLoop(flusher, reporter, query_id, Glimpse(checkpoint.url))

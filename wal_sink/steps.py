@@ -28,6 +28,8 @@ class View:
     """The manifests there are."""
     rewound: bool = False
     """Whether an operator has rewound the log; looked at only where neither row nor record is there."""
+    trimmable: int | None = None
+    """The highest epoch that may be trimmed by now; None: all that are recorded (`trim.delay`)."""
 
 
 class Contender(NamedTuple):

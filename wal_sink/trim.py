@@ -2,7 +2,8 @@
 
 The newest `flushed/` record is durable before anything of its epoch goes, so a crash in between leaves
 things to delete and never things to miss. Segments go before manifests: as long as a manifest of a
-flushed epoch is listed, `protocol.next_step` comes back to finish the work.
+flushed epoch is listed, `protocol.next_step` comes back to finish the work. With `trim.delay` it does so when
+the epoch's time is over; until then nothing of it goes, its record included, and `rewind` can use it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from wal_sink.log import Log
 from wal_sink.log_lines import line_logger
 from wal_sink.manifest import Attempt
 from wal_sink.records import FlushedEpoch
+from wal_sink.trim_delay import TrimDelay
 
 logger = line_logger(__name__)
 
@@ -34,7 +36,8 @@ def trim(log: Log, epochs: Iterable[int]) -> None:
         nothing is deleted of its epoch and of those that follow.
     """
     published = {epoch: tuple[Attempt, ...]() for epoch in sorted(epochs)}
-    for attempt in log.attempts():
+    listed = log.attempts()
+    for attempt in listed:
         if attempt.epoch in published:
             published[attempt.epoch] += (attempt,)
     going: dict[int, tuple[Attempt, ...]] = {}
@@ -47,6 +50,7 @@ def trim(log: Log, epochs: Iterable[int]) -> None:
             break
         going[epoch] = attempts
     _delete(log, going)
+    log.delete(_old_records(log, (each for each in listed if each.epoch not in going)))
     if refused is not None:
         raise refused
 
@@ -57,7 +61,6 @@ def _delete(log: Log, epochs: Mapping[int, Iterable[Attempt]]) -> None:
     if epochs:
         log.delete(_done(log, max(epochs)))
     log.delete(layout.manifest(attempt) for attempts in epochs.values() for attempt in attempts)
-    log.delete(_old_records(log))
 
 
 class LeftOver(NamedTuple):
@@ -69,7 +72,7 @@ class LeftOver(NamedTuple):
     """All objects that go, manifests among them."""
 
 
-def left_over(log: Log) -> LeftOver:
+def left_over(log: Log, delay: TrimDelay) -> LeftOver:
     """List what `trim` and `sweep` would delete now, but for half-written files; deletes nothing.
 
     :raises Diverged: as `trim` raises it.
@@ -77,12 +80,15 @@ def left_over(log: Log) -> LeftOver:
     mark = log.newest_flushed()
     if mark is None:
         return LeftOver((), ())
-    attempts = [attempt for attempt in log.attempts() if attempt.epoch <= mark.epoch]
+    listed = log.attempts()
+    upto = _upto(mark, delay.trimmable(log, mark, listed))
+    attempts = [attempt for attempt in listed if attempt.epoch <= upto]
     epochs = sorted({attempt.epoch for attempt in attempts})
     for epoch in epochs:
         refuse_diverged(log, epoch, [attempt for attempt in attempts if attempt.epoch == epoch])
     manifests = map(layout.manifest, attempts)
-    paths = (*_late(log, mark.epoch), *_done(log, mark.epoch), *manifests, *_old_records(log))
+    records = _old_records(log, (attempt for attempt in listed if attempt.epoch > upto))
+    paths = (*_late(log, upto), *_done(log, upto), *manifests, *records)
     return LeftOver(tuple(epochs), paths)
 
 
@@ -99,11 +105,12 @@ def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:
             _compare(log, attempt, record)
 
 
-def sweep(log: Log) -> int:
+def sweep(log: Log, trimmable: int | None = None) -> int:
     """Delete what killed tasks left half written, and what came late of flushed epochs.
 
     Segments above the flushed mark stay, named by a manifest or not: their task may be alive.
 
+    :param trimmable: the highest epoch of which anything may go; None: the flushed mark.
     :return: how many files were half written.
     """
     if unfinished := log.backend.sweep_unfinished(_UNFINISHED_S):
@@ -111,11 +118,16 @@ def sweep(log: Log) -> int:
     mark = log.newest_flushed()
     if mark is None:
         return unfinished
-    if late := _late(log, mark.epoch):
-        logger.info("deleting %d segments of epochs up to %d", len(late), mark.epoch)
+    upto = _upto(mark, trimmable)
+    if late := _late(log, upto):
+        logger.info("deleting %d segments of epochs up to %d", len(late), upto)
         log.delete(late)
-    log.delete(_done(log, mark.epoch))
+    log.delete(_done(log, upto))
     return unfinished
+
+
+def _upto(mark: FlushedEpoch, trimmable: int | None) -> int:
+    return mark.epoch if trimmable is None else min(trimmable, mark.epoch)
 
 
 def _late(log: Log, flushed: int) -> list[str]:
@@ -168,6 +180,9 @@ def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
     logger.log(level, "%s goes: epoch flushed from another attempt", layout.manifest(attempt))
 
 
-def _old_records(log: Log) -> list[str]:
+def _old_records(log: Log, left: Iterable[Attempt]) -> list[str]:
+    """List records that are not needed any more; an epoch that has manifests left needs its own."""
     recorded = [p for p in log.backend.list(layout.FLUSHED) if layout.parse_flushed(p) is not None]
-    return recorded[:-RECORDS_KEPT]
+    needed = min((layout.flushed(attempt.epoch) for attempt in left), default=None)
+    old = recorded[:-RECORDS_KEPT]
+    return old if needed is None else [path for path in old if path < needed]

@@ -26,7 +26,7 @@ class Rows:
     """Connects when it has to."""
     over: Callable[[], bool]
     """Whether to stop: interrupted, or another flusher has finished the window. To be asked again and again;
-    it reads the ledger at most once a second. Raises `TargetUnavailable` when it cannot."""
+    it reads the ledger at most once a second. It does not raise `TargetUnavailable`: the rows will."""
     say: Callable[[str, int | None], None]
 
 

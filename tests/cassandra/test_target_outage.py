@@ -31,6 +31,7 @@ from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.concurrency import Concurrency
 from wal_sink.targets.cassandra.connection import connect
 from wal_sink.targets.cassandra.send import Sender
+from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
@@ -301,3 +302,26 @@ def test_a_crash_and_a_restart(
     assert session.begin(window(1)) is Outcome.APPLIED
     got = node.execute("SELECT id FROM ks.t")
     assert {row.id for row in got} >= set(range(20_000, 20_200))
+
+
+def test_an_overloaded_node_slows_the_flush() -> None:
+    """It takes 40 requests a second, and 64 at once would all time out: what is in flight adapts instead."""
+    settings = {
+        "native_transport_rate_limiting_enabled": True,
+        "native_transport_max_requests_per_second": 40,
+    }
+    with EmbeddedCassandra(settings=settings) as slow:
+        slow.create_keyspace("ks")
+        slow.execute("CREATE TABLE ks.t (id int PRIMARY KEY, v text)")
+        target = CassandraTarget(options(slow))
+        plan = target.plan(SCHEMA, "k")
+        with target.connect(Owner("q", "log", "checkpoint")) as session:
+            begin = time.monotonic()
+            write(
+                session, plan, *(rows(target, plan, 500, first) for first in range(0, 1_500, 500))
+            )
+            took = time.monotonic() - begin
+            assert isinstance(session, CassandraSession)
+            assert session._writer._concurrency.limit < 40
+        assert took > 2, "the node did hold it up"
+        assert slow.execute("SELECT count(*) AS n FROM ks.t")[0].n == 1_500

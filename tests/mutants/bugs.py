@@ -54,7 +54,8 @@ BUGS = (
         "trim before the record",
         "wal_sink/flusher.py",
         "        self._record(window, given_up)\n"
-        "        trim(self._log, [epoch.epoch for epoch in window.epochs])\n",
+        "        if not self._trim_delay.seconds:\n"
+        "            trim(self._log, [epoch.epoch for epoch in window.epochs])\n",
         "        trim(self._log, [epoch.epoch for epoch in window.epochs])\n"
         "        self._record(window, given_up)\n",
     ),
@@ -203,6 +204,27 @@ BUGS = (
         "wal_sink/trim.py",
         "for epoch, path in log.segments() if epoch <= flushed]",
         "for _, path in log.segments()]",
+    ),
+    Bug(
+        "trim.delay is not kept",
+        "wal_sink/protocol.py",
+        "    upto = recorded if view.trimmable is None else min(view.trimmable, recorded)\n",
+        "    upto = recorded\n",
+        ("tests/protocol/test_trim_delay.py",),
+    ),
+    Bug(
+        "records go before their delayed epochs",
+        "wal_sink/trim.py",
+        "    return old if needed is None else [path for path in old if path < needed]\n",
+        "    return old\n",
+        ("tests/protocol/test_trim_delay.py",),
+    ),
+    Bug(
+        "a retyped column is not noticed under an open connection",
+        "wal_sink/targets/cassandra/watch.py",
+        "        if version != self._version:\n",
+        "        if version is None:\n",
+        ("tests/cassandra/test_permanent_errors.py",),
     ),
     Bug(
         "a cut segment's rows get the timestamps of its first ones",

@@ -61,6 +61,7 @@ class World:
         self.store = CellStore(CellStoreOptions(keys="k"))
         self.target = target or self.store
         self.clock = Clock()
+        self.trim_delay_s = 0.0
         self.query_id = str(uuid.uuid4())
         self.committed: dict[int, dict[str, int]] = {}
         """Rows of the attempts whose run wrote `commits/N`, by epoch."""
@@ -104,6 +105,7 @@ class World:
             query_id=self.query_id,
             clock_us=self.clock,
             witness=witness or Witness(),
+            trim_delay_s=self.trim_delay_s,
         )
 
     def flush(self, faults: Faults | None = None, witness: Witness | None = None) -> list[Step]:

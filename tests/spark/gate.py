@@ -9,6 +9,7 @@ from pathlib import Path
 
 from wal_sink.targets.base import Owner, Plan, Session, Slice
 from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.targets.cassandra.credentials import Login, login
 from wal_sink.testing.faults import Faults, FaultySession
 
 GATED_TARGET = "tests.spark.gate:GatedTarget"
@@ -43,6 +44,14 @@ class Gate:
             if file.name.isdigit()
         }
 
+    def note(self, who: Login | None) -> None:
+        """Leave a word about who logs in here."""
+        (self._folder / f"login-{os.getpid()}").write_text(repr(who and tuple(who)))
+
+    def logins(self) -> list[str]:
+        """Return who has logged in, one for each process."""
+        return [file.read_text() for file in self._folder.glob("login-*")]
+
     def remove(self) -> None:
         """Leave nothing."""
         for file in self._folder.iterdir():
@@ -63,6 +72,7 @@ class GatedTarget(CassandraTarget):
 
     def connect(self, owner: Owner) -> Session:
         """See `Target`."""
+        Gate(self._options.keyspace).note(login(self._options))
         return _GatedSession(super().connect(owner), Gate(self._options.keyspace))
 
 

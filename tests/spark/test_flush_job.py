@@ -23,6 +23,7 @@ from wal_sink.errors import NotDrained
 from wal_sink.flusher import Flusher
 from wal_sink.location import locate
 from wal_sink.steps import Rest
+from wal_sink.targets.cassandra.credentials import ENVIRONMENT
 from wal_sink.testing.node import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
@@ -63,8 +64,15 @@ def test_a_window_is_written_by_a_job_beside_the_query(
     tmp_path: Path,
     gate: Gate,
     gated: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two tasks share one segment, a third slot goes on with the query; row i has timestamp base + i."""
+    """Two tasks share one segment, a third slot goes on with the query; row i has timestamp base + i.
+
+    The login that the driver found in its environment is that of the tasks: their own is that of the
+    session's start.
+    """
+    for field, value in {"username": "somebody", "password": "of now"}.items():
+        monkeypatch.setenv(ENVIRONMENT[field], value)
     table = Table(cassandra, keyspace)
     checkpoint = str(tmp_path / "checkpoint")
     gate.close()
@@ -80,6 +88,8 @@ def test_a_window_is_written_by_a_job_beside_the_query(
         sink.await_flushed(query, timeout=120)
         assert running(spark) == []
     assert all("java" in parent for parent in gate.writers().values())
+    assert len(gate.logins()) == 3
+    assert set(gate.logins()) == {"('somebody', 'of now')"}
     written = cassandra.execute(f"SELECT id, WRITETIME(text) AS us FROM {keyspace}.events")
     by_id = {row.id: row.us for row in written}
     assert sorted(by_id) == table.ids() == list(range(4 * ROWS))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import zipfile
+from pathlib import Path
 
 import pytest
 
-from wal_sink.errors import OptionError
+from tests.cassandra.certificates import Certificates
+from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.options import names, parse, public
-from wal_sink.targets.cassandra import CassandraOptions
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.connection import connect
+from wal_sink.targets.cassandra.credentials import ENVIRONMENT, login
 
 MINIMUM = {"keyspace": "shop", "table": "orders", "cassandra.contactPoints": "10.0.0.1"}
 
@@ -100,8 +106,11 @@ def test_required(missing: str) -> None:
         ("table", "shop.orders", r'"keyspace", "shop"\)\.option\("table", "orders"'),
         ("table", '"Orders"', "without quotes"),
         ("keyspace", "my-shop", "letters, digits and underscores"),
-        ("cassandra.username", "spark", "without cassandra.password"),
-        ("cassandra.password", "secret", "without cassandra.username"),
+        ("cassandra.secureConnectBundle", "/b.zip", "contactPoints is given beside"),
+        ("cassandra.ssl.enabled", "perhaps", "true or false"),
+        ("cassandra.ssl.caCertificate", "/ca.pem", "without cassandra.ssl.enabled"),
+        ("cassandra.ssl.clientKeyPassword", "secret", "without cassandra.ssl.enabled"),
+        ("cassandra.ssl.checkHostname", "false", "without cassandra.ssl.enabled"),
     ],
 )
 def test_refused(option: str, value: str, says: str) -> None:
@@ -110,6 +119,110 @@ def test_refused(option: str, value: str, says: str) -> None:
         parse(MINIMUM | {option: value}, CassandraOptions)
     assert option in str(refused.value)
     assert refused.value.remedy
+
+
+BUNDLE = {"keyspace": "shop", "table": "orders", "cassandra.secureConnectBundle": "/b.zip"}
+
+
+def test_a_bundle_stands_for_contact_points_and_tls() -> None:
+    """It says both; a TLS option beside it would be silently without effect."""
+    assert parse(BUNDLE, CassandraOptions).where == "/b.zip"
+    for extra in ({"enabled": "true"}, {"caCertificate": "/ca"}, {"checkHostname": "false"}):
+        given = {f"cassandra.ssl.{name}": value for name, value in extra.items()}
+        with pytest.raises(OptionError, match=r"beside cassandra\.secureConnectBundle"):
+            parse(BUNDLE | given, CassandraOptions)
+
+
+def test_a_key_needs_its_certificate() -> None:
+    """Alone it would not be used."""
+    with pytest.raises(OptionError, match=r"clientKey is given without .*clientCertificate"):
+        options(cassandra__ssl__enabled="true", cassandra__ssl__clientKey="/key")
+
+
+# --- login ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the machine has set does not count."""
+    for variable in ENVIRONMENT.values():
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_a_login_comes_from_options_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each half by itself; an option wins; and the environment counts as it is when somebody asks."""
+    assert login(options()) is None
+    asked = options(cassandra__username="spark")
+    monkeypatch.setenv(ENVIRONMENT["password"], "one")
+    assert login(asked) == ("spark", "one")
+    monkeypatch.setenv(ENVIRONMENT["password"], "two")
+    assert login(asked) == ("spark", "two")
+    assert login(options(cassandra__username="spark", cassandra__password="three")) == (
+        *("spark", "three"),
+    )
+    monkeypatch.setenv(ENVIRONMENT["username"], "vault")
+    assert login(options()) == ("vault", "two")
+
+
+@pytest.mark.parametrize(("given", "missing"), [("username", "password"), ("password", "username")])
+def test_half_a_login(given: str, missing: str) -> None:
+    """The other half may come later, so it is asked for when somebody connects."""
+    half = options(**{f"cassandra__{given}": "hunter2"})
+    with pytest.raises(OptionError, match=f"without cassandra.{missing}") as refused:
+        login(half)
+    assert ENVIRONMENT[missing] in refused.value.remedy
+    assert "hunter2" not in str(refused.value)
+
+
+def test_tasks_get_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It travels with the target like a password that is an option, and is shown as little."""
+    target = CassandraTarget(options(cassandra__username="spark"))
+    monkeypatch.setenv(ENVIRONMENT["password"], "hunter2")
+    sent = pickle.dumps(target.for_tasks())
+    monkeypatch.setenv(ENVIRONMENT["password"], "stale")
+    arrived = pickle.loads(sent)
+    assert login(arrived._options) == ("spark", "hunter2")
+    assert "hunter2" not in f"{arrived} {public(arrived._options)} {public(target._options)}"
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["caCertificate", "clientCertificate"])
+def test_a_file_that_cannot_be_used(name: str, tmp_path: Path) -> None:
+    """Found before anything is connected; option and path are named."""
+    path = tmp_path / "it"
+    given = options(**{"cassandra__ssl__enabled": "true", f"cassandra__ssl__{name}": str(path)})
+    for content, says in ((None, "cannot be read: No such file"), (b"0x30", "is no PEM file")):
+        if content:
+            path.write_bytes(content)
+        with pytest.raises(OptionError, match=says) as refused:
+            connect(given)
+        assert f"cassandra.ssl.{name}: {path}" in refused.value.what
+
+
+@pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS:DeprecationWarning")  # the driver's
+def test_a_bundle_that_cannot_be_used(tmp_path: Path) -> None:
+    """The same; one that can be opened is handed to the driver, which asks the address in it."""
+    path = tmp_path / "bundle.zip"
+    given = parse(BUNDLE | {"cassandra.secureConnectBundle": str(path)}, CassandraOptions)
+    refused = "cassandra.secureConnectBundle: .*bundle.zip"
+    with pytest.raises(OptionError, match=f"{refused} cannot be read"):
+        connect(given)
+    path.write_bytes(b"no zip")
+    with pytest.raises(OptionError, match=f"{refused} is no secure connect bundle"):
+        connect(given)
+    with zipfile.ZipFile(path, "w") as opened:
+        opened.writestr("readme.txt", "")
+    with pytest.raises(OptionError, match=f"{refused} is no secure connect bundle"):
+        connect(given)
+    certificates = Certificates(tmp_path, "127.0.0.1")
+    with zipfile.ZipFile(path, "w") as opened:
+        opened.writestr("config.json", json.dumps({"host": "127.0.0.1", "port": 1}))
+        for name, file in {"ca.crt": "ca", "cert": "client", "key": "client_key"}.items():
+            opened.writestr(name, getattr(certificates, file).read_text())
+    with pytest.raises(TargetUnavailable, match="metadata service"):
+        connect(given)
 
 
 def test_the_password_is_shown_nowhere() -> None:
@@ -127,6 +240,13 @@ def test_the_names_are_those_of_the_interface() -> None:
         "table",
         "cassandra.contactPoints",
         "cassandra.port",
+        "cassandra.secureConnectBundle",
+        "cassandra.ssl.enabled",
+        "cassandra.ssl.caCertificate",
+        "cassandra.ssl.clientCertificate",
+        "cassandra.ssl.clientKey",
+        "cassandra.ssl.clientKeyPassword",
+        "cassandra.ssl.checkHostname",
         "cassandra.username",
         "cassandra.password",
         "cassandra.requestTimeout",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tenacity
 
 from state_backends import open_backend
 from tests.protocol.engine import World
@@ -22,6 +25,7 @@ from wal_sink.log import Log
 from wal_sink.progress import await_flushed
 from wal_sink.records import ErrorReport
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.trouble import Trouble
 
 SECONDS = 10.0
 """Longer than anything takes here; a test that waits so long fails."""
@@ -417,3 +421,153 @@ def test_two_loops_do_no_harm(world: World, flushing: Flushings) -> None:
         assert it.ended()
     assert world.table() == world.expected()
     assert [it.error() for it in loops] == [None, None]
+
+
+# --- long outages ---------------------------------------------------------------------------------
+
+
+def test_pauses_are_random_and_bounded(
+    flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries that fail together do not come back in step, and none waits longer than ten seconds."""
+    monkeypatch.undo()
+    tries = flushing().loop._tries
+    state = tenacity.RetryCallState(tries, None, (), {})
+
+    def waits(attempt: int) -> list[float]:
+        state.attempt_number = attempt
+        return [tries.wait(state) for _ in range(50)]
+
+    assert 0 <= min(waits(1)) < max(waits(1)) <= 0.5
+    late = waits(10_000)
+    assert max(late) <= 10
+    assert len(set(late)) == 50
+
+
+def test_a_backlog_drains_while_new_epochs_come(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query goes on through the outage and after it: windows are bounded, and all is flushed in order."""
+    monkeypatch.setattr("wal_sink.windows.MOST_EPOCHS", 8)
+    run = world.run()
+    outage = Outage("connect")
+    it = flushing(outage).start()
+    for epoch in range(40):
+        run.batch([("k", epoch), (f"k{epoch}", epoch)])
+    it.loop.wake()
+    until(lambda: outage.failures >= 3)
+    outage.over.set()
+    while not it.is_flushed(30):
+        run.batch([("k", run.next), (f"k{run.next}", run.next)])
+        it.loop.wake()
+    last = run.next - 1
+    assert last > 40, "some came while it drained"
+    it.loop.wake()
+    until(lambda: it.is_flushed(last))
+    assert world.table() == world.expected()
+    begun = [int(name.split()[1]) for name in outage.operations if name.startswith("begin")]
+    ends = [int(name.split()[1]) for name in outage.operations if name.startswith("finish")]
+    assert begun == sorted(begun)
+    assert max(end - first + 1 for first, end in zip(begun, ends, strict=True)) <= 8
+
+
+def test_each_step_counts_its_own_tries(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under an overloaded target every window may fail once: a drain would end with the longest pauses."""
+    monkeypatch.setattr("wal_sink.windows.MOST_EPOCHS", 1)
+    run = world.run()
+    for epoch in range(6):
+        run.batch([("k", epoch)])
+
+    class Shaky(Outage):
+        @contextmanager
+        def around(self, name: str) -> Iterator[None]:
+            self.operations.append(name)
+            if name.startswith("write") and self.operations.count(name) == 1:
+                self.failures += 1
+                raise ConnectionError
+            yield
+
+    it = flushing(Shaky("write"))
+    counts: list[int] = []
+    failed = it.loop._reporter.failed
+
+    def note(error: BaseException, **about: Any) -> None:
+        counts.append(about["tried"])
+        failed(error, **about)
+
+    monkeypatch.setattr(it.loop._reporter, "failed", note)
+    it.start()
+    until(lambda: it.is_flushed(5))
+    assert counts == [1] * 6
+
+
+def test_it_says_that_it_waits(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks meanwhile reads what it waits for, how often it has tried, and when the next try is."""
+    times(monkeypatch, first=NEVER, most=NEVER)
+    world.run().batch([("a", 1)])
+    it = flushing(Outage("write 0")).start()
+    until(lambda: it.error() is not None)
+    report = world.log.last_report()
+    assert report is not None
+    assert re.fullmatch(r"stopped by an error at epoch 0: 1 tries, the next in \d+ s", report.doing)
+
+
+def test_a_look_at_the_ledger_that_fails_stops_no_rows(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An overloaded target takes rows and has no time for reads: what it has taken is not sent again."""
+    monkeypatch.setattr("wal_sink.flusher._LEDGER_LOOK_US", 0)
+    world.run().batch(*([(f"k{i}", i)] for i in range(5)))
+
+    class NoReads(Outage):
+        @contextmanager
+        def around(self, name: str) -> Iterator[None]:
+            self.operations.append(name)
+            begun = any(each.startswith("begin") for each in self.operations)
+            after = any(each.startswith("finish") for each in self.operations)
+            if name == "flushed" and begun and self.failures < (8 if after else 5):
+                self.failures += 1
+                raise ConnectionError
+            yield
+
+    it = flushing(NoReads("flushed")).start()
+    until(lambda: it.is_flushed(0))
+    assert world.table() == world.expected()
+    assert it.faults.failures == 8  # type: ignore[attr-defined]
+    writes = [name for name in it.faults.operations if name.startswith("write")]
+    assert len(writes) == 2 * 5, "each row's slice once, in two halves"
+    assert it.error() is None
+
+
+class Ticks:
+    """A clock that is set."""
+
+    s = 0.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+def test_a_long_outage_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Each kind of error at once, then one line a minute, and one when it is over."""
+    clock = Ticks()
+    trouble = Trouble(clock)
+    away, refused = errors.TargetUnavailable("no route"), errors.TargetRefused("no table")
+    for tried in range(1, 1_001):
+        trouble.met(away, tried=tried)
+        clock.s += 1
+    assert len(caplog.records) == 17
+    assert "960 tries" not in caplog.text
+    assert "961 tries in 960 s" in caplog.text
+    trouble.met(refused, tried=1_001)
+    trouble.met(ZeroDivisionError("a bug"), tried=1_002)
+    assert [bool(record.exc_info) for record in caplog.records[17:]] == [False, True]
+    trouble.over()
+    trouble.over()
+    assert [record.getMessage() for record in caplog.records[19:]] == [
+        "the flush goes on, after 1000 s"
+    ]

@@ -32,13 +32,14 @@ KNOWN = [
     *("cassandra.requestTimeout", "cassandra.localDatacenter", "cassandra.consistencyLevel"),
     *("cassandra.serialConsistencyLevel", "cassandra.ledgerTable", "cassandra.nulls"),
     *("epochColumn", "flush.maxRowsPerSecond", "cassandra.batchBytes", "cassandra.concurrency"),
-    "flush.distributedAboveBytes",
+    *("flush.distributedAboveBytes", "trim.delay", "cassandra.secureConnectBundle"),
+    *("cassandra.ssl.enabled", "cassandra.ssl.caCertificate", "cassandra.ssl.clientCertificate"),
+    *("cassandra.ssl.clientKey", "cassandra.ssl.clientKeyPassword", "cassandra.ssl.checkHostname"),
 ]
 """The contract with checks outside of the project: what is built."""
 
 NOT_YET = [
-    *("trim.delay", "wal.maxBytes"),
-    *("wal.onFull", "cassandra.secureConnectBundle", "cassandra.ssl.enabled", "cassandra.ttl"),
+    *("wal.maxBytes", "wal.onFull", "cassandra.ttl"),
     *("cassandra.ttlColumn", "cassandra.timestampColumn"),
     *("onInvalidRow", "operationColumn"),
 ]

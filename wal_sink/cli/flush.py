@@ -20,7 +20,7 @@ from wal_sink.cli.quantities import byte_count, epoch_id
 from wal_sink.errors import OptionError
 from wal_sink.exposition import Exposition, expose
 from wal_sink.operate.flush import FlushDone, OwnFlusher
-from wal_sink.operate.query import find_query, target_of
+from wal_sink.operate.query import find_query, sink_options, target_of
 
 
 def flush(
@@ -61,7 +61,8 @@ def flush(
             if exposition is not None:
                 writes_to = target.writes_to
                 meter = exposition.watch(query.query_id, query.checkpoint, query.log, writes_to)
-            flusher = OwnFlusher(query, target, meter)
+            delay_s = sink_options(query, given).trim_delay
+            flusher = OwnFlusher(query, target, delay_s, meter)
             with _signals(flusher):
                 done = _follow(flusher, console, as_json) if follow else _drain(flusher, as_json)
         if as_json:

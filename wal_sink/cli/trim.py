@@ -15,7 +15,7 @@ from wal_sink.cli.confirm import confirm
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.cli.quantities import byte_count
 from wal_sink.operate import trim as verb
-from wal_sink.operate.query import find_query, target_of
+from wal_sink.operate.query import find_query, sink_options, target_of
 
 
 def trim(
@@ -32,13 +32,15 @@ def trim(
     """Delete what is flushed and still in the log.
 
     A flusher does that by itself, after each flush and when it starts; this is for a query that has
-    none. The ledger is asked first whether it agrees. What is not flushed stays.
+    none. The ledger is asked first whether it agrees. What is not flushed stays, and so does what was
+    flushed less than the query's trim.delay ago: --option trim.delay=0 deletes that, too.
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
         query = find_query(checkpoint, wal, given)
         with LateBar("looking at sizes", MofNCompleteColumn(), as_json=as_json) as bar:
-            planned = verb.plan_trim(query, bar.update)
+            delay_s = sink_options(query, given).trim_delay
+            planned = verb.plan_trim(query, delay_s, bar.update)
         if dry_run:
             done = planned.outcome(None)
         else:

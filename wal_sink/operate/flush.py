@@ -59,7 +59,9 @@ class OwnFlusher:
     :param meter: counts; None: nobody does.
     """
 
-    def __init__(self, query: Query, target: Target, meter: Meter | None = None) -> None:
+    def __init__(
+        self, query: Query, target: Target, trim_delay_s: float = 0.0, meter: Meter | None = None
+    ) -> None:
         self._query = query
         self._reporter = Reporter(query.log, _clock_us, gives_way=True, meter=meter)
         target.load()
@@ -72,6 +74,7 @@ class OwnFlusher:
             say=self._reporter.say,
             witness=Bystander(query.log),
             meter=meter,
+            trim_delay_s=trim_delay_s,
         )
         self._tally = _Tally(query.log)
         self._started_s = time.monotonic()

@@ -80,12 +80,24 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
     :param options: what the log does not hold, or what has changed; names are case-insensitive.
     :raises OptionError: an option is missing, unknown, or does not fit.
     """
+    return configure(_options(query, options)).target
+
+
+def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
+    """Return the sink's own options in the same way, those of the target aside.
+
+    :raises OptionError: one does not fit.
+    """
+    return parse(_options(query, options), SinkOptions)
+
+
+def _options(query: Query, options: Mapping[str, str]) -> dict[str, str]:
     claim = query.log.newest_claim()
     known = {} if claim is None else claim.options
     raw = {name.lower(): value for name, value in known.items()}
     raw |= {name.lower(): value for name, value in options.items()}
     raw = {name: value for name, value in raw.items() if name not in _OURS}
-    return configure({**raw, "checkpointLocation": query.checkpoint.url}).target
+    return {**raw, "checkpointLocation": query.checkpoint.url}
 
 
 def who() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from wal_sink.steps import Unjoined, View
 from wal_sink.targets.base import Target
 from wal_sink.trim import left_over, sweep
 from wal_sink.trim import trim as trim_log
+from wal_sink.trim_delay import TrimDelay
 
 
 class TrimFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,7 @@ class TrimPlan(NamedTuple):
     flushed: int
     epochs: tuple[int, ...]
     files: tuple[TrimFile, ...]
+    delay: TrimDelay
 
     @property
     def consequences(self) -> str:
@@ -70,14 +73,17 @@ class TrimPlan(NamedTuple):
 
 
 def plan_trim(
-    query: Query, progress: Callable[[int, int], None] = lambda _done, _total: None
+    query: Query,
+    delay_s: float = 0.0,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> TrimPlan:
     """List what goes, with its sizes. Changes nothing, and never connects.
 
+    :param delay_s: seconds that a flushed epoch stays.
     :param progress: told of how many objects of how many the size is known.
     :raises Diverged: a manifest of a flushed epoch has another history; nothing goes.
     """
-    found = left_over(query.log)
+    found = left_over(query.log, delay := TrimDelay(delay_s, lambda: time.time_ns() // 1_000))
     files = []
     for path in found.paths:
         try:
@@ -87,7 +93,7 @@ def plan_trim(
         finally:
             progress(len(files), len(found.paths))
     flushed = max(query.log.flushed_epochs(), default=-1)
-    return TrimPlan(query, flushed, found.epochs, tuple(files))
+    return TrimPlan(query, flushed, found.epochs, tuple(files), delay)
 
 
 def trim(plan: TrimPlan, target: Target) -> Trimmed:
@@ -99,7 +105,8 @@ def trim(plan: TrimPlan, target: Target) -> Trimmed:
     if plan.files:
         _refuse_disagreement(plan.query, target)
     trim_log(plan.query.log, plan.epochs)
-    return plan.outcome(sweep(plan.query.log))
+    log = plan.query.log
+    return plan.outcome(sweep(log, plan.delay.trimmable(log, log.newest_flushed(), log.attempts())))
 
 
 def _refuse_disagreement(query: Query, target: Target) -> None:

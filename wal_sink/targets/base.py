@@ -295,6 +295,13 @@ class Target(ABC):
     def load(self) -> None:  # noqa: B027 - a target without a slow import needs none
         """Import what `connect` needs, on the driver, before the first flush."""
 
+    def for_tasks(self) -> Target:
+        """Return the target as tasks in other processes are to have it, when they are about to start.
+
+        Where secrets come from this process's environment, they have to go along.
+        """
+        return self
+
     @abstractmethod
     def connect(self, owner: Owner) -> Session:
         """Connect for flushing.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
@@ -12,7 +14,7 @@ from cassandra import (
     DriverException,
     UnresolvableContactPoints,
 )
-from cassandra.auth import PlainTextAuthProvider
+from cassandra.auth import AuthProvider, PlainTextAuthenticator
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
@@ -23,8 +25,10 @@ from cassandra.policies import (
 
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.targets.cassandra.classify import classify
+from wal_sink.targets.cassandra.credentials import ENVIRONMENT, login
 from wal_sink.targets.cassandra.driver_internals import ConnectionException, ErrorMessage
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.tls import bundle, tls_context
 
 ROWS = "rows"
 """Execution profile of rows: the data's consistency level."""
@@ -32,6 +36,11 @@ LEDGER = "ledger"
 """Execution profile of conditional updates: the data's level, and the serial one."""
 LEDGER_READ = "ledger read"
 """Execution profile of the ledger's reads: the serial level, which sees every acknowledged update."""
+
+_CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
+"""What OpenSSL's texts have in common that are about certificates; not all come as exceptions of its own."""
+
+_DRIVER_LOG = logging.getLogger("cassandra.cluster")
 
 _OLDEST_PROTOCOL = 4
 """The first that has unset values: Cassandra 2.2."""
@@ -65,13 +74,18 @@ def connect(options: CassandraOptions) -> Connection:
     :raises TargetUnavailable: no contact point answers in time.
     :raises OptionError: login refused, or the datacenter has to be named.
     """
+    with _SaidByUs():
+        return _connect(options)
+
+
+def _connect(options: CassandraOptions) -> Connection:
     cluster = _cluster(options)
     try:
         session = _open(cluster, options)
         datacenter = choose_datacenter(options.local_datacenter, _datacenters(cluster))
         if cluster.protocol_version < _OLDEST_PROTOCOL:
             raise OptionError(
-                f"The cluster at {options.contact_points} speaks native protocol "
+                f"The cluster at {options.where} speaks native protocol "
                 f"{cluster.protocol_version}, which cannot leave a column unset.",
                 "Use Cassandra 2.2 or later.",
             )
@@ -79,6 +93,26 @@ def connect(options: CassandraOptions) -> Connection:
         cluster.shutdown()
         raise
     return Connection(cluster, session, datacenter)
+
+
+class _SaidByUs(logging.Filter):
+    """Keeps from the log what the driver says in this thread: the error that is raised says it.
+
+    An outage of a weekend has tens of thousands of tries, and the driver logs two tracebacks for each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread != self._thread
+
+    def __enter__(self) -> None:
+        _DRIVER_LOG.addFilter(self)
+
+    def __exit__(self, *_: object) -> None:
+        _DRIVER_LOG.removeFilter(self)
 
 
 @contextlib.contextmanager
@@ -91,7 +125,7 @@ def explained(options: CassandraOptions) -> Iterator[None]:
     try:
         yield
     except (NoHostAvailable, DriverException, ConnectionException, ErrorMessage) as error:
-        what = f"Cassandra at {options.contact_points}: {type(error).__name__}: {error}"
+        what = f"Cassandra at {options.where}: {type(error).__name__}: {error}"
         if classify(error) == "fatal":
             raise TargetRefused(
                 what,
@@ -147,14 +181,34 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
     }
 
 
+class _Auth(AuthProvider):  # type: ignore[misc] # the driver has no types
+    """Logs in with what is known when a connection is made, be it by the driver on its own."""
+
+    def __init__(self, options: CassandraOptions) -> None:
+        self._options = options
+
+    def new_authenticator(self, host: object) -> PlainTextAuthenticator:  # noqa: ARG002
+        return PlainTextAuthenticator(*(login(self._options) or ("", "")))
+
+
+def _place(options: CassandraOptions) -> dict[str, Any]:
+    """Say where the cluster is, and how to reach it."""
+    if path := bundle(options):
+        return {"cloud": {"secure_connect_bundle": path}}
+    return {
+        "contact_points": list(options.hosts),
+        "port": options.port,
+        "ssl_context": tls_context(options),
+    }
+
+
 def _cluster(options: CassandraOptions) -> Any:
+    place = _place(options)
+    auth = _Auth(options) if login(options) else None
     try:
         return Cluster(
-            contact_points=list(options.hosts),
-            port=options.port,
-            auth_provider=PlainTextAuthProvider(options.username, options.password)
-            if options.username
-            else None,
+            **place,
+            auth_provider=auth,
             execution_profiles=_profiles(options),
             # The driver's default gives a host up after 64 attempts, ten minutes of an outage.
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 10, max_attempts=None),
@@ -164,6 +218,13 @@ def _cluster(options: CassandraOptions) -> Any:
         )
     except UnresolvableContactPoints as error:
         raise _no_connection(error, options) from error
+    except Exception as error:
+        if "cloud" not in place:
+            raise
+        raise TargetUnavailable(  # the driver asks the address that the bundle names
+            f"Nothing is found by the secure connect bundle {options.where}: {error!r}",
+            "See that the database is awake and that the bundle is its own and has not expired.",
+        ) from error
 
 
 def _open(cluster: Any, options: CassandraOptions) -> Any:
@@ -182,21 +243,51 @@ def _datacenters(cluster: Any) -> set[str]:
 
 def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
     causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) else [error]
-    if causes and all(isinstance(cause, AuthenticationFailed) for cause in causes):
-        if not options.username:
-            return OptionError(
-                f"The cluster at {options.contact_points} wants a login.",
-                "Give cassandra.username and cassandra.password.",
-            )
-        return OptionError(
-            f"The cluster at {options.contact_points} refuses the login of cassandra.username "
-            f"{options.username}: {causes[0]}",
-            "Correct cassandra.username or cassandra.password.",
-        )
+    for cause in causes:
+        if isinstance(cause, AuthenticationFailed) and not _may_pass(cause):
+            return _no_login(cause, options)
+        if any(word in str(cause) for word in _CERTIFICATE):
+            return _no_trust(cause, options)
     said = "; ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
     return TargetUnavailable(
-        f"No connection to Cassandra at {options.contact_points}, port {options.port}: "
-        f"{said or error}",
+        f"No connection to Cassandra at {options.where}, port {options.port}: {said or error}",
         "See that the nodes are up and that this host reaches them, and check "
-        "cassandra.contactPoints and cassandra.port.",
+        f"cassandra.contactPoints and cassandra.port. {_about_tls(options)}",
+    )
+
+
+def _about_tls(options: CassandraOptions) -> str:
+    if not options.ssl_enabled:
+        return "A cluster that wants TLS needs cassandra.ssl.enabled."
+    if not options.ssl_client_certificate:
+        return "Nodes that want a cassandra.ssl.clientCertificate hang up without one."
+    return "Nodes that do not trust cassandra.ssl.clientCertificate hang up."
+
+
+def _may_pass(refused: AuthenticationFailed) -> bool:
+    """Whether the server could not look the role up, in an outage of its own."""
+    return "Unable to perform authentication" in str(refused)
+
+
+def _no_login(cause: Exception, options: CassandraOptions) -> OptionError:
+    who = login(options)
+    variables = f"{ENVIRONMENT['username']} and {ENVIRONMENT['password']}"
+    if who is None:
+        return OptionError(
+            f"The cluster at {options.where} wants a login.",
+            f"Give cassandra.username and cassandra.password, or set {variables}.",
+        )
+    return OptionError(
+        f"The cluster at {options.where} refuses the login of cassandra.username {who.username}: {cause}",
+        f"Correct cassandra.username or cassandra.password, or {variables} where they come from there:"
+        " the environment is read again at each try.",
+    )
+
+
+def _no_trust(cause: Exception, options: CassandraOptions) -> OptionError:
+    return OptionError(
+        f"TLS with the cluster at {options.where} is refused: {cause}",
+        "If it is the nodes' certificate: cassandra.ssl.caCertificate has to hold what it is signed by, and"
+        " with cassandra.ssl.checkHostname it has to name the address of its node. If it is the client's:"
+        " give cassandra.ssl.clientCertificate and cassandra.ssl.clientKey that the nodes trust.",
     )

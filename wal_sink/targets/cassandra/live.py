@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
+from uuid import UUID
 
 from wal_sink.targets.cassandra.options import TableName
 from wal_sink.targets.cassandra.tree import Types
@@ -44,6 +45,8 @@ class LiveTable(NamedTuple):
     """Seconds that a row lives when the write does not say; 0: for ever."""
     types: Types = MappingProxyType({})
     """The keyspace's user-defined types."""
+    id: UUID | None = None
+    """Of the table; one that is made again under the same name has another."""
 
     @property
     def exists(self) -> bool:
@@ -66,9 +69,10 @@ def read_table(session: Any, name: TableName) -> LiveTable:
 
     keyspaces = {row.keyspace_name: row.durable_writes for row in rows("*", "keyspaces")}
     tables = {
-        row.table_name: row.default_time_to_live
-        for row in rows("table_name, default_time_to_live", "tables", name.keyspace)
+        row.table_name: row
+        for row in rows("table_name, default_time_to_live, id", "tables", name.keyspace)
     }
+    table = tables.get(name.table)
     views = rows("view_name", "views", name.keyspace)
     columns = rows("column_name, kind, position, type", "columns", *name)
     return LiveTable(
@@ -81,9 +85,10 @@ def read_table(session: Any, name: TableName) -> LiveTable:
             LiveColumn(row.column_name, cast("str", row.type), _ROLES[row.kind])
             for row in sorted(columns, key=lambda row: (row.kind, row.position, row.column_name))
         ),
-        default_ttl=tables.get(name.table, 0) or 0,
+        default_ttl=(table.default_time_to_live or 0) if table else 0,
         types={
             row.type_name: tuple(zip(row.field_names, row.field_types, strict=True))
             for row in rows("type_name, field_names, field_types", "types", name.keyspace)
         },
+        id=table.id if table else None,
     )

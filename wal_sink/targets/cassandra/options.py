@@ -42,11 +42,32 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
     keyspace: Annotated[str, Meta(min_length=1, description="keyspace of the table, exact name")]
     table: Annotated[str, Meta(min_length=1, description="the table to write to, exact name")]
     contact_points: Annotated[
-        str, Meta(min_length=1, description="addresses of some of the nodes, comma-separated")
-    ] = msgspec.field(name="cassandra.contactPoints")
+        str, Meta(description="addresses of some of the nodes, comma-separated")
+    ] = msgspec.field(name="cassandra.contactPoints", default="")
     port: Annotated[int, Meta(ge=1, le=65535, description="native transport port, 1 to 65535")] = (
         msgspec.field(name="cassandra.port", default=9042)
     )
+    secure_connect_bundle: Annotated[
+        str, Meta(description="path of a secure connect bundle, instead of cassandra.contactPoints")
+    ] = msgspec.field(name="cassandra.secureConnectBundle", default="")
+    ssl_enabled: Annotated[bool, Meta(description="whether to connect by TLS, true or false")] = (
+        msgspec.field(name="cassandra.ssl.enabled", default=False)
+    )
+    ssl_ca_certificate: Annotated[
+        str, Meta(description="path of the certificates to trust, PEM; default: the system's")
+    ] = msgspec.field(name="cassandra.ssl.caCertificate", default="")
+    ssl_client_certificate: Annotated[
+        str, Meta(description="path of the client's certificate chain, PEM")
+    ] = msgspec.field(name="cassandra.ssl.clientCertificate", default="")
+    ssl_client_key: Annotated[
+        str, Meta(description="path of its key, PEM; default: in the same file")
+    ] = msgspec.field(name="cassandra.ssl.clientKey", default="")
+    ssl_client_key_password: Annotated[
+        str, Meta(description="password of an encrypted key", extra=SECRET)
+    ] = msgspec.field(name="cassandra.ssl.clientKeyPassword", default="")
+    ssl_check_hostname: Annotated[
+        bool, Meta(description="whether a node's certificate has to name its address")
+    ] = msgspec.field(name="cassandra.ssl.checkHostname", default=True)
     username: Annotated[str, Meta(description="role to log in as; default: no login")] = (
         msgspec.field(name="cassandra.username", default="")
     )
@@ -84,8 +105,11 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _refuse_bad_name("keyspace", self.keyspace)
         _refuse_bad_table(self.table)
-        _refuse_bad_contact_points(self.hosts)
-        _refuse_half_a_login(self.username, self.password)
+        if self.secure_connect_bundle:
+            self._refuse_beside_a_bundle()
+        else:
+            _refuse_bad_contact_points(self.contact_points, self.hosts)
+        self._refuse_half_of_tls()
         level = _level("cassandra.consistencyLevel", self.consistency_level, CONSISTENCY_LEVELS)
         msgspec.structs.force_setattr(self, "consistency_level", level)
         level = _level(
@@ -102,6 +126,11 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         return tuple(point for point in points if point)
 
     @property
+    def where(self) -> str:
+        """Where the cluster is, for messages."""
+        return self.contact_points or self.secure_connect_bundle
+
+    @property
     def data(self) -> TableName:
         """The table to write to."""
         return TableName(self.keyspace, self.table)
@@ -111,6 +140,41 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         """The ledger's table."""
         keyspace, dot, table = self.ledger_table.rpartition(".")
         return TableName(keyspace if dot else self.keyspace, table or LEDGER_TABLE)
+
+    def _refuse_beside_a_bundle(self) -> None:
+        for name, given in {"cassandra.contactPoints": self.contact_points, **self._tls}.items():
+            if given:
+                raise OptionError(
+                    f"Option {name} is given beside cassandra.secureConnectBundle, which says where the"
+                    " cluster is and how to connect by TLS.",
+                    f"Leave out {name}, or the bundle.",
+                )
+
+    def _refuse_half_of_tls(self) -> None:
+        for name, given in self._tls.items():
+            if given and not self.ssl_enabled:
+                raise OptionError(
+                    f"Option {name} is given without cassandra.ssl.enabled.",
+                    "Set cassandra.ssl.enabled to true, or leave it out.",
+                )
+        for name in ("cassandra.ssl.clientKey", "cassandra.ssl.clientKeyPassword"):
+            if self._tls[name] and not self.ssl_client_certificate:
+                raise OptionError(
+                    f"Option {name} is given without cassandra.ssl.clientCertificate.",
+                    "Give both, or neither for a cluster that asks for no client certificate.",
+                )
+
+    @property
+    def _tls(self) -> dict[str, bool | str]:
+        """What is given about TLS, by name."""
+        return {
+            "cassandra.ssl.enabled": self.ssl_enabled,
+            "cassandra.ssl.caCertificate": self.ssl_ca_certificate,
+            "cassandra.ssl.clientCertificate": self.ssl_client_certificate,
+            "cassandra.ssl.clientKey": self.ssl_client_key,
+            "cassandra.ssl.clientKeyPassword": self.ssl_client_key_password,
+            "cassandra.ssl.checkHostname": not self.ssl_check_hostname,
+        }
 
 
 def _level(option: str, value: str, known: tuple[str, ...]) -> str:
@@ -152,11 +216,13 @@ def _refuse_bad_table(table: str) -> None:
     _refuse_bad_name("table", table)
 
 
-def _refuse_bad_contact_points(hosts: tuple[str, ...]) -> None:
+def _refuse_bad_contact_points(given: str, hosts: tuple[str, ...]) -> None:
     if not hosts:
+        problem = "names no host" if given.strip() else "is missing"
         raise OptionError(
-            "Option cassandra.contactPoints names no host.",
-            "Give the addresses of some of the nodes, comma-separated.",
+            f"Option cassandra.contactPoints {problem}.",
+            'Add .option("cassandra.contactPoints", …): addresses of some of the nodes, comma-separated;'
+            " or cassandra.secureConnectBundle.",
         )
     for host in hosts:
         # One colon is host:port; an IPv6 address has more.
@@ -166,16 +232,3 @@ def _refuse_bad_contact_points(hosts: tuple[str, ...]) -> None:
                 "Give names or addresses alone, comma-separated; the port goes into "
                 "cassandra.port.",
             )
-
-
-def _refuse_half_a_login(username: str, password: str) -> None:
-    if username and not password:
-        raise OptionError(
-            "Option cassandra.username is given without cassandra.password.",
-            "Give both, or neither for a cluster without authentication.",
-        )
-    if password and not username:
-        raise OptionError(
-            "Option cassandra.password is given without cassandra.username.",
-            "Give both, or neither for a cluster without authentication.",
-        )

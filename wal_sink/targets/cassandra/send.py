@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -20,10 +21,15 @@ from wal_sink.targets.cassandra.connection import ROWS
 log = line_logger(__name__)
 
 PATIENCE = 10.0
-"""Seconds for which the same requests are tried again before the caller hears of it.
+"""Seconds without any acknowledgement after which the caller hears of it.
 
-Short: whoever flushes goes on trying for as long as it takes, and can say so meanwhile.
+Short: whoever flushes goes on trying for as long as it takes, and can say so meanwhile. But a cluster that
+still takes a request now and then is slow and not away: giving up on it would write everything again that it
+has taken, and make it slower.
 """
+
+
+_SAY_AGAIN_S = 10.0
 
 
 class Ended(NamedTuple):
@@ -42,7 +48,7 @@ class Sender:
 
     :param session: the driver's session.
     :param concurrency: how many may be in flight.
-    :param patience: seconds to go on trying what failed.
+    :param patience: seconds to go on trying while nothing is acknowledged.
     """
 
     def __init__(self, session: Any, concurrency: Concurrency, patience: float = PATIENCE) -> None:
@@ -54,6 +60,8 @@ class Sender:
         self._failures: list[Ended] = []
         self.meter = Meter()
         """Told of requests in flight, and of those that are sent again."""
+        self._acknowledgements = 0
+        self._said = float("-inf")
 
     def send(self, statements: Iterable[Any]) -> None:
         """Send every statement; return when the last is under way, without waiting for its answer.
@@ -116,6 +124,7 @@ class Sender:
         """Wait for one request to end. The driver ends each in time, be it by a timeout."""
         ended = self._ended.get()
         if ended.error is None:
+            self._acknowledgements += 1
             self._concurrency.answered(ended.sent, ended.ended, self._in_flight)
         else:
             self._failures.append(ended)
@@ -127,15 +136,12 @@ class Sender:
     def _recover(self) -> None:
         """Send what failed again until it is acknowledged, or patience ends."""
         self._await_all()
-        count = len(self._failures)
+        self._say(
+            "%d requests failed, the first with %r", len(self._failures), self._failures[0].error
+        )
         try:
-            for attempt in retrying(self._patience):
-                with attempt:
-                    # The first attempt is the one that failed already.
-                    if attempt.retry_state.attempt_number > 1:
-                        self._send_failures()
-                    if self._failures:
-                        raise _worst(self._failures)
+            while not self._is_recovered():
+                pass  # it got on: patience begins anew
         except Exception as error:
             left = len(self._failures)
             self._failures.clear()  # whoever hears of it writes everything again
@@ -145,7 +151,28 @@ class Sender:
                 f"Cassandra did not acknowledge {left} requests for {self._patience:.0f} s: {error}",
                 "See to the cluster; the rows are safe in the log and will be written again.",
             ) from error
-        log.warning("%d failed requests are acknowledged after trying again", count)
+
+    def _is_recovered(self) -> bool:
+        """Send what failed again, with growing pauses; False: some of it is acknowledged, and not all.
+
+        :raises Exception: patience has ended, or it is worth no other try.
+        """
+        taken = self._acknowledgements
+        for attempt in retrying(self._patience):
+            with attempt:
+                # The first attempt is the one that failed already.
+                if attempt.retry_state.attempt_number > 1:
+                    self._send_failures()
+                if self._failures and self._acknowledgements == taken:
+                    raise _worst(self._failures)
+        return not self._failures
+
+    def _say(self, message: str, *about: object) -> None:
+        """Warn, now and then: an overloaded cluster may refuse something every second, for hours."""
+        now = time.monotonic()
+        again = now - self._said < _SAY_AGAIN_S
+        log.log(logging.DEBUG if again else logging.WARNING, message, *about)
+        self._said = now if not again else self._said
 
     def _send_failures(self) -> None:
         """Send what failed until one fails again; what was not sent by then stays a failure."""
@@ -177,12 +204,4 @@ def _may_pass(error: BaseException) -> bool:
 def _worst(failures: list[Ended]) -> Exception:
     errors = [failure.error for failure in failures if failure.error is not None]
     kinds = {classify(error): error for error in errors}
-    worst = kinds.get("fatal") or kinds.get("throttle") or errors[0]
-    log.warning(
-        "%d requests failed (%s), the first with %s: %s",
-        len(failures),
-        ", ".join(sorted(kinds)),
-        type(errors[0]).__name__,
-        errors[0],
-    )
-    return worst
+    return kinds.get("fatal") or kinds.get("throttle") or errors[0]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+from cassandra import Unauthorized
+
+from wal_sink.errors import TargetRefused
 from wal_sink.meter import Meter
 from wal_sink.targets.base import Mark, Outcome, Owner, Plan, Session, Slice, Window
 from wal_sink.targets.cassandra.connection import Connection, connect, explained
+from wal_sink.targets.cassandra.credentials import login
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.ledger_table import refuse_other_ledger
 from wal_sink.targets.cassandra.live import read_table
+from wal_sink.targets.cassandra.names import qualified, quote
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.write import Writer
 
@@ -17,41 +25,50 @@ class CassandraSession(Session):
 
     def __init__(self, connection: Connection, options: CassandraOptions, owner: Owner) -> None:
         self._connection = connection
+        self._options = options
         self._ledger = Ledger(connection.session, options.ledger, owner)
         self._writer = Writer(connection, options)
 
     def flushed(self) -> Mark | None:
         """Read the ledger row at the serial consistency level."""
-        return self._ledger.read()
+        with _permitted(self._options):
+            return self._ledger.read()
 
     def create(self, flushed: int) -> None:
         """`INSERT … IF NOT EXISTS`."""
-        self._ledger.create(flushed)
+        with _permitted(self._options):
+            self._ledger.create(flushed)
 
     def begin(self, window: Window) -> Outcome:
         """One conditional update. What an interrupted flush has left in flight ends before it."""
         self._writer.abandon()
-        return self._ledger.begin(window)
+        with _permitted(self._options):
+            return self._ledger.begin(window)
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Send rows; their last requests are in flight when this returns."""
-        self._writer.write(plan, rows)
+        with _permitted(self._options):
+            self._writer.write(plan, rows)
 
     def drain(self) -> None:
         """Wait until all rows are acknowledged at the data's consistency level."""
-        self._writer.drain()
+        with _permitted(self._options):
+            self._writer.drain()
 
     def finish(self, window: Window) -> Outcome:
         """One conditional update."""
-        return self._ledger.finish(window)
+        with _permitted(self._options):
+            return self._ledger.finish(window)
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
         """One conditional update, or insert."""
-        return self._ledger.replace_row(seen, new)
+        with _permitted(self._options):
+            return self._ledger.replace_row(seen, new)
 
     def written_us(self) -> int | None:
         """Read the write times of the row's cells."""
-        return self._ledger.written_us()
+        with _permitted(self._options):
+            return self._ledger.written_us()
 
     def report_to(self, meter: Meter) -> None:
         """Tell of the requests with rows."""
@@ -60,6 +77,25 @@ class CassandraSession(Session):
     def close(self) -> None:
         """Disconnect. Idempotent."""
         self._connection.close()
+
+
+@contextlib.contextmanager
+def _permitted(options: CassandraOptions) -> Iterator[None]:
+    """Say what to grant when a permission is missing.
+
+    :raises TargetRefused: it is.
+    """
+    try:
+        yield
+    except Unauthorized as error:
+        role = login(options)
+        name = quote(role.username) if role else "the role"
+        raise TargetRefused(
+            f"Cassandra at {options.where} refuses what it has allowed before: {error}",
+            f"GRANT MODIFY ON TABLE {qualified(*options.data)} TO {name}; GRANT SELECT ON TABLE"
+            f" {qualified(*options.ledger)} TO {name}; GRANT MODIFY ON TABLE"
+            f" {qualified(*options.ledger)} TO {name}; the flush goes on by itself.",
+        ) from error
 
 
 def open_session(options: CassandraOptions, owner: Owner) -> CassandraSession:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 import pyarrow as pa
 
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind, Owner, Plan, Session, Target
+from wal_sink.targets.cassandra.credentials import with_environment
 from wal_sink.targets.cassandra.options import CassandraOptions
 
 
@@ -56,6 +58,10 @@ class CassandraTarget(Target):
     def load(self) -> None:
         """Import the driver."""
         import wal_sink.targets.cassandra.session  # noqa: F401, PLC0415 -- the driver
+
+    def for_tasks(self) -> Self:
+        """Take along what this process's environment says: Spark's workers have that of their start."""
+        return type(self)(with_environment(self._options))
 
     def connect(self, owner: Owner) -> Session:
         """Connect for flushing."""

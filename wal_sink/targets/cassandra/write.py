@@ -10,24 +10,22 @@ import numpy as np
 import pyarrow as pa
 from cassandra import InvalidRequest
 
-from wal_sink.errors import CorruptLog
 from wal_sink.log_lines import line_logger
 from wal_sink.meter import Meter
 from wal_sink.targets.base import Plan, Slice
 from wal_sink.targets.cassandra.batches import BYTES, Limits, limits
 from wal_sink.targets.cassandra.bind import bind
-from wal_sink.targets.cassandra.compare import refuse_changed
 from wal_sink.targets.cassandra.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.connection import Connection
 from wal_sink.targets.cassandra.encode import encode, routing_keys
 from wal_sink.targets.cassandra.frames import hook, statement_head
 from wal_sink.targets.cassandra.gather import Gathered, Stamped
-from wal_sink.targets.cassandra.live import read_table
-from wal_sink.targets.cassandra.names import qualified, quote
-from wal_sink.targets.cassandra.options import CassandraOptions, TableName
+from wal_sink.targets.cassandra.names import quote
+from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.replicas import Replicas
 from wal_sink.targets.cassandra.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.send import Sender
+from wal_sink.targets.cassandra.watch import Watch
 
 log = line_logger(__name__)
 
@@ -59,6 +57,7 @@ class Writer:
             MOST if options.concurrency == "auto" else options.concurrency
         )
         self._sender = Sender(connection.session, self._concurrency)
+        self._watch = Watch(connection.session)
         self._prepared: dict[str, Prepared] = {}
         self._said = False
 
@@ -70,9 +69,10 @@ class Writer:
         """Write rows, now or with those that come next, `drain` at the latest.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
-        :raises TargetUnavailable: no acknowledgement for a while.
+        :raises TargetUnavailable: no acknowledgement for a while, or the table was made anew.
         :raises Exception: of the driver, when trying again cannot help.
         """
+        self._watch.look(now=False)
         prepared = self._prepare(plan)
         if not rows.batch.num_rows:
             return
@@ -90,6 +90,7 @@ class Writer:
             for prepared in self._prepared.values():
                 self._send(prepared)
             self._sender.drain()
+        self._watch.look(now=True)
         if self._prepared and not self._said:
             self._said = True
             log.info(
@@ -135,7 +136,7 @@ class Writer:
 
     def _prepare(self, plan: Plan) -> Prepared:
         if plan.key not in self._prepared:
-            self._refuse_changed(plan)
+            self._watch.add(plan)
             statement = self._session.prepare(insert(plan))
             statement.is_idempotent = True
             self._prepared[plan.key] = Prepared(
@@ -156,18 +157,8 @@ class Writer:
         try:
             yield
         except InvalidRequest:
-            for prepared in self._prepared.values():
-                self._refuse_changed(prepared.plan)
+            self._watch.look(now=True)
             raise
-
-    def _refuse_changed(self, plan: Plan) -> None:
-        name = TableName(plan.details["keyspace"], plan.details["table"])
-        if plan.table != qualified(*name):  # plans come from a shared folder, and become statements
-            raise CorruptLog(
-                f"Plan {plan.key} writes to {plan.table} and was agreed for {qualified(*name)}",
-                "Somebody has edited it. Restore the file in the log's plans/ folder from a copy.",
-            )
-        refuse_changed(plan, read_table(self._session, name))
 
 
 def insert(plan: Plan) -> str:

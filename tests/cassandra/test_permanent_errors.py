@@ -1,0 +1,361 @@
+"""What trying again does not cure, under a running flush.
+
+The flush stops within seconds, says why, and goes on after the repair without a restart. And how TLS is set
+up, on the same node.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from state_backends import open_backend
+from tests.cassandra.certificates import PASSWORD, Certificates
+from tests.protocol.engine import World
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.errors import OptionError, TargetUnavailable
+from wal_sink.flush_loop import FlushLoop, Reporter
+from wal_sink.flusher import Flusher
+from wal_sink.glimpse import Glimpse
+from wal_sink.options import parse
+from wal_sink.progress import Status, status
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.connection import connect
+from wal_sink.targets.cassandra.ddl import create_ledger
+from wal_sink.targets.cassandra.driver_internals import OverloadedErrorMessage
+from wal_sink.targets.cassandra.options import TableName
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = pytest.mark.cassandra
+
+ELSEWHERE = "127.0.0.2"
+"""The node listens there, too, and its certificate does not name it."""
+
+ROLES = ("flusher", "rotating")
+"""The second is of the test that changes its password."""
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Of the node and its client."""
+    return Certificates(tmp_path_factory.mktemp("certificates"), EmbeddedCassandra.host)
+
+
+@pytest.fixture(scope="module")
+def node(certificates: Certificates) -> Iterator[EmbeddedCassandra]:
+    """A node that wants a login, checks permissions, and takes connections with TLS or without."""
+    settings = {
+        "rpc_address": "0.0.0.0",
+        "authenticator": "PasswordAuthenticator",
+        "authorizer": "CassandraAuthorizer",
+        "permissions_validity": "0ms",
+        "roles_validity": "0ms",
+        "credentials_validity": "0ms",
+        **certificates.settings,
+    }
+    with EmbeddedCassandra(settings=settings) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def admin(node: EmbeddedCassandra) -> Iterator[Any]:
+    """A session of the superuser, which the node makes some time after it answers."""
+    for _ in range(100):
+        try:
+            connection = connect(options(node, username="cassandra", password="cassandra"))
+            break
+        except OptionError:
+            time.sleep(0.3)
+    session = connection.session
+    session.execute(
+        "CREATE KEYSPACE ks WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    for role in ROLES:
+        session.execute(f"CREATE ROLE {role} WITH LOGIN = true AND PASSWORD = 'first'")
+        for right in ("SELECT", "CREATE"):
+            session.execute(f"GRANT {right} ON KEYSPACE ks TO {role}")
+    yield session
+    connection.close()
+
+
+def options(node: EmbeddedCassandra, **given: str) -> CassandraOptions:
+    raw = {
+        "keyspace": "ks",
+        "table": "t",
+        "cassandra.contactPoints": node.host,
+        "cassandra.port": str(node.port),
+        "cassandra.requestTimeout": "5",
+    }
+    return parse(
+        raw | {f"cassandra.{k.replace('__', '.')}": v for k, v in given.items()}, CassandraOptions
+    )
+
+
+class Flushing:
+    """A loop over a query that writes to the node, as `register` makes it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.run = world.run()
+        reporter = Reporter(world.log, world.clock)
+        checkpoint = Checkpoint(world.checkpoint)
+        flusher = Flusher(
+            world.log,
+            checkpoint,
+            world.target,
+            query_id=world.query_id,
+            clock_us=world.clock,
+            say=reporter.say,
+        )
+        self.loop = FlushLoop(flusher, reporter, world.query_id, Glimpse(checkpoint.url))
+
+    def status(self) -> Status:
+        return status(Checkpoint(self.world.checkpoint), self.world.log)
+
+    def batch(self, *rows: tuple[str, int]) -> int:
+        epoch = self.run.batch(rows)
+        self.loop.wake()
+        return epoch
+
+    def flushes(self, epoch: int) -> None:
+        """Wait until it is flushed, and nothing is wrong any more."""
+        until(lambda: self.status().flushed >= epoch and self.status().last_error is None)
+
+    def stops(self, *words: str) -> Status:
+        """Wait until the reason is said."""
+        until(lambda: all(word in str(self.status().last_error) for word in words), 10)
+        return self.status()
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def role(admin: Any, request: pytest.FixtureRequest) -> str:
+    """A role that may do what README.md lists, on a new table `t`; its password is `first`."""
+    name: str = getattr(request, "param", ROLES[0])
+    admin.execute("DROP TABLE IF EXISTS ks.t")
+    admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
+    admin.execute(f"GRANT MODIFY ON KEYSPACE ks TO {name}")
+    return name
+
+
+@pytest.fixture
+def flushing(
+    node: EmbeddedCassandra, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Flushing]:
+    """A query under that role, its password in the environment alone, and its flusher, which has flushed."""
+    monkeypatch.setattr("wal_sink.flush_loop._RETRY_MOST_S", 0.5)
+    monkeypatch.setenv("WAL_SINK_CASSANDRA_PASSWORD", "first")
+    made = Flushing(
+        World(
+            open_backend(str(tmp_path / "checkpoint")),
+            open_backend(str(tmp_path / "log")),
+            CassandraTarget(options(node, username=role)),
+        )
+    )
+    made.world.clock.us = time.time_ns() // 1_000
+    made.loop.start()
+    made.flushes(made.batch(("a", 1)))
+    yield made
+    made.loop.stop()
+    made.loop.join(20)
+    assert not made.loop.is_alive()
+
+
+def table(admin: Any) -> dict[str, Any]:
+    return {row.k: row.v for row in admin.execute("SELECT k, v FROM ks.t")}
+
+
+def test_a_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Made again, it gets what was not flushed before; status, log and screen say the same."""
+    admin.execute("DROP TABLE ks.t")
+    before = len(caplog.records)
+    epoch = flushing.batch(("b", 2))
+    stopped = flushing.stops("SchemaMismatch", "the table is gone")
+    assert "bring the table back" in str(stopped.remedy)
+    assert "the table is gone" in caplog.text
+    until(lambda: "tries, the next in" in str(flushing.status().doing))
+    later = flushing.batch(("c", 3))
+    admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
+    flushing.flushes(later)
+    assert later == epoch + 1
+    assert table(admin) == {"b": 2, "c": 3}
+    assert "goes on, after" in caplog.text
+    said = [record for record in caplog.records[before:] if record.levelno >= logging.WARNING]
+    assert [record.name for record in said].count("wal_sink.trouble") <= 3
+
+
+def test_a_retyped_column(flushing: Flushing, admin: Any) -> None:
+    """Eight bytes of a bigint are a fine timestamp, or double: not one may count as flushed."""
+    admin.execute("DROP TABLE ks.t")
+    admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v timestamp)")
+    flushing.batch(("b", 2))
+    flushing.stops("SchemaMismatch", "v was bigint (regular), is timestamp (regular)")
+    assert flushing.status().flushed == 0
+    admin.execute("ALTER TABLE ks.t DROP v")
+    flushing.stops("v was bigint (regular), is gone")
+    admin.execute("DROP TABLE ks.t")
+    admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
+    flushing.flushes(1)
+    assert table(admin) == {"b": 2}
+
+
+def test_a_column_that_is_retyped_while_rows_are_written(
+    flushing: Flushing, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last look comes after the last acknowledgement: the look on the way would come too late."""
+    monkeypatch.setattr("wal_sink.targets.cassandra.watch.LOOK_S", 3_600)
+    admin.execute("DROP TABLE ks.t")
+    admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v timestamp)")
+    flushing.batch(("b", 2))
+    flushing.stops("SchemaMismatch", "v was bigint")
+    assert flushing.status().flushed == 0
+
+
+def test_a_dropped_ledger(flushing: Flushing, admin: Any) -> None:
+    """Made again as the remedy says, it is empty: that is another error, whose remedy is a command."""
+    kept = admin.execute("SELECT * FROM ks.wal_sink_ledger").one()
+    admin.execute("DROP TABLE ks.wal_sink_ledger")
+    epoch = flushing.batch(("b", 2))
+    stopped = flushing.stops("SchemaMismatch", "wal_sink_ledger")
+    assert "CREATE TABLE" in str(stopped.remedy)
+    admin.execute(create_ledger(TableName("ks", "wal_sink_ledger")))
+    assert "wal-sink rewind" in str(flushing.stops("LedgerBehindLog").remedy)
+    columns = ", ".join(kept._fields)
+    marks = ", ".join("%s" for _ in kept)
+    admin.execute(f"INSERT INTO ks.wal_sink_ledger ({columns}) VALUES ({marks})", tuple(kept))
+    flushing.flushes(epoch)
+    assert table(admin) == {"a": 1, "b": 2}
+
+
+def test_a_table_that_is_made_again(flushing: Flushing, admin: Any) -> None:
+    """Nobody need do anything: it is the same but for what it holds."""
+    admin.execute("DROP TABLE ks.t")
+    admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
+    flushing.flushes(flushing.batch(("b", 2)))
+    assert table(admin) == {"b": 2}
+
+
+def test_a_permission_that_is_withdrawn(flushing: Flushing, admin: Any, role: str) -> None:
+    """The remedy is the statement to run; only the rest of it is granted already."""
+    admin.execute(f"REVOKE MODIFY ON KEYSPACE ks FROM {role}")
+    epoch = flushing.batch(("b", 2))
+    remedy = str(flushing.stops("TargetRefused", "has no MODIFY permission").remedy)
+    for statement in remedy.split(";")[:3]:
+        admin.execute(statement)
+    flushing.flushes(epoch)
+    assert table(admin) == {"a": 1, "b": 2}
+
+
+def is_altered(admin: Any, statement: str) -> bool:
+    """A password is not changed twice within five seconds; the node says that it is overloaded."""
+    try:
+        admin.execute(statement)
+    except OverloadedErrorMessage:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("role", [ROLES[1]], indirect=True)
+def test_a_rotated_password(
+    flushing: Flushing,
+    admin: Any,
+    role: str,
+    node: EmbeddedCassandra,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The environment is read whenever somebody logs in: the old one is in vain, and the new one works."""
+    until(lambda: is_altered(admin, f"ALTER ROLE {role} WITH PASSWORD = 'second'"))
+    flushing.flushes(flushing.batch(("b", 2)))  # who is logged in stays so
+    flushing.loop._flusher.close()
+    epoch = flushing.batch(("c", 3))
+    stopped = flushing.stops("OptionError", f"refuses the login of cassandra.username {role}")
+    assert "WAL_SINK_CASSANDRA_PASSWORD" in str(stopped.remedy)
+    assert "first" not in f"{stopped.last_error} {stopped.remedy}"
+    monkeypatch.setenv("WAL_SINK_CASSANDRA_PASSWORD", "second")
+    flushing.flushes(epoch)
+    assert table(admin) == {"a": 1, "b": 2, "c": 3}
+    # What a flush job's tasks get is what this process knows now; an option wins over it.
+    with connect(flushing.world.target.for_tasks()._options):  # type: ignore[attr-defined]
+        monkeypatch.setenv("WAL_SINK_CASSANDRA_PASSWORD", "wrong")
+    with connect(options(node, username=role, password="second")):
+        pass
+
+
+# --- TLS ------------------------------------------------------------------------------------------
+
+
+def tls(node: EmbeddedCassandra, **given: object) -> CassandraOptions:
+    found = {f"ssl__{name}": str(value) for name, value in given.items()}
+    points = {"contactPoints": found.pop("ssl__at", node.host)}
+    return options(
+        node, username=ROLES[0], password="first", ssl__enabled="true", **points, **found
+    )
+
+
+@pytest.mark.usefixtures("admin")
+def test_tls_with_the_right_certificates(
+    node: EmbeddedCassandra, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both sides are known to each other; the key may be encrypted, its password in the environment."""
+    client = {"caCertificate": certificates.ca, "clientCertificate": certificates.client}
+    encrypted = client | {"clientKey": certificates.encrypted_key}
+    with connect(tls(node, **client, clientKey=certificates.client_key)) as connection:
+        assert connection.session.execute("SELECT key FROM system.local").one()
+    with connect(tls(node, **encrypted, clientKeyPassword=PASSWORD)):
+        pass
+    with pytest.raises(OptionError, match="cannot be used"):
+        connect(tls(node, **encrypted))
+    monkeypatch.setenv("WAL_SINK_CASSANDRA_SSL_CLIENT_KEY_PASSWORD", PASSWORD)
+    with connect(tls(node, **encrypted)):
+        pass
+
+
+@pytest.mark.usefixtures("admin")
+def test_tls_with_the_wrong_certificates(
+    node: EmbeddedCassandra, certificates: Certificates
+) -> None:
+    """Each refusal names the option that is to be corrected."""
+    client = {"clientCertificate": certificates.client, "clientKey": certificates.client_key}
+    with pytest.raises(OptionError, match="certificate verify failed") as refused:
+        connect(tls(node, caCertificate=certificates.stranger, **client))
+    assert "cassandra.ssl.caCertificate" in refused.value.remedy
+    with pytest.raises(OptionError, match="certificate verify failed"):
+        connect(tls(node, **client))  # the system's
+    with pytest.raises((OptionError, TargetUnavailable)) as hung_up:
+        connect(tls(node, caCertificate=certificates.ca))
+    assert "cassandra.ssl.clientCertificate" in hung_up.value.remedy
+    elsewhere = {"at": ELSEWHERE, "caCertificate": certificates.ca, **client}
+    with pytest.raises(OptionError, match="certificate is not valid for") as refused:
+        connect(tls(node, **elsewhere))
+    assert "cassandra.ssl.checkHostname" in refused.value.remedy
+    with connect(tls(node, **elsewhere, checkHostname="false")):
+        pass
+
+
+def test_no_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """Who talks plainly to a port that wants TLS, or meets nobody, hears of the option.
+
+    The driver's own words, with tracebacks, are not in the log: every try would bring them.
+    """
+    raw = {
+        "keyspace": "ks",
+        "table": "t",
+        "cassandra.contactPoints": "127.0.0.1",
+        "cassandra.port": "1",
+    }
+    with pytest.raises(TargetUnavailable, match="No connection") as refused:
+        connect(parse(raw, CassandraOptions))
+    assert "cassandra.ssl.enabled" in refused.value.remedy
+    assert "refused" in refused.value.what
+    assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == []

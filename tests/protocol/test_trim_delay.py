@@ -1,0 +1,190 @@
+"""`trim.delay`: what is flushed stays for its time, then goes by itself; nothing else changes."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import pytest
+
+from tests.protocol.engine import World
+from wal_sink import layout
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.flusher import Flusher
+from wal_sink.manifest import Attempt
+from wal_sink.operate.query import Query
+from wal_sink.operate.rewind import plan_rewind, rewind
+from wal_sink.operate.trim import plan_trim, trim
+from wal_sink.progress import status
+from wal_sink.steps import Rest, Trim
+from wal_sink.testing.faults import Crash, Faults
+
+DELAY_S = 60.0
+DELAY_US = 60_000_000
+
+
+STORES = ("memory", "local")
+
+
+@pytest.fixture(autouse=True)
+def _delayed(world: World) -> None:
+    """Let what is flushed stay for a minute."""
+    world.trim_delay_s = DELAY_S
+
+
+def left(world: World) -> list[int]:
+    """The epochs that have manifests; each has its segments, and no other has any."""
+    epochs = [attempt.epoch for attempt in world.log.attempts()]
+    assert {epoch for epoch, _ in world.log.segments()} == set(epochs)
+    return epochs
+
+
+def fill(world: World, epochs: int, apart_us: int = 0) -> None:
+    run = world.run()
+    for epoch in range(epochs):
+        run.batch([(f"k{epoch}", epoch)])
+        world.flush()
+        world.clock.us += apart_us
+
+
+def query(world: World) -> Query:
+    return Query(world.query_id, Checkpoint(world.checkpoint), world.log)
+
+
+def rest(flusher: Flusher) -> list[type]:
+    steps = []
+    while not isinstance(step := flusher.run_once(), Rest):
+        steps.append(type(step))
+    return steps
+
+
+def test_it_stays_for_its_time_and_goes_by_itself(world: World) -> None:
+    """A flusher that rests trims epoch by epoch, without a new one and without asking the target."""
+    fill(world, 3, apart_us=DELAY_US // 4)
+    assert left(world) == [0, 1, 2]
+    faults = Faults()
+    flusher = world.flusher(faults)
+    assert rest(flusher) == []
+    asked = faults.operations.count("flushed")
+    for gone in range(1, 4):
+        world.clock.us += DELAY_US // 4
+        assert rest(flusher) == [Trim]
+        assert left(world) == list(range(gone, 3))
+        assert rest(flusher) == []
+    assert faults.operations.count("flushed") == asked
+    assert world.table() == world.expected()
+
+
+def test_a_look_while_nothing_is_due_reads_one_record_once(world: World) -> None:
+    """However many wait: each look may be paid for."""
+    fill(world, 20)
+    faults = Faults(matching=f"read {layout.FLUSHED}")
+    flusher = world.flusher(faults)
+    for _ in range(5):
+        assert rest(flusher) == []
+    newest = f"read {layout.flushed(19)}"
+    assert [name for name in faults.operations if name != newest] == [f"read {layout.flushed(0)}"]
+
+
+def test_nobody_who_asks_sees_a_difference(world: World) -> None:
+    """What is flushed is flushed: it may be deleted with the checkpoint, and nothing waits."""
+    fill(world, 2)
+    found = status(Checkpoint(world.checkpoint), world.log)
+    assert (found.flushed, found.pending_epochs, found.pending_bytes) == (1, 0, 0)
+    assert (found.safe_to_delete, found.orphan_segments) == (True, 0)
+
+
+def test_a_replay_meanwhile_is_passed_over(world: World) -> None:
+    """The checkpoint lost `commits/1`; the manifest that is still there is not published over."""
+    fill(world, 2)
+    world.checkpoint.delete(["commits/1"])
+    run = world.run()
+    run.batch([("k1", 1)])
+    world.flush()
+    assert world.table() == {"k0": 0, "k1": 1}
+    world.clock.us += DELAY_US
+    world.flush()
+    assert left(world) == []
+
+
+def test_late_segments_of_what_stays_stay(world: World) -> None:
+    """A flusher that starts sweeps what is due, and no more."""
+    fill(world, 2, apart_us=DELAY_US // 2)
+    world.flush()
+    assert left(world) == [1]
+    late = f"{layout.segment_folder(0)}0-0-{'0' * 32}.arrow"
+    world.log_backend.create(late, b"late")
+    world.flush()
+    assert left(world) == [1]
+
+
+def test_records_of_what_stays_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them nobody could tell whether their manifests may go."""
+    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 2)
+    fill(world, 3)
+    world.clock.us += DELAY_US // 2
+    fill(world, 3)
+    world.clock.us += DELAY_US // 2
+    world.flush()
+    assert left(world) == [3, 4, 5]
+    assert world.log.flushed_epochs() == [3, 4, 5]
+    world.clock.us += DELAY_US
+    world.flush()
+    assert left(world) == []
+    assert world.log.flushed_epochs() == [4, 5]
+
+
+def test_a_clock_that_was_ahead_is_forgiven(world: World) -> None:
+    """Its record counts no later than the newest one; one that is behind makes it longer, by no more."""
+    world.clock.us += 1_000 * DELAY_US
+    fill(world, 1)
+    world.clock.us -= 1_000 * DELAY_US
+    world.flush()
+    assert left(world) == [0]
+    run = world.run()
+    run.batch([("later", 1)])
+    world.flush()
+    world.clock.us += DELAY_US
+    world.flush()
+    assert left(world) == []
+
+
+def test_until_then_the_query_can_be_rewound(world: World) -> None:
+    """What it is for: the target was restored from a backup, and the log still has what came after."""
+    fill(world, 3)
+    for row in ("k1", "k2"):
+        del world.store.table[(row,)]
+    assert world.table() == {"k0": 0}
+    rewind(plan_rewind(query(world), world.target, 0, world.clock()), world.clock())
+    world.flush()
+    assert world.table() == world.expected()
+    assert left(world) == [0, 1, 2]
+
+
+def test_the_command_keeps_the_delay(world: World) -> None:
+    """And deletes what is due; 0 deletes the rest."""
+    world.clock.us = time.time_ns() // 1_000 - DELAY_US
+    fill(world, 1)
+    world.clock.us += DELAY_US
+    world.trim_delay_s = 3_600.0
+    fill(world, 1)
+    done = trim(plan_trim(query(world), DELAY_S), world.target)
+    assert layout.manifest(Attempt(0, 1)) in {file.path for file in done.files}
+    assert left(world) == [1]
+    assert plan_trim(query(world), DELAY_S).files == ()
+    trim(plan_trim(query(world)), world.target)
+    assert left(world) == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_interrupted_trim_is_finished(
+    world: World, at: int, when: Literal["before", "after"]
+) -> None:
+    """At its segment and at its manifest."""
+    fill(world, 1)
+    world.clock.us += DELAY_US
+    with pytest.raises(Crash):
+        rest(world.flusher(Faults(at=at, matching="delete", when=when)))
+    world.flush()
+    assert left(world) == []

@@ -1,0 +1,56 @@
+"""Secrets that may come from the environment: read whenever somebody connects, so that they can change.
+
+A value that is given as an option wins; it is the one thing that a restart is needed to change.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import msgspec
+
+from wal_sink.errors import OptionError
+from wal_sink.targets.cassandra.options import CassandraOptions
+
+ENVIRONMENT = {
+    "username": "WAL_SINK_CASSANDRA_USERNAME",
+    "password": "WAL_SINK_CASSANDRA_PASSWORD",
+    "ssl_client_key_password": "WAL_SINK_CASSANDRA_SSL_CLIENT_KEY_PASSWORD",
+}
+"""The variables that stand for options, by the option's field."""
+
+
+class Login(NamedTuple):
+    """Role and password."""
+
+    username: str
+    password: str
+
+
+def with_environment(options: CassandraOptions) -> CassandraOptions:
+    """Fill in, from this process's environment as it is now, what is not given as an option."""
+    found = {
+        field: value
+        for field, variable in ENVIRONMENT.items()
+        if not getattr(options, field) and (value := os.environ.get(variable))
+    }
+    if not options.ssl_client_certificate:
+        found.pop("ssl_client_key_password", None)  # nothing that it could open
+    return msgspec.structs.replace(options, **found) if found else options
+
+
+def login(options: CassandraOptions) -> Login | None:
+    """Return who logs in now; None for a cluster without authentication.
+
+    :raises OptionError: there is only half of it.
+    """
+    now = with_environment(options)
+    for given, missing in (("username", "password"), ("password", "username")):
+        if getattr(now, given) and not getattr(now, missing):
+            raise OptionError(
+                f"There is a cassandra.{given} without cassandra.{missing}.",
+                f"Give the option cassandra.{missing}, or set {ENVIRONMENT[missing]} where the flusher"
+                " runs; or neither of both for a cluster without authentication.",
+            )
+    return Login(now.username, now.password) if now.username else None
