@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+import sys
 import threading
 
 from pyspark.sql import SparkSession
@@ -10,22 +13,28 @@ from wal_sink import spark_internals
 from wal_sink.errors import OptionError
 from wal_sink.handle import Sink
 
+logger = logging.getLogger(__name__)
+
 _sinks: dict[str, Sink] = {}
 _stopped: list[Sink] = []
 """Handles of stopped sessions that nobody has closed: a notebook's. They flush what waits."""
 _sinks_lock = threading.RLock()
 
 
-def register(spark: SparkSession, *, drain_timeout: float = 60) -> Sink:
-    """Add format `wal_sink` to a session and flush its queries from this process.
+def register(spark: SparkSession, *, flush: bool = True, drain_timeout: float = 60) -> Sink:
+    """Add format `wal_sink` to a session and flush its queries, from this process by default.
 
     Call it before the first query starts. One handle for each session: a second call returns the same
     one. Use it as a context manager; leaving the block waits until everything checkpointed is in the
     target.
 
+    :param flush: False leaves that to another process, such as `wal-sink flush --follow`. Leaving the block
+        then waits for nothing, and says in one line what is left to that process; `await_flushed` waits
+        for it.
     :param drain_timeout: seconds that `close` waits at most, for all queries together.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
-    :raises OptionError: the session is registered already with another `drain_timeout`.
+    :raises OptionError: the session is registered already with another `drain_timeout` or
+        `flush`.
     """
     if drain_timeout < 0:
         raise OptionError(f"drain_timeout is {drain_timeout}.", "Give seconds, 0 or more.")
@@ -38,12 +47,14 @@ def register(spark: SparkSession, *, drain_timeout: float = 60) -> Sink:
         key = spark_internals.session_id(spark)
         sink = _sinks.get(key)
         if sink is None:
-            sink = _sinks[key] = Sink(spark, drain_timeout, _take_over)
+            _warn_of_other_python(spark)
+            sink = _sinks[key] = Sink(spark, drain_timeout, _take_over, flush=flush)
             for query in spark_internals.running_queries(spark):
                 sink.adopt(query)
-        elif sink.drain_timeout != drain_timeout:
+        elif (sink.drain_timeout, sink.flush) != (drain_timeout, flush):
             raise OptionError(
-                f"This session is registered with drain_timeout={sink.drain_timeout}.",
+                f"This session is registered with drain_timeout={sink.drain_timeout} and"
+                f" flush={sink.flush}.",
                 "Pass the same arguments, or close() the first handle before.",
             )
         return sink
@@ -60,3 +71,14 @@ def _take_over(query_id: str) -> bool:
     with _sinks_lock:
         given_up = [sink.give_up(query_id) for sink in _stopped]
     return any(given_up)
+
+
+def _warn_of_other_python(spark: SparkSession) -> None:
+    worker = shutil.which(spark_internals.worker_python(spark))
+    if (spark.sparkContext.master or "").startswith("local") and worker != sys.executable:
+        logger.warning(
+            "Spark starts its Python workers with %s, this is %s: if wal_sink is not installed there,"
+            " set PYSPARK_PYTHON before the session is made",
+            worker,
+            sys.executable,
+        )

@@ -186,6 +186,14 @@ def running_queries(spark: SparkSession) -> list[StreamingQuery]:
         return []
 
 
+def is_stopping(query: StreamingQuery) -> bool:
+    """Whether a query was told to stop, or has failed; False when nobody answers any more."""
+    try:
+        return not query.isActive
+    except (Py4JError, OSError):
+        return False
+
+
 def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
     """Remove a listener, unless the session is stopped or its JVM is gone, or goes at this moment."""
     if not is_stopped(spark):

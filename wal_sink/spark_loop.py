@@ -7,6 +7,7 @@ import time
 from pyspark.sql import SparkSession
 
 from wal_sink.configuration import Configuration
+from wal_sink.elsewhere import Elsewhere
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
 from wal_sink.glimpse import Glimpse
@@ -15,9 +16,15 @@ from wal_sink.spark_flush import SparkFlush
 
 
 def flush_loop(
-    spark: SparkSession, query_id: str, log: Log, configuration: Configuration
-) -> FlushLoop:
-    """Make the thread that flushes a query; it is not started."""
+    spark: SparkSession, query_id: str, log: Log, configuration: Configuration, *, here: bool
+) -> FlushLoop | Elsewhere:
+    """Make the thread that flushes a query; it is not started.
+
+    :param here: False: another process flushes it.
+    """
+    if not here:
+        return Elsewhere()
+    configuration.target.load()
 
     def clock_us() -> int:
         return time.time_ns() // 1_000
