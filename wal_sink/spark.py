@@ -29,7 +29,7 @@ from wal_sink.errors import LogUnavailable, OptionError, UnsupportedSpark, WalSi
 from wal_sink.log import Log
 from wal_sink.publish import Publisher
 from wal_sink.room import Room
-from wal_sink.store_errors import store_errors
+from wal_sink.store_errors import full_disk, store_errors
 from wal_sink.targets.base import Plan, plan_key
 
 FORMAT = "wal_sink"
@@ -136,8 +136,9 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
                 "This is a bug in wal_sink or a change in Spark; please report it.",
             )
         checkpoint = self._configuration.location.open_checkpoint()
-        Publisher(
-            self._configuration.location.open_log(checkpoint.query_id()),
+        log = self._configuration.location.open_log(checkpoint.query_id())
+        publisher = Publisher(
+            log,
             checkpoint,
             plan=self._plan.key,
             options=self._configuration.public,
@@ -147,7 +148,9 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
                 checkpoint.url,
                 clock_us=_clock_us,
             ),
-        ).publish(batchId, appended)
+        )
+        with full_disk(log.url):
+            publisher.publish(batchId, appended)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete nothing: a `commit` that raised may have published these very segments (rule 7)."""
