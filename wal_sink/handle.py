@@ -24,6 +24,7 @@ from wal_sink.ownership import owned
 from wal_sink.progress import Flushed, Status
 from wal_sink.spark import FORMAT, add_format
 from wal_sink.spark_loop import flush_loop
+from wal_sink.start_block import say_in_force
 from wal_sink.stops import Stops
 from wal_sink.ticket import take_ticket
 from wal_sink.wakeup import Listener
@@ -231,6 +232,7 @@ class Sink:
         if earlier is not None:
             earlier.loop.stop()  # its options may be old; two that overlap do no harm
         logger.info("query %s starts with %s", found.query_id, configuration.public)
+        say_in_force(found.query_id, configuration, log, found.sources, flush=self.flush)
         return log
 
     def progressed(self, query_id: str) -> None:

@@ -267,6 +267,11 @@ class Target(ABC):
     def shape(self) -> Mapping[str, str]:
         """The options that shape statements: together with the schema they make the plan's key."""
 
+    @property
+    def description(self) -> Mapping[str, str]:
+        """What a query's start says of the target: lines by their headings, `target` first; no secrets."""
+        return {"target": self.name, **self.shape}
+
     @abstractmethod
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Connect, compare `schema` with the table, see that the ledger can be kept.

@@ -36,6 +36,19 @@ class CassandraTarget(Target):
             "cassandra.nulls": self._options.nulls,
         }
 
+    @property
+    def description(self) -> Mapping[str, str]:
+        """Where, with which consistency, and what becomes of nulls."""
+        given = self._options
+        nulls = {"unset": "a null keeps the older value", "write": "a null clears the older value"}
+        ledger = f"{given.ledger.keyspace}.{given.ledger.table}"
+        return {
+            "target": f"{self.name} at {', '.join(given.hosts)}, port {given.port},"
+            f" {given.consistency_level}",
+            "table": f"{given.keyspace}.{given.table}, ledger in {ledger}",
+            "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
+        }
+
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table; create the ledger's table if need be."""
         from wal_sink.targets.cassandra.plan import make_plan  # noqa: PLC0415 -- the driver
