@@ -216,7 +216,7 @@ class Publisher:
         return mine
 
     def _note_kept(self, epoch: int, run_id: str) -> None:
-        """Rule 11: leave a proof that Spark kept the last epoch of this run, which ends here.
+        """Rule 11: leave a proof that Spark kept the last epoch of this run, which ends here, or waits.
 
         Spark lets a run come to an epoch only after `commits/` of the one before. The run that
         fenced this one may have published that epoch as well.

@@ -42,7 +42,8 @@ class Claim(Record, frozen=True, kw_only=True):
 
 
 class Kept(Record, frozen=True, kw_only=True):
-    """`kept/<epoch>-<generation>.json`: a run that was fenced had written `commits/<epoch>` (rule 11)."""
+    """`kept/<epoch>-<generation>.json`: a run had written `commits/<epoch>`, and was fenced, or had to wait for
+    room (rule 11)."""
 
     epoch: int
     generation: int
