@@ -82,7 +82,6 @@ def test_the_next_epoch_waits_or_the_query_fails(
     checkpoint: str,
     tmp_path: Path,
     gate: Gate,
-    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """While the table takes no rows: it waits, can be stopped, fails if wanted; then it goes on."""
     rows = stream(spark, write_source(tmp_path / "source", EPOCHS))
@@ -94,7 +93,9 @@ def test_the_next_epoch_waits_or_the_query_fails(
         before = time.monotonic()
         query.stop()
         assert time.monotonic() - before < 60, "it took as long as the wait, once"
-        assert {epoch for epoch, _ in log_of(checkpoint).segments()} == {0}
+        assert {epoch for epoch, _ in log_of(checkpoint).segments()} == {0}, (
+            "it knew that it was stopped"
+        )
 
         failing = start(
             rows, table, checkpoint, target=GATED_TARGET, **SMALL, **{"wal.onFull": "fail"}
@@ -110,11 +111,6 @@ def test_the_next_epoch_waits_or_the_query_fails(
         query.awaitTermination()
         sink.await_flushed(query, timeout=60)
     assert table.ids() == ALL
-    said = capfd.readouterr().err
-    assert "epoch 1 waits: " in said
-    assert "should flush" in said
-    assert "epoch 1 goes on" in said
-    assert "StoppedWaiting: The query was stopped while an epoch waited" in said
 
 
 def test_another_process_flushes(
