@@ -35,8 +35,20 @@ def is_live(report: FlusherReport, now_us: int) -> bool:
     """
     if now_us - report.heartbeat_us > SILENT_S * 1_000_000:
         return False
+    return _process_here(report) is not False
+
+
+def has_process(report: FlusherReport) -> bool:
+    """Whether the flusher's process is seen on this host, though it may be silent."""
+    return bool(_process_here(report))
+
+
+def _process_here(report: FlusherReport) -> bool | None:
+    """Return whether the process is there; None when it is of another host."""
     host, _, pid = report.flusher.rpartition(":")
-    return host != socket.gethostname() or not pid.isdecimal() or _has_process(int(pid))
+    if host != socket.gethostname() or not pid.isdecimal():
+        return None
+    return _has_process(int(pid))
 
 
 def stopped_at(report: FlusherReport, now_us: int) -> WalSinkError | None:

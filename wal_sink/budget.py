@@ -42,6 +42,10 @@ ALONE_S = 60.0
 """How long an epoch waits while nobody flushes: a flusher in a process of its own may be started again
 by whoever looks after it."""
 
+SILENT_S = 900.0
+"""The same while the process that flushed last is there, on this host, and says nothing: where the target is
+slow, it may be in the middle of a slice."""
+
 
 class Budget(NamedTuple):
     """`wal.maxBytes` and `wal.onFull`."""
@@ -68,6 +72,13 @@ class Flushing(NamedTuple):
     """Seconds of this wait since a living flusher was seen, or the mark moved."""
     age_s: float
     """Since the report, seconds."""
+    silent: bool = False
+    """Whether the process of the flusher is there, on this host."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long to be alone."""
+        return SILENT_S if self.silent else ALONE_S
 
 
 def has_room(backlog: Backlog, budget: Budget) -> bool:
@@ -82,7 +93,7 @@ def refuse_full(
 
     :param checkpoint: its URL, for the remedy.
     :raises LogFull: `wal.onFull` is `fail`.
-    :raises NoFlusher: nobody flushes, for `ALONE_S` by now.
+    :raises NoFlusher: nobody has flushed for too long.
     :raises WalSinkError: the error with which the flusher has stopped the line.
     """
     if budget.on_full == "fail":
@@ -95,7 +106,7 @@ def refuse_full(
         )
     if flushing.stopped is not None:
         raise flushing.stopped
-    if flushing.alone_s >= ALONE_S:
+    if flushing.alone_s >= flushing.patience_s:
         raise NoFlusher(
             f"Epoch {epoch} is not published: {_full(backlog, budget)}, and nobody has flushed for"
             f" {flushing.alone_s:.0f} s. {_who(flushing)}",
@@ -108,7 +119,9 @@ def waiting(epoch: int, backlog: Backlog, budget: Budget, flushing: Flushing) ->
     """Say that an epoch waits, for whom, and what becomes of it."""
     said = f"epoch {epoch} waits: {_full(backlog, budget)}. {_who(flushing)}"
     if flushing.alone_s:
-        said += f" If nobody does within {ALONE_S:.0f} s, the query fails with NoFlusher."
+        said += (
+            f" If nobody does within {flushing.patience_s:.0f} s, the query fails with NoFlusher."
+        )
     return said
 
 

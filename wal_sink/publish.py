@@ -148,7 +148,6 @@ class Publisher:
         room = self._room
         if room is None:
             return True
-        first = not room.waited
         try:
             if room.is_there(
                 self._log,
@@ -162,7 +161,7 @@ class Publisher:
             self._discard(Attempt(epoch, ready.generation), segments)
             raise
         before = Attempt(epoch - 1, ready.generation)
-        if first and sum(a.epoch == before.epoch for a in self._log.attempts()) > 1:
+        if sum(a.epoch == before.epoch for a in self._log.attempts()) > 1:
             self._note_kept(before.epoch, ready.run_id)  # or it waits for this epoch: see `budget`
         room.wait(self._log)
         return False

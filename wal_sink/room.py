@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from wal_sink.alive import is_live, last_report, stopped_at
+from wal_sink.alive import has_process, is_live, last_report, stopped_at
 from wal_sink.budget import Backlog, Budget, Flushing, has_room, refuse_full, waiting
 from wal_sink.log import Log
 from wal_sink.unflushed import THIS_PROCESS, Unflushed
@@ -87,6 +87,7 @@ class Room:
             stopped_at(report, now_us) if report else None,
             0.0 if live else max(now_s - self._seen_s, 0.001),
             max(0.0, (now_us - report.heartbeat_us) / 1_000_000) if report else 0.0,
+            silent=report is not None and has_process(report),
         )
         refuse_full(epoch, backlog, self._budget, flushing, self._checkpoint)
         if first or now_s - self._said_s >= _SAY_EVERY_S:

@@ -7,6 +7,7 @@ import pytest
 from wal_sink.alive import stopped_at
 from wal_sink.budget import (
     ALONE_S,
+    SILENT_S,
     Backlog,
     Budget,
     Flushing,
@@ -87,6 +88,11 @@ def test_nobody_is_waited_for_a_while() -> None:
         refuse_full(7, FULL, BLOCK, NOBODY._replace(alone_s=ALONE_S), "file:///c")
     assert "`wal-sink flush file:///c --follow`" in str(caught.value)
     assert caught.value.exit_code == 4
+    silent = NOBODY._replace(alone_s=SILENT_S - 1, silent=True)
+    refuse_full(7, FULL, BLOCK, silent, "file:///c")
+    assert "within 900 s" in waiting(7, FULL, BLOCK, silent)
+    with pytest.raises(NoFlusher):
+        refuse_full(7, FULL, BLOCK, silent._replace(alone_s=SILENT_S), "file:///c")
 
 
 def test_the_error_that_stopped_the_line_is_raised() -> None:
