@@ -119,6 +119,10 @@ class StateBackend(ABC):
         """
         return 0
 
+    def free_bytes(self) -> int | None:
+        """Return how many bytes can still be written, None where there is no such bound, or none known."""
+        return None
+
     def probe(self) -> None:
         """Find out with throw-away objects under `probe/` whether the store keeps its promises.
 

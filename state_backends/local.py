@@ -4,6 +4,7 @@ import builtins
 import errno
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -149,6 +150,13 @@ class LocalBackend(StateBackend):
                 touched.append(file.parent)
         self._folders.settle(touched)
         return len(touched)
+
+    def free_bytes(self) -> int:
+        """See `StateBackend.free_bytes`; of the file system in which the folder is, or will be made."""
+        folder = self._root
+        while not folder.exists():
+            folder = folder.parent
+        return shutil.disk_usage(folder).free
 
     @contextmanager
     def _unfinished(self, final: Path) -> Iterator[tuple[int, Path, set[Path]]]:

@@ -27,6 +27,7 @@ SPARK = {
     "wal_sink.ask",
     "wal_sink.handle",
     "wal_sink.sessions",
+    "wal_sink.stops",
     "wal_sink.testing.local_spark",
     "wal_sink.testing.pausing",
     "wal_sink.demo.app",
@@ -36,7 +37,7 @@ PURE = {
     f"wal_sink.{name}"
     for name in (
         *("protocol", "choice", "steps", "manifest", "offsets", "record", "records", "layout"),
-        *("remedies", "shadow", "shares"),
+        *("remedies", "shadow", "shares", "budget"),
     )
 }
 IMPURE = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
-from wal_sink.errors import CorruptLog
+from wal_sink import errors
+from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.log import Log
 from wal_sink.records import FlusherReport
 
@@ -34,8 +35,34 @@ def is_live(report: FlusherReport, now_us: int) -> bool:
     """
     if now_us - report.heartbeat_us > SILENT_S * 1_000_000:
         return False
+    return _process_here(report) is not False
+
+
+def has_process(report: FlusherReport) -> bool:
+    """Whether the flusher's process is seen on this host, though it may be silent."""
+    return bool(_process_here(report))
+
+
+def _process_here(report: FlusherReport) -> bool | None:
+    """Return whether the process is there; None when it is of another host."""
     host, _, pid = report.flusher.rpartition(":")
-    return host != socket.gethostname() or not pid.isdecimal() or _has_process(int(pid))
+    if host != socket.gethostname() or not pid.isdecimal():
+        return None
+    return _has_process(int(pid))
+
+
+def stopped_at(report: FlusherReport, now_us: int) -> WalSinkError | None:
+    """Return the error with which a flusher has stopped the line; None when it goes on, or is silent.
+
+    :param now_us: microseconds since 1970.
+    """
+    found = report.error
+    if found is None or found.transient or now_us - report.heartbeat_us >= SILENT_S * 1_000_000:
+        return None
+    kind = getattr(errors, found.kind, WalSinkError)
+    if not (isinstance(kind, type) and issubclass(kind, WalSinkError)):
+        kind = WalSinkError
+    return kind(found.what, found.remedy)
 
 
 def _has_process(pid: int) -> bool:

@@ -18,6 +18,7 @@ from wal_sink import layout
 from wal_sink.coalesce import coalesced
 from wal_sink.manifest import SegmentRef
 from wal_sink.segment import Compression, SegmentWriter
+from wal_sink.store_errors import full_disk
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,10 +53,11 @@ def append(
     When anything raises, the segment is discarded: Spark offers no hook for a failed attempt.
 
     :raises InvalidRow: from `check`; nothing of the epoch is published then.
+    :raises LogFull: the disk is full.
     """
     path = layout.segment(task.epoch, task.partition, task.attempt, uuid.uuid4().hex)
     segments: tuple[SegmentRef, ...] = ()
-    with contextlib.ExitStack() as stack:
+    with full_disk(backend.url), contextlib.ExitStack() as stack:
         writer: SegmentWriter | None = None
         for checked in coalesced(check(batch) for batch in batches if batch.num_rows):
             if writer is None:

@@ -6,9 +6,11 @@ WARNING is the lowest level that Python shows when the application has not confi
 from __future__ import annotations
 
 import logging
+import time
 
 from state_backends import StateBackendError
 from wal_sink import progress
+from wal_sink.alive import is_live, last_report
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
@@ -48,6 +50,22 @@ def say_waiting(query_id: str, checkpoint: Checkpoint, log: Log) -> None:
             query_id,
             log.url,
             checkpoint.url,
+        )
+
+
+def say_left_to_others(query_id: str, checkpoint: Checkpoint, log: Log) -> None:
+    """At an end, where another process flushes: say what is left to it, and whether it is there."""
+    if waiting := _epochs(query_id, checkpoint, log):
+        report = last_report(log)
+        live = report is not None and is_live(report, time.time_ns() // 1_000)
+        logger.warning(
+            "%d epochs of query %s wait in %s for the process that flushes: %s",
+            waiting,
+            query_id,
+            log.url,
+            f"{report.flusher} does"
+            if report and live
+            else f"nobody does now; run `wal-sink flush {checkpoint.url} --follow`",
         )
 
 

@@ -17,7 +17,8 @@ A run of Spark plans N + 1 only after its own `commits/N`. So these prove who wr
   it was deleted. Spark then belongs to B, and what A has published later proves nothing any more.
 - *A note in `kept/`.* A is fenced when it comes to publish N + 1. Before it stops it writes down that it came
   so far, with the highest generation claimed by then. An attempt at N above that generation means again
-  that `commits/N` was deleted after the note.
+  that `commits/N` was deleted after the note. A run that has to wait for room in the log leaves the same
+  note: what waits may be the very manifest that would prove it (`budget`).
 - *Its progress event for N*, seen in this process.
 - *That all others lost.* Spark ends B with an error of its own when it finds `commits/N` written by another
   run. (It ends a run in the same way over `offsets/N + 1`; but then the event for N had come before.)

@@ -92,6 +92,18 @@ class NoFlusher(WalSinkError):
     exit_code = 4
 
 
+class LogFull(WalSinkError):
+    """The log has no room for an epoch: its budget is used up, or the disk is. Nothing is lost."""
+
+    exit_code = 4
+
+
+class StoppedWaiting(WalSinkError):
+    """The query was told to stop while an epoch waited for room; Spark computes it anew."""
+
+    exit_code = 4
+
+
 # --- 5: find the other run -----------------------------------------------------------------------
 
 

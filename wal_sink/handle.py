@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from wal_sink import backlog, progress, spark_internals
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.configuration import configure
+from wal_sink.elsewhere import Elsewhere
 from wal_sink.errors import NotDrained, OptionError
 from wal_sink.exposition import Exposition
 from wal_sink.flush_loop import FlushLoop
@@ -26,6 +25,8 @@ from wal_sink.ownership import owned
 from wal_sink.progress import Flushed, Status
 from wal_sink.spark import FORMAT, add_format
 from wal_sink.spark_loop import flush_loop
+from wal_sink.start_block import say_in_force
+from wal_sink.stops import Stops
 from wal_sink.ticket import take_ticket
 from wal_sink.wakeup import Listener
 from wal_sink.witness import THIS_PROCESS
@@ -44,13 +45,14 @@ _INTERRUPTS = (KeyboardInterrupt, SystemExit)
 class _Query(NamedTuple):
     checkpoint: Checkpoint
     log: Log
-    loop: FlushLoop
+    loop: FlushLoop | Elsewhere
     run_id: str
 
 
 class Sink:
     """The sink in one session; made by `wal_sink.register`.
 
+    :param flush: whether this process flushes; another one does otherwise.
     :param take_over: ends what handles of stopped sessions still do for a query; whether one did.
     :param exposition: shows metrics, and is closed with the handle; None: no metrics.
     """
@@ -61,10 +63,13 @@ class Sink:
         drain_timeout: float,
         take_over: Callable[[str], bool],
         exposition: Exposition | None = None,
+        *,
+        flush: bool = True,
     ) -> None:
         self.drain_timeout = drain_timeout
         self.metrics_port = exposition.port if exposition else None
         """Where Prometheus can ask; None: without metrics."""
+        self.flush = flush
         self._exposition = exposition
         self._spark = spark
         self._take_over = take_over
@@ -72,8 +77,8 @@ class Sink:
         self._given_up: set[str] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._stops = Stops()
         self._listener = Listener(self)
-        _warn_of_other_python(spark)
         add_format(spark)
         spark.streams.addListener(self._listener)
 
@@ -92,7 +97,8 @@ class Sink:
         """Wait until everything checkpointed is flushed, then end flushing in this session.
 
         Works after `spark.stop()`. A query that still runs goes on and its epochs wait in the log. An
-        interrupt while it waits ends the waiting; what waits is said then.
+        interrupt while it waits ends the waiting; what waits is said then. With `flush=False` nothing is
+        waited for: what is left to the process that flushes is said.
 
         :raises NotDrained: naming each query that could not be flushed within `drain_timeout`.
         """
@@ -104,8 +110,10 @@ class Sink:
                 queries = dict(self._queries)
             spark_internals.drop_interrupted_call(self._spark)
             self._end_runs(queries)
-            failures = self._drain(queries)
+            failures = self._drain(queries) if self.flush else []
             self._end(queries, _JOIN_S)
+            if not self.flush:
+                self._say_waiting(queries)
         except BaseException:
             self._closed = True
             queries = dict(self._queries)
@@ -147,7 +155,7 @@ class Sink:
         traceback: TracebackType | None,
     ) -> None:
         interrupted = isinstance(exc, _INTERRUPTS)
-        if interrupted and not self._closed:
+        if interrupted and self.flush and not self._closed:
             with self._lock:
                 queries = dict(self._queries)
             backlog.say_flushing(
@@ -213,16 +221,20 @@ class Sink:
         checkpoint = configuration.location.open_checkpoint()
         log = configuration.location.open_log(found.query_id)
         owned(log, checkpoint)  # a copy writes nothing into the log of the original
-        configuration.target.load()
-        # Exit handlers run last first: this one comes before the driver's, which closes connections.
-        atexit.unregister(self.leave)
-        atexit.register(self.leave)
         meter = None
         if self._exposition is not None:
             writes_to = configuration.target.writes_to
             meter = self._exposition.watch(found.query_id, checkpoint, log, writes_to)
-        loop = flush_loop(self._spark, found.query_id, log, configuration, meter)
-        if not self._take_over(found.query_id) and not self.knows(found.query_id):
+        loop = (
+            flush_loop(self._spark, found.query_id, log, configuration, meter)
+            if self.flush
+            else Elsewhere()
+        )
+        # Exit handlers run last first: this one comes before the driver's, which closes connections.
+        atexit.unregister(self.leave)
+        atexit.register(self.leave)
+        taken_over = self._take_over(found.query_id) or self.knows(found.query_id)
+        if self.flush and not taken_over:
             backlog.say_left(found.query_id, checkpoint, log)
         with self._lock:
             if self._closed:
@@ -230,9 +242,11 @@ class Sink:
             earlier = self._queries.get(found.query_id)
             self._queries[found.query_id] = _Query(checkpoint, log, loop, run_id)
             loop.start()
+        self._stops.watch(run_id, query, log)
         if earlier is not None:
             earlier.loop.stop()  # its options may be old; two that overlap do no harm
         logger.info("query %s starts with %s", found.query_id, configuration.public)
+        say_in_force(found.query_id, configuration, log, found.sources, flush=self.flush)
         return log
 
     def progressed(self, query_id: str) -> None:
@@ -244,6 +258,7 @@ class Sink:
 
     def terminated(self, query_id: str, run_id: str) -> None:
         """Let the query's flusher finish; an event of an earlier run comes late and is passed over."""
+        self._stops.forget(run_id)
         with self._lock:
             query = self._queries.get(query_id)
         if query is not None and query.run_id == run_id:
@@ -284,31 +299,22 @@ class Sink:
     def _say_waiting(self, queries: dict[str, _Query]) -> None:
         for query_id, query in queries.items():
             if query_id not in self._given_up:
-                backlog.say_waiting(query_id, query.checkpoint, query.log)
+                say = backlog.say_waiting if self.flush else backlog.say_left_to_others
+                say(query_id, query.checkpoint, query.log)
 
     def _end(self, queries: dict[str, _Query], join_s: float, *, say: bool = True) -> None:
         for query in queries.values():
             query.loop.stop()
         running = {str(query.id) for query in spark_internals.running_queries(self._spark)}
         spark_internals.remove_listener(self._spark, self._listener)
+        self._stops.end(join_s)
         for query_id, query in queries.items():
             query.loop.join(join_s)
             if say and query.loop.is_alive():
                 logger.warning(
                     "the flush of query %s is still in a request; it ends after it", query_id
                 )
-            if say and query_id in running:
+            if say and self.flush and query_id in running:
                 logger.warning("query %s goes on unflushed; its epochs wait in the log", query_id)
         if self._exposition is not None:
             self._exposition.close()
-
-
-def _warn_of_other_python(spark: SparkSession) -> None:
-    worker = shutil.which(spark_internals.worker_python(spark))
-    if (spark.sparkContext.master or "").startswith("local") and worker != sys.executable:
-        logger.warning(
-            "Spark starts its Python workers with %s, this is %s: if wal_sink is not installed there,"
-            " set PYSPARK_PYTHON before the session is made",
-            worker,
-            sys.executable,
-        )

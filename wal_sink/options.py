@@ -56,6 +56,20 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     compression: Annotated[
         Literal["lz4", "zstd", "none"], Meta(description="how segments are compressed")
     ] = msgspec.field(name="wal.compression", default="lz4")
+    max_bytes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="bytes of unflushed data, 1 or more, from which on wal.onFull counts; such as"
+            " 10737418240 for 10 GiB",
+        ),
+    ] = msgspec.field(name="wal.maxBytes", default=10 * 1024**3)
+    on_full: Annotated[
+        Literal["block", "fail"],
+        Meta(
+            description="what becomes of the next epoch then: block, it waits; fail, the query fails"
+        ),
+    ] = msgspec.field(name="wal.onFull", default="block")
     distributed_above_bytes: Annotated[
         int,
         Meta(

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from wal_sink import errors
-from wal_sink.alive import SILENT_S, is_live, last_report
+from wal_sink.alive import SILENT_S, is_live, last_report, stopped_at
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.errors import CorruptLog, FlushTimeout, NoFlusher, WalSinkError
+from wal_sink.errors import CorruptLog, FlushTimeout, NoFlusher
 from wal_sink.log import Log
 from wal_sink.orphans import unnamed
 from wal_sink.readable import read_manifests
@@ -136,8 +135,8 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
     flushed = {newest.epoch: 0} if newest else {}
     while waiting := count_waiting(log, goal, newest.epoch if newest else -1):
         report = log.last_report()
-        if report and report.error and not report.error.transient and _age_s(report) < SILENT_S:
-            raise _rebuilt(report.error)
+        if report and (stopped := stopped_at(report, time.time_ns() // 1_000)):
+            raise stopped
         waited = time.monotonic() - started
         if timeout is not None and waited >= timeout:
             raise FlushTimeout(
@@ -186,13 +185,6 @@ def _silent_for(report: FlusherReport | None, waited: float) -> float:
 
 def _age_s(report: FlusherReport) -> float:
     return time.time() - report.heartbeat_us / 1_000_000
-
-
-def _rebuilt(report: ErrorReport) -> WalSinkError:
-    kind = getattr(errors, report.kind, WalSinkError)
-    if not (isinstance(kind, type) and issubclass(kind, WalSinkError)):
-        kind = WalSinkError
-    return kind(report.what, report.remedy)
 
 
 def _unsafe(waiting: int, published: int, flushed: int) -> str | None:

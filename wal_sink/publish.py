@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from state_backends import StateBackendError
 from wal_sink import layout
@@ -23,6 +24,7 @@ from wal_sink.errors import (
     Fenced,
     NotRegistered,
     SegmentNotVisible,
+    StoppedWaiting,
     WalSinkError,
 )
 from wal_sink.log import Log
@@ -30,8 +32,21 @@ from wal_sink.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.offsets import Offsets
 from wal_sink.ownership import own, owned
 from wal_sink.records import Claim, Kept, LogIdentity
+from wal_sink.room import Room
 
 logger = logging.getLogger(__name__)
+
+
+class _Ready(NamedTuple):
+    """What was seen before an epoch is published."""
+
+    run_id: str
+    generation: int
+    checkpointed: int
+    offsets: Offsets
+    flushed: int
+    """The last epoch that is flushed, -1 for none."""
+
 
 _STALE_RUN = "A newer run of this query has taken over. Stop this one; nothing of it is flushed."
 
@@ -41,6 +56,7 @@ class Publisher:
 
     :param clock_us: microseconds since 1970.
     :param options: the sink's options without secrets, kept with the run's claim.
+    :param room: waits for room in the log, for one epoch; None for a log without a budget.
     """
 
     def __init__(
@@ -51,12 +67,14 @@ class Publisher:
         plan: str,
         options: Mapping[str, str],
         clock_us: Callable[[], int],
+        room: Room | None = None,
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
         self._plan = plan
         self._options = dict(options)
         self._clock_us = clock_us
+        self._room = room
 
     def publish(self, epoch: int, appended: Sequence[Appended]) -> Manifest | None:
         """Publish an epoch; None when it was flushed before and Spark merely replays it.
@@ -64,23 +82,23 @@ class Publisher:
         :param appended: what every task of the epoch reported, in the order of the partitions.
         :raises CheckpointNotVisible, NotRegistered, Fenced, WrongOwner, Diverged,
             UnknownOffsetsFormat, SegmentNotVisible, AlreadyPublished: see `wal_sink.errors`.
+        :raises LogFull, NoFlusher, StoppedWaiting: there is no room in the log, see `budget`; or the error
+            at which the flusher has stopped.
         """
         query_id, run_id = _whose(epoch, appended)
-        self._see_checkpoint(query_id)
-        owned(self._log, self._checkpoint)  # before the claim: a copy must not fence the original
-        try:
-            generation = self._own_generation(run_id)
-            if self._checkpoint.last_commit() >= epoch:  # rule 5
-                raise Fenced(f"Epoch {epoch} is checkpointed already, by another run", _STALE_RUN)
-        except Fenced:
-            self._note_kept(epoch - 1, run_id)
-            raise
-        offsets = self._checkpoint.offsets(epoch)
-        self._own_log(epoch)
-        if self._flushed_before(epoch, offsets):
+        segments = tuple(segment for task in appended for segment in task.segments)
+        ready = self._ready(epoch, query_id, run_id)
+        while ready.flushed < epoch and not self._has_room(epoch, ready, segments):
+            generation = ready.generation
+            try:
+                ready = self._ready(epoch, query_id, run_id)  # nothing seen before a wait is used
+            except StoppedWaiting:
+                self._discard(Attempt(epoch, generation), segments)
+                raise
+        generation, offsets = ready.generation, ready.offsets
+        if ready.flushed >= epoch:
             self._still_newest(generation, epoch)
             return None
-        segments = tuple(segment for task in appended for segment in task.segments)
         self._see_segments(segments)
         manifest = Manifest(
             epoch=epoch,
@@ -103,7 +121,62 @@ class Publisher:
         self._still_newest(generation, epoch)
         if present is None:  # an older run has committed it after all, and it is trimmed
             raise Fenced(f"Epoch {epoch} was flushed from another attempt meanwhile", _STALE_RUN)
+        if self._room is not None:
+            self._room.unflushed.published(self._log, manifest.attempt, manifest.bytes)
         return manifest
+
+    def _ready(self, epoch: int, query_id: str, run_id: str) -> _Ready:
+        """See that this run may publish the epoch, but for room in the log."""
+        self._see_checkpoint(query_id)
+        owned(self._log, self._checkpoint)  # before the claim: a copy must not fence the original
+        try:
+            generation = self._own_generation(run_id)
+            checkpointed = self._checkpoint.last_commit()
+            if checkpointed >= epoch:  # rule 5
+                raise Fenced(f"Epoch {epoch} is checkpointed already, by another run", _STALE_RUN)
+        except Fenced:
+            self._note_kept(epoch - 1, run_id)
+            raise
+        offsets = self._checkpoint.offsets(epoch)
+        self._own_log(epoch)
+        return _Ready(
+            run_id, generation, checkpointed, offsets, self._flushed_before(epoch, offsets)
+        )
+
+    def _has_room(self, epoch: int, ready: _Ready, segments: Sequence[SegmentRef]) -> bool:
+        """Whether the epoch may be published now; False after a pause, in which that may change."""
+        room = self._room
+        if room is None:
+            return True
+        try:
+            if room.is_there(
+                self._log,
+                epoch,
+                generation=ready.generation,
+                flushed=ready.flushed,
+                checkpointed=ready.checkpointed,
+            ):
+                return True
+        except WalSinkError:
+            self._discard(Attempt(epoch, ready.generation), segments)
+            raise
+        before = Attempt(epoch - 1, ready.generation)
+        if sum(a.epoch == before.epoch for a in self._log.attempts()) > 1:
+            self._note_kept(before.epoch, ready.run_id)  # or it waits for this epoch: see `budget`
+        room.wait(self._log)
+        return False
+
+    def _discard(self, attempt: Attempt, segments: Sequence[SegmentRef]) -> None:
+        """Delete what the tasks of a refused epoch have written.
+
+        Otherwise a query that is started again and again fills the disk in spite of its budget. Only a
+        manifest of this attempt could name these segments, and it would have been made by this call.
+        """
+        try:
+            if self._log.manifest(attempt) is None:
+                self._log.delete(segment.path for segment in segments)
+        except (OSError, StateBackendError, WalSinkError):  # what is raised is why it is refused
+            logger.warning("segments of epoch %d stay behind", attempt.epoch, exc_info=True)
 
     def _still_newest(self, generation: int, epoch: int) -> None:
         """Rule 7: look again before Spark may write `commits/<epoch>`."""
@@ -122,6 +195,11 @@ class Publisher:
     def _own_generation(self, run_id: str) -> int:
         """Rule 3: the generation is one above the ticket, claimed once, and still the highest."""
         ticket = self._log.ticket(run_id)
+        if ticket is None and self._room is not None and self._room.waited:
+            raise StoppedWaiting(
+                "The query was stopped while an epoch waited for room in the log",
+                "Nothing is lost. Start the query again; Spark computes the epoch anew.",
+            )
         if ticket is None:
             raise NotRegistered(
                 f"Run {run_id} has no ticket in {self._log.url}",
@@ -137,7 +215,7 @@ class Publisher:
         return mine
 
     def _note_kept(self, epoch: int, run_id: str) -> None:
-        """Rule 11: leave a proof that Spark kept the last epoch of this run, which ends here.
+        """Rule 11: leave a proof that Spark kept the last epoch of this run, which ends here, or waits.
 
         Spark lets a run come to an epoch only after `commits/` of the one before. The run that
         fenced this one may have published that epoch as well.
@@ -167,11 +245,14 @@ class Publisher:
                 "The checkpoint was set back. Restore it, or start with a new checkpoint.",
             )
 
-    def _flushed_before(self, epoch: int, offsets: Offsets) -> bool:
-        """Rule 5: a replay of what is flushed is passed over if it is the same, else refused."""
+    def _flushed_before(self, epoch: int, offsets: Offsets) -> int:
+        """Return the last epoch that is flushed, -1 for none.
+
+        Rule 5: a replay of what is flushed is passed over if it is the same, else refused.
+        """
         mark = self._log.newest_flushed()
         if mark is None or epoch > mark.epoch:
-            return False
+            return mark.epoch if mark else -1
         record = self._log.flushed(epoch)
         if record is None or record.offsets_digest != offsets.digest:
             raise Diverged(
@@ -186,7 +267,7 @@ class Publisher:
             epoch,
             self._checkpoint.url,
         )
-        return True
+        return mark.epoch
 
     def _see_segments(self, segments: Sequence[SegmentRef]) -> None:
         for segment in segments:

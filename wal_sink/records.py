@@ -42,7 +42,7 @@ class Claim(Record, frozen=True, kw_only=True):
 
 
 class Kept(Record, frozen=True, kw_only=True):
-    """`kept/<epoch>-<generation>.json`: a run that was fenced had written `commits/<epoch>` (rule 11)."""
+    """`kept/<epoch>-<generation>.json`: a run, fenced or waiting, had written `commits/<epoch>` (rule 11)."""
 
     epoch: int
     generation: int

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+import sys
 import threading
 
 from pyspark.sql import SparkSession
@@ -11,6 +14,8 @@ from wal_sink.errors import OptionError
 from wal_sink.exposition import expose
 from wal_sink.handle import Sink
 
+logger = logging.getLogger(__name__)
+
 _sinks: dict[str, Sink] = {}
 _stopped: list[Sink] = []
 """Handles of stopped sessions that nobody has closed: a notebook's. They flush what waits."""
@@ -18,22 +23,35 @@ _sinks_lock = threading.RLock()
 
 
 def register(
-    spark: SparkSession, *, metrics_port: int | None = None, drain_timeout: float = 60
+    spark: SparkSession,
+    *,
+    flush: bool = True,
+    metrics_port: int | None = None,
+    drain_timeout: float = 60,
 ) -> Sink:
-    """Add format `wal_sink` to a session and flush its queries from this process.
+    """Add format `wal_sink` to a session and flush its queries, from this process by default.
 
     Call it before the first query starts. One handle for each session: a second call returns the same
     one. Use it as a context manager; leaving the block waits until everything checkpointed is in the
     target.
 
+    :param flush: False leaves that to another process, such as `wal-sink flush --follow`. Leaving the block
+        then waits for nothing, and says in one line what is left to that process; `await_flushed` waits
+        for it.
     :param metrics_port: lets Prometheus ask this process how the flush goes; 0 for a port that is free,
         which the handle's `metrics_port` tells. None: no metrics.
     :param drain_timeout: seconds that `close` waits at most, for all queries together.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
-    :raises OptionError: the session is registered already with other arguments, or the port is taken.
+    :raises OptionError: the session is registered already with other arguments, the port is taken, or
+        there is one without `flush`.
     """
     if drain_timeout < 0:
         raise OptionError(f"drain_timeout is {drain_timeout}.", "Give seconds, 0 or more.")
+    if metrics_port is not None and not flush:
+        raise OptionError(
+            "metrics_port is given without flush: who flushes has the metrics.",
+            "Start the other process with `wal-sink flush CHECKPOINT --follow --metrics-port PORT`.",
+        )
     spark_internals.check_session(spark)
     with _sinks_lock:
         for key in [key for key, sink in _sinks.items() if sink.forgotten()]:
@@ -43,18 +61,21 @@ def register(
         key = spark_internals.session_id(spark)
         sink = _sinks.get(key)
         if sink is None:
+            _warn_of_other_python(spark)
             exposition = None if metrics_port is None else expose(metrics_port)
             try:
-                sink = _sinks[key] = Sink(spark, drain_timeout, _take_over, exposition)
+                sink = _sinks[key] = Sink(spark, drain_timeout, _take_over, exposition, flush=flush)
             except BaseException:
                 if exposition is not None:
                     exposition.close()
                 raise
             for query in spark_internals.running_queries(spark):
                 sink.adopt(query)
-        elif sink.drain_timeout != drain_timeout or not _same(sink.metrics_port, metrics_port):
+        elif (sink.drain_timeout, sink.flush) != (drain_timeout, flush) or not _same(
+            sink.metrics_port, metrics_port
+        ):
             raise OptionError(
-                f"This session is registered with drain_timeout={sink.drain_timeout},"
+                f"This session is registered with drain_timeout={sink.drain_timeout}, flush={sink.flush},"
                 f" metrics_port={sink.metrics_port}.",
                 "Pass the same arguments, or close() the first handle before.",
             )
@@ -77,3 +98,14 @@ def _take_over(query_id: str) -> bool:
     with _sinks_lock:
         given_up = [sink.give_up(query_id) for sink in _stopped]
     return any(given_up)
+
+
+def _warn_of_other_python(spark: SparkSession) -> None:
+    worker = shutil.which(spark_internals.worker_python(spark))
+    if (spark.sparkContext.master or "").startswith("local") and worker != sys.executable:
+        logger.warning(
+            "Spark starts its Python workers with %s, this is %s: if wal_sink is not installed there,"
+            " set PYSPARK_PYTHON before the session is made",
+            worker,
+            sys.executable,
+        )

@@ -22,12 +22,14 @@ from pyspark.sql.types import StructType
 from state_backends import StateBackendError
 from wal_sink import spark_internals
 from wal_sink.append import Appended, append
+from wal_sink.budget import Budget
 from wal_sink.configuration import Configuration, configure
 from wal_sink.epoch_column import with_epoch, with_epoch_field
 from wal_sink.errors import LogUnavailable, OptionError, UnsupportedSpark, WalSinkError
 from wal_sink.log import Log
 from wal_sink.publish import Publisher
-from wal_sink.store_errors import store_errors
+from wal_sink.room import Room
+from wal_sink.store_errors import full_disk, store_errors
 from wal_sink.targets.base import Plan, plan_key
 
 FORMAT = "wal_sink"
@@ -134,16 +136,28 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
                 "This is a bug in wal_sink or a change in Spark; please report it.",
             )
         checkpoint = self._configuration.location.open_checkpoint()
-        Publisher(
-            self._configuration.location.open_log(checkpoint.query_id()),
+        log = self._configuration.location.open_log(checkpoint.query_id())
+        publisher = Publisher(
+            log,
             checkpoint,
             plan=self._plan.key,
             options=self._configuration.public,
-            clock_us=lambda: time.time_ns() // 1_000,
-        ).publish(batchId, appended)
+            clock_us=_clock_us,
+            room=Room(
+                Budget(self._configuration.sink.max_bytes, self._configuration.sink.on_full),
+                checkpoint.url,
+                clock_us=_clock_us,
+            ),
+        )
+        with full_disk(log.url):
+            publisher.publish(batchId, appended)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete nothing: a `commit` that raised may have published these very segments (rule 7)."""
+
+
+def _clock_us() -> int:
+    return time.time_ns() // 1_000
 
 
 def _agreed_plan(log: Log, configuration: Configuration, schema: pa.Schema) -> Plan:

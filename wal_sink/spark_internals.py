@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from wal_sink.append import Task
 from wal_sink.errors import UnsupportedSpark
+from wal_sink.start_block import Source
 
 TESTED = ("4.1.4", "4.3.0")
 
@@ -30,7 +31,7 @@ _STREAM_EXECUTION = (  # moved between minor versions
     "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
     "org.apache.spark.sql.execution.streaming.StreamExecution",
 )
-_STREAM_EXECUTION_METHODS = {"resolvedCheckpointRoot", "sink", "logicalPlan"}
+_STREAM_EXECUTION_METHODS = {"resolvedCheckpointRoot", "sink", "logicalPlan", "sources"}
 _SPARK_CONTEXT = "org.apache.spark.SparkContext"
 _SPARK_CONTEXT_METHODS = {"maxNumConcurrentTasks", "resourceProfileManager"}
 _JAVA_CLIENT = {"deque", "get_thread_connection"}
@@ -45,6 +46,7 @@ class StartedQuery(NamedTuple):
     """As given, but `checkpointLocation` as Spark resolved it."""
     folder: str
     """Current folder of the JVM, and so of its Python workers; the driver's Python may have moved on."""
+    sources: tuple[Source, ...] = ()
 
 
 def check_session(spark: SparkSession) -> None:
@@ -173,7 +175,14 @@ def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | Non
     options["checkpointLocation"] = str(execution.resolvedCheckpointRoot())
     jvm: Any = SparkContext._jvm
     folder = jvm.java.lang.System.getProperty("user.dir")
-    return StartedQuery(str(query.id), options, str(folder))
+    found = execution.sources()  # known since the plan is
+    sources = [found.apply(i) for i in range(found.length())]
+    return StartedQuery(
+        str(query.id),
+        options,
+        str(folder),
+        tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
+    )
 
 
 def running_queries(spark: SparkSession) -> list[StreamingQuery]:
@@ -184,6 +193,14 @@ def running_queries(spark: SparkSession) -> list[StreamingQuery]:
         return list(spark.streams.active)
     except (Py4JError, OSError):
         return []
+
+
+def is_stopping(query: StreamingQuery) -> bool:
+    """Whether a query was told to stop, or has failed; False when nobody answers any more."""
+    try:
+        return not query.isActive
+    except (Py4JError, OSError):
+        return False
 
 
 def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:

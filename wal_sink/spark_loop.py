@@ -26,6 +26,7 @@ def flush_loop(
 
     :param meter: counts; None: nobody does.
     """
+    configuration.target.load()
 
     def clock_us() -> int:
         return time.time_ns() // 1_000

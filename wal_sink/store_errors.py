@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 from state_backends import StateBackendError
-from wal_sink.errors import LogUnavailable
+from wal_sink.errors import LogFull, LogUnavailable
 
 
 @contextlib.contextmanager
@@ -23,4 +24,24 @@ def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
         raise LogUnavailable(
             f"{what} cannot be used: {text}",
             "See to the store that holds it, and to its options; then try again.",
+        ) from error
+
+
+@contextlib.contextmanager
+def full_disk(url: str) -> Iterator[None]:
+    """Surround what writes to the log.
+
+    :param url: of the log.
+    :raises LogFull: there is no space, or the quota is used up. Other errors go through.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        raise LogFull(
+            f"The disk of {url} is full: {error}",
+            "Nothing is lost, and what was half written is deleted. Free space there, then start the query"
+            " again: Spark computes the epoch anew. A wal.maxBytes below the size of the disk stops the"
+            " query before it is full.",
         ) from error

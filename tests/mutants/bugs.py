@@ -105,6 +105,21 @@ BUGS = (
         "        mine = self._log.highest_generation() + 1\n",
     ),
     Bug(
+        "a run that waits leaves no proof for the epoch before",
+        "wal_sink/publish.py",
+        "            self._note_kept(before.epoch, ready.run_id)  # or it waits",
+        "            pass  # or it waits",
+        ("tests/protocol/test_budget.py",),
+    ),
+    Bug(
+        "a run uses after a wait what it has seen before",
+        "wal_sink/publish.py",
+        "                ready = self._ready(epoch, query_id, run_id)  # nothing",
+        "                ready = ready._replace(flushed=self._flushed_before(epoch, ready.offsets))"
+        "  # nothing",
+        ("tests/protocol/test_budget.py",),
+    ),
+    Bug(
         "timestamps taken at flush",
         "wal_sink/slices.py",
         "    first_us = begun.base_us\n",

@@ -35,11 +35,12 @@ KNOWN = [
     *("flush.distributedAboveBytes", "trim.delay", "cassandra.secureConnectBundle"),
     *("cassandra.ssl.enabled", "cassandra.ssl.caCertificate", "cassandra.ssl.clientCertificate"),
     *("cassandra.ssl.clientKey", "cassandra.ssl.clientKeyPassword", "cassandra.ssl.checkHostname"),
+    *("wal.maxBytes", "wal.onFull"),
 ]
 """The contract with checks outside of the project: what is built."""
 
 NOT_YET = [
-    *("wal.maxBytes", "wal.onFull", "cassandra.ttl"),
+    "cassandra.ttl",
     *("cassandra.ttlColumn", "cassandra.timestampColumn"),
     *("onInvalidRow", "operationColumn"),
 ]
@@ -118,6 +119,7 @@ def test_defaults() -> None:
     sink = configure(GIVEN).sink
     assert (sink.checkpoint, sink.wal_location) == ("/data/checkpoint", "")
     assert (sink.compression, sink.target) == ("lz4", "cassandra")
+    assert (sink.max_bytes, sink.on_full) == (10_737_418_240, "block")
     location = configure(GIVEN).location
     assert location.checkpoint == "file:///data/checkpoint"
     assert location.logs == "file:///data/checkpoint/wal_sink"

@@ -276,6 +276,11 @@ class Target(ABC):
         """Where the rows go, for people; empty where there is no word for it."""
         return ""
 
+    @property
+    def description(self) -> Mapping[str, str]:
+        """What a query's start says of the target: lines by their headings, `target` first; no secrets."""
+        return {"target": self.name, **self.shape}
+
     @abstractmethod
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Connect, compare `schema` with the table, see that the ledger can be kept.

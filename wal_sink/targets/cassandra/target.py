@@ -43,6 +43,19 @@ class CassandraTarget(Target):
         """Keyspace and table."""
         return f"{self._options.keyspace}.{self._options.table}"
 
+    @property
+    def description(self) -> Mapping[str, str]:
+        """Where, with which consistency, and what becomes of nulls."""
+        given = self._options
+        nulls = {"unset": "a null keeps the older value", "write": "a null clears the older value"}
+        ledger = f"{given.ledger.keyspace}.{given.ledger.table}"
+        where = given.where if given.secure_connect_bundle else f"{given.where}, port {given.port}"
+        return {
+            "target": f"{self.name} at {where}, {given.consistency_level}",
+            "table": f"{given.keyspace}.{given.table}, ledger in {ledger}",
+            "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
+        }
+
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table; create the ledger's table if need be."""
         from wal_sink.targets.cassandra.plan import make_plan  # noqa: PLC0415 -- the driver

@@ -1,0 +1,67 @@
+"""The disk of the log is full: a task fails cleanly, and the query goes on when there is space again."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import Rows, World
+from tests.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
+from wal_sink.errors import LogFull
+from wal_sink.store_errors import full_disk
+
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture
+def full_world(small_disk: SmallDisk) -> World:  # noqa: F811
+    """A query whose log is on the small disk; its checkpoint is elsewhere."""
+    return World(open_backend("memory://full/checkpoint"), open_backend(str(small_disk.folder)))
+
+
+def large(seed: int) -> Rows:
+    """Return rows of some 2 MB that cannot be compressed."""
+    source = random.Random(seed)
+    return [(source.randbytes(50_000).hex(), number) for number in range(20)]
+
+
+def test_a_task_that_fills_the_disk_leaves_nothing(
+    full_world: World,
+    small_disk: SmallDisk,  # noqa: F811
+) -> None:
+    """What is there is flushed all the same; with space again the next attempt goes through."""
+    world = full_world
+    run = world.run()
+    run.batch([("a", 1)])
+    before = small_disk.files()
+    small_disk.fill(leave=MEGABYTE)
+    run.write_offsets()
+    with pytest.raises(LogFull, match="No space left on device") as caught:
+        run.tasks(large(1))
+    assert "Free space there, then start the query again" in caught.value.remedy
+    assert caught.value.exit_code == 4
+    assert small_disk.files() == before, "neither a segment nor a half-written file"
+    world.flush()
+    assert world.table() == {"a": 1}
+    again = world.run()
+    again.write_offsets()
+    with pytest.raises(LogFull):
+        again.tasks(large(2))
+    small_disk.free()
+    last = world.run()
+    rows = large(3)
+    last.batch(rows)
+    world.flush()
+    assert world.table() == {"a": 1, **dict(rows)}
+    assert [name for name in small_disk.files() if "segments" in name or ".tmp" in name] == []
+
+
+def test_other_errors_are_not_taken_for_it() -> None:
+    """A quota is; a denied folder is not."""
+    with pytest.raises(LogFull, match="file:///log"), full_disk("file:///log"):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+    with pytest.raises(PermissionError), full_disk("file:///log"):
+        raise PermissionError(errno.EACCES, "denied")

@@ -1,0 +1,50 @@
+"""A file system of a few megabytes, to fill; root may mount one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+class SmallDisk:
+    """A file system that is mounted at `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def fill(self, leave: int) -> None:
+        """Use up all but `leave` bytes."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / "ballast").unlink()
+        free = os.statvfs(self.folder)
+        with (self.folder / "ballast").open("wb") as file:
+            file.write(b"x" * (free.f_bavail * free.f_frsize - leave))
+
+    def free(self) -> None:
+        """Give back what `fill` has used up."""
+        (self.folder / "ballast").unlink()
+
+    def files(self) -> list[str]:
+        """Return the paths of all files, hidden ones as well, without the ballast."""
+        found = (str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
+        return sorted(path for path in found if path != "ballast")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """Mount 4 MB of memory."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system to fill; CI runs as root")
+    folder = tmp_path / "small_disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "wal_sink", str(folder)]
+    subprocess.run(mount, check=True)  # root that may not mount: the test fails, and says so
+    try:
+        yield SmallDisk(folder)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -1,0 +1,214 @@
+"""The budget of the log, a full disk, and what a start says; with real Spark and real Cassandra."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import wal_sink
+from tests.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
+from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.gate import GATED_TARGET, Gate
+from tests.spark.impatient import IMPATIENT_TARGET
+from tests.spark.tables import Table, options, start, stream, wait_for
+from wal_sink.configuration import configure
+from wal_sink.errors import FlushTimeout, OptionError
+from wal_sink.location import locate
+from wal_sink.log import Log
+from wal_sink.manifest import Attempt
+from wal_sink.operate.flush import OwnFlusher
+from wal_sink.operate.query import Query
+from wal_sink.testing.node import Node
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
+
+EPOCHS = 3
+ALL = list(range(EPOCHS * ROWS_PER_FILE))
+SMALL = {"wal.maxBytes": 1}
+"""A budget that any epoch exceeds."""
+
+
+@pytest.fixture
+def table(cassandra: Node, keyspace: str) -> Table:
+    return Table(cassandra, keyspace)
+
+
+@pytest.fixture
+def gate(keyspace: str) -> Iterator[Gate]:
+    """A closed gate before the table."""
+    gate = Gate(keyspace)
+    gate.close()
+    yield gate
+    gate.remove()
+
+
+def log_of(checkpoint: str) -> Log:
+    location = locate(checkpoint)
+    return location.open_log(location.open_checkpoint().query_id())
+
+
+def waits(checkpoint: str, epoch: int) -> bool:
+    """Whether an epoch is written and not published, and the one before is checkpointed."""
+    if locate(checkpoint).open_checkpoint().last_commit() != epoch - 1:
+        return False
+    log = log_of(checkpoint)
+    return epoch in {e for e, _ in log.segments()} and epoch not in {
+        a.epoch for a in log.attempts()
+    }
+
+
+def failure(query: StreamingQuery) -> str:
+    """Wait until a query has failed; return why."""
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    return str(caught.value)
+
+
+def test_the_next_epoch_waits_or_the_query_fails(
+    spark: SparkSession,
+    table: Table,
+    checkpoint: str,
+    tmp_path: Path,
+    gate: Gate,
+) -> None:
+    """While the table takes no rows: it waits, can be stopped, fails if wanted; then it goes on."""
+    rows = stream(spark, write_source(tmp_path / "source", EPOCHS))
+    with wal_sink.register(spark) as sink:
+        query = start(rows, table, checkpoint, target=GATED_TARGET, **SMALL)
+        wait_for(lambda: gate.writers() != {} and waits(checkpoint, 1), 200)
+        time.sleep(2)
+        assert waits(checkpoint, 1), "epoch 0 passed, though it is larger than the budget"
+        before = time.monotonic()
+        query.stop()
+        assert time.monotonic() - before < 60, "it took as long as the wait, once"
+        assert {epoch for epoch, _ in log_of(checkpoint).segments()} == {0}, (
+            "it knew that it was stopped"
+        )
+
+        failing = start(
+            rows, table, checkpoint, target=GATED_TARGET, **SMALL, **{"wal.onFull": "fail"}
+        )
+        message = failure(failing)
+        for words in ("LogFull", "Epoch 1 is not published", "wal.maxBytes is 1", "What to do"):
+            assert words in message
+        assert log_of(checkpoint).attempts() == (Attempt(0, 1),)
+
+        query = start(rows, table, checkpoint, target=GATED_TARGET, **SMALL)
+        wait_for(lambda: waits(checkpoint, 1), 200)
+        gate.open()
+        query.awaitTermination()
+        sink.await_flushed(query, timeout=60)
+    assert table.ids() == ALL
+
+
+def test_another_process_flushes(
+    spark: SparkSession,
+    table: Table,
+    checkpoint: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With `flush=False` nothing is flushed here; without the other process a full log is `NoFlusher`."""
+    rows = stream(spark, write_source(tmp_path / "source", EPOCHS))
+    with wal_sink.register(spark, flush=False) as sink:
+        with pytest.raises(OptionError, match="flush=False"):
+            wal_sink.register(spark)
+        query = start(rows, table, checkpoint, target=IMPATIENT_TARGET, **SMALL)
+        message = failure(query)
+        assert "NoFlusher" in message
+        assert f"wal-sink flush file://{checkpoint} --follow" in message
+        with pytest.raises(FlushTimeout):
+            sink.await_flushed(query, timeout=0)
+    assert "1 epochs of query" in caplog.text
+    assert "nobody does now" in caplog.text
+    assert table.ids() == []
+
+    given = {"checkpointLocation": checkpoint, **options(table)}
+    opened = locate(checkpoint).open_checkpoint()
+    other = OwnFlusher(
+        Query(opened.query_id(), opened, log_of(checkpoint)), configure(given).target
+    )
+    thread = threading.Thread(target=other.follow)
+    thread.start()
+    try:
+        with wal_sink.register(spark, flush=False):
+            start(rows, table, checkpoint, target=IMPATIENT_TARGET, **SMALL).awaitTermination()
+            wal_sink.await_flushed(checkpoint, timeout=60)
+    finally:
+        other.stop()
+        thread.join()
+    assert table.ids() == ALL
+
+
+def test_a_full_disk_fails_the_query_which_goes_on_later(
+    spark: SparkSession,
+    table: Table,
+    checkpoint: str,
+    tmp_path: Path,
+    small_disk: SmallDisk,  # noqa: F811
+) -> None:
+    """Nothing of the epoch that did not fit is left; with space again all rows come."""
+    source = write_source(tmp_path / "source", 1)
+    texts = [random.Random(i).randbytes(5_000).hex() for i in range(ROWS_PER_FILE)]
+    ids = range(ROWS_PER_FILE, 2 * ROWS_PER_FILE)
+    large = pa.table({"id": pa.array(ids, pa.int64()), "text": texts})
+    pyarrow.parquet.write_table(large, Path(source) / "0001.parquet")
+    logs = {"wal.location": str(small_disk.folder / "logs"), "wal.compression": "zstd"}
+    small_disk.fill(leave=500_000)
+    with wal_sink.register(spark):
+        message = failure(start(stream(spark, source), table, checkpoint, **logs))
+        assert "LogFull" in message
+        assert "No space left on device" in message
+        wal_sink.await_flushed(checkpoint, timeout=60, wal=logs["wal.location"])
+        left = [name for name in small_disk.files() if "segments" in name or ".tmp" in name]
+        assert left == []
+        assert table.ids() == list(range(ROWS_PER_FILE))
+        small_disk.free()
+        start(stream(spark, source), table, checkpoint, **logs).awaitTermination()
+    assert table.ids() == list(range(2 * ROWS_PER_FILE))
+
+
+def test_a_start_says_what_is_in_force(
+    spark: SparkSession,
+    table: Table,
+    checkpoint: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A socket is named once as a source that cannot replay; files and rates are not."""
+    caplog.set_level(logging.INFO, "wal_sink")
+    rate = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    with socket.create_server(("127.0.0.1", 0)) as server, wal_sink.register(spark):
+        lines = spark.readStream.format("socket").option("host", "127.0.0.1")
+        lines = lines.option("port", server.getsockname()[1])
+        both = lines.load().union(rate).selectExpr("uuid() AS key", "1L AS id", "value AS text")
+        writer = both.writeStream.format("wal_sink").options(**options(table))
+        query = writer.option("checkpointLocation", checkpoint).start()
+        with_socket = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        files = stream(spark, write_source(tmp_path / "source", 1))
+        start(files, table, f"{checkpoint}-2").awaitTermination()
+        query.stop()
+        without = [record.getMessage() for record in caplog.records]
+    (said,) = [text for text in with_socket if "cannot give out a row again" in text]
+    assert f"query {query.id}: it reads from TextSocketV2[host: 127.0.0.1" in said
+    assert "Rate" not in said
+    (block,) = [text for text in with_socket if "guarantee" in text]
+    assert "at-most-once from TextSocketV2" in block
+    assert f"file://{checkpoint}/wal_sink/{query.id}" in block
+    assert f"{table.keyspace}.events" in block
+    (block,) = [text for text in without if "guarantee" in text]
+    assert "exactly-once" in block
+    assert "at-most-once" not in "".join(without)

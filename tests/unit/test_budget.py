@@ -1,0 +1,108 @@
+"""Room in the log: what is published, what waits, what is refused; decided over values."""
+
+from __future__ import annotations
+
+import pytest
+
+from wal_sink.alive import stopped_at
+from wal_sink.budget import (
+    ALONE_S,
+    SILENT_S,
+    Backlog,
+    Budget,
+    Flushing,
+    has_room,
+    refuse_full,
+    waiting,
+)
+from wal_sink.errors import LogFull, NoFlusher, TargetRefused, WalSinkError
+from wal_sink.records import ErrorReport, FlusherReport
+
+FULL = Backlog(3, 1_500)
+BLOCK, FAIL = Budget(1_000, "block"), Budget(1_000, "fail")
+NOW_US = 1_700_000_000_000_000
+
+
+def report(**error: object) -> FlusherReport:
+    """Say what a flusher on another host would."""
+    found = {"kind": "TargetUnavailable", "what": "no answer", "remedy": "wait", "transient": True}
+    return FlusherReport(
+        flusher="there:1",
+        doing="writing epoch 4",
+        heartbeat_us=NOW_US,
+        error=ErrorReport(**{**found, "at_us": NOW_US, **error}) if error else None,  # type: ignore[arg-type]
+    )
+
+
+ALIVE = Flushing(report(), None, 0.0, 2.0)
+NOBODY = Flushing(None, None, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("backlog", "room"),
+    [
+        (Backlog(0, 0), True),
+        (Backlog(1, 999), True),
+        (Backlog(1, 1_000), False),
+        (Backlog(9, 5_000), False),
+        (Backlog(9, 0), True),
+    ],
+)
+def test_whether_there_is_room(backlog: Backlog, room: bool) -> None:
+    """What waits counts, and not what is asked for: an empty log takes any epoch."""
+    assert has_room(backlog, BLOCK) is room
+
+
+def test_fail_refuses_at_once() -> None:
+    """With both numbers, who should flush, and what to do."""
+    with pytest.raises(LogFull) as caught:
+        refuse_full(7, FULL, FAIL, ALIVE, "file:///c")
+    for word in (
+        "Epoch 7",
+        "1,500 bytes in 3 epochs",
+        "1,000",
+        "there:1",
+        "wal-sink status file:///c",
+    ):
+        assert word in str(caught.value)
+
+
+def test_a_living_flusher_is_waited_for() -> None:
+    """However long, and whatever passing error it has: the target is down, and nothing is lost."""
+    outage = Flushing(report(what="no host"), None, 0.0, 2.0)
+    for flushing in (ALIVE, outage):
+        refuse_full(7, FULL, BLOCK, flushing, "file:///c")
+    said = waiting(7, FULL, BLOCK, outage)
+    for word in ("epoch 7 waits", "1,500 bytes", "there:1 should flush", "2 s ago", "no host"):
+        assert word in said
+    assert "NoFlusher" not in said
+
+
+def test_nobody_is_waited_for_a_while() -> None:
+    """A flusher may be on its way; the line says what happens if it is not."""
+    refuse_full(7, FULL, BLOCK, NOBODY, "file:///c")
+    said = waiting(7, FULL, BLOCK, NOBODY)
+    assert "within 60 s, the query fails with NoFlusher" in said
+    assert "wal-sink flush" in said
+    with pytest.raises(NoFlusher) as caught:
+        refuse_full(7, FULL, BLOCK, NOBODY._replace(alone_s=ALONE_S), "file:///c")
+    assert "`wal-sink flush file:///c --follow`" in str(caught.value)
+    assert caught.value.exit_code == 4
+    silent = NOBODY._replace(alone_s=SILENT_S - 1, silent=True)
+    refuse_full(7, FULL, BLOCK, silent, "file:///c")
+    assert "within 900 s" in waiting(7, FULL, BLOCK, silent)
+    with pytest.raises(NoFlusher):
+        refuse_full(7, FULL, BLOCK, silent._replace(alone_s=SILENT_S), "file:///c")
+
+
+def test_the_error_that_stopped_the_line_is_raised() -> None:
+    """Rule 21: waiting would not help; somebody has to act."""
+    refused = report(kind="TargetRefused", what="no such table", transient=False)
+    stopped = stopped_at(refused, NOW_US)
+    assert isinstance(stopped, TargetRefused)
+    with pytest.raises(TargetRefused, match="no such table"):
+        refuse_full(7, FULL, BLOCK, Flushing(refused, stopped, 0.0, 0.0), "file:///c")
+    assert stopped_at(refused, NOW_US + 121_000_000) is None, "a silent flusher says nothing"
+    assert stopped_at(report(what="passes"), NOW_US) is None
+    odd = stopped_at(report(kind="__name__", transient=False), NOW_US)
+    assert type(odd) is WalSinkError

@@ -1,0 +1,172 @@
+"""What is said when a query starts: one block that shows at default, warnings for what may surprise."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from state_backends import open_backend
+from tests.unit.test_options import GIVEN
+from wal_sink.configuration import Configuration, configure
+from wal_sink.log import Log
+from wal_sink.options import SinkOptions
+from wal_sink.start_block import (
+    Source,
+    block,
+    cannot_replay,
+    in_force,
+    say_in_force,
+    short_of_disk,
+    unreplayable,
+)
+from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+
+SECRETS = {
+    "cassandra.username": "ann",
+    "cassandra.password": "Geheim-1",
+    "wal.location": "s3://bucket/log",
+    "wal.storageOptions": '{"secret": "Geheim-2", "key": "Geheim-3"}',
+}
+SOCKET = Source("TextSocketMicroBatchStream", "TextSocketV2[host: here, port: 9]")
+FILES = Source("FileStreamSource", "FileStreamSource[file:/TextSocketMicroBatchStream]")
+
+
+def said(given: dict[str, str], *, flush: bool = True) -> str:
+    return block("q-1", in_force(configure(GIVEN | given), "file:///log/q-1", [], flush=flush))
+
+
+def test_the_block_says_what_is_in_force() -> None:
+    """Guarantee, target, table, nulls policy, log, checkpoint, budget, who flushes: a line each."""
+    lines = said({}).splitlines()
+    assert lines[0] == "wal_sink: query q-1 starts"
+    found = dict(line.strip().split("  ", 1) for line in lines[1:])
+    found = {heading: text.strip() for heading, text in found.items()}
+    assert list(found) == [
+        *("guarantee", "target", "table", "nulls", "log", "checkpoint", "budget", "flushed by")
+    ]
+    assert found["guarantee"].startswith("exactly-once")
+    assert found["target"] == "cassandra at 127.0.0.1, port 9042, LOCAL_QUORUM"
+    assert found["table"] == "shop.orders, ledger in shop.wal_sink_ledger"
+    assert found["nulls"] == "unset: a null keeps the older value (cassandra.nulls)"
+    assert (found["log"], found["checkpoint"]) == ("file:///log/q-1", "file:///data/checkpoint")
+    assert "10,737,418,240 bytes" in found["budget"]
+    assert "wal.onFull=block" in found["budget"]
+    assert found["flushed by"].startswith("this process")
+
+
+def test_the_block_follows_the_options() -> None:
+    """What the user chose, not what is usual."""
+    text = said(
+        {"cassandra.nulls": "write", "wal.onFull": "fail", "wal.maxBytes": "5"}, flush=False
+    )
+    for words in (
+        "write: a null clears",
+        "5 bytes of unflushed data (wal.maxBytes), then the next micro-batch fails",
+        "another process: `wal-sink flush file:///data/checkpoint --follow`",
+    ):
+        assert words in text
+
+
+def test_the_block_has_no_secret() -> None:
+    """Of target or store."""
+    text = said(SECRETS)
+    assert "Geheim" not in text
+    assert "cassandra at" in text
+
+
+def test_a_target_of_ones_own_is_described_by_its_shape() -> None:
+    """Without a line of its code."""
+    target = CellStore(CellStoreOptions(keys="k"))
+    assert target.description == {"target": "cell_store", "keys": "k", "nulls": "unset"}
+
+
+def test_only_what_cannot_replay_is_warned_of() -> None:
+    """By its class: names of files, or of sources that nobody knows, mean nothing."""
+    unknown = Source("MyStream", "TextSocketV2")
+    assert cannot_replay([FILES, unknown]) == []
+    assert cannot_replay([SOCKET, FILES, SOCKET]) == [SOCKET.description]
+    text = unreplayable([SOCKET.description])
+    for words in (SOCKET.description, "at-most-once", "Kafka"):
+        assert words in text
+    lines = in_force(configure(GIVEN), "log", [SOCKET.description], flush=True)
+    assert lines["guarantee"].startswith(f"at-most-once from {SOCKET.description}")
+
+
+@pytest.mark.parametrize(("free", "warns"), [(None, False), (100, False), (99, True), (0, True)])
+def test_less_disk_than_the_budget(free: int | None, warns: bool) -> None:
+    """Both numbers are in the warning."""
+    text = short_of_disk(100, free, "file:///log")
+    assert (text is not None) is warns
+    if text:
+        assert f"{free} bytes are free where file:///log is" in text
+        assert "wal.maxBytes is 100" in text
+
+
+def start(folder: Path, max_bytes: int, *sources: Source) -> None:
+    """Say what is said at a start."""
+    plain = configure(GIVEN | {"checkpointLocation": str(folder), "wal.maxBytes": str(max_bytes)})
+    log = Log(open_backend(str(folder / "not" / "there" / "yet")))
+    say_in_force("q-1", plain, log, sources, flush=True)
+
+
+def test_each_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One record for the block, one for each warning."""
+    with caplog.at_level(logging.INFO):
+        start(tmp_path, 2**80, SOCKET, FILES)
+        start(tmp_path, 1)
+    levels = [(r.levelname, r.getMessage().splitlines()[0]) for r in caplog.records]
+    assert [level for level, _ in levels] == ["INFO", "WARNING", "WARNING", "INFO"]
+    assert SOCKET.description in levels[1][1]
+    assert "bytes are free" in levels[2][1]
+    assert levels[3][1] == "wal_sink: query q-1 starts"
+
+
+def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) -> None:
+    """A target that cannot describe itself is no reason to fail."""
+
+    class Silent(CellStore):
+        @property
+        def description(self) -> dict[str, str]:
+            raise KeyError("nothing")
+
+    given = configure(GIVEN)
+    target = Silent(CellStoreOptions(keys="k"))
+    odd = Configuration(SinkOptions(checkpoint="/c"), given.target_options, target, given.location)
+    say_in_force("q-1", odd, Log(open_backend("memory://odd")), [], flush=True)
+    assert "what is in force cannot be said" in caplog.text
+
+
+PROGRAM = """
+import logging, sys
+{setup}
+from pathlib import Path
+from tests.unit.test_start_block import start
+start(Path(sys.argv[1]), 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "shown"),
+    [
+        ("", 1),
+        ("logging.basicConfig(level=logging.INFO)", 1),
+        ("logging.basicConfig(level=logging.WARNING)", 0),
+        ("logging.getLogger('wal_sink').addHandler(logging.NullHandler())", 0),
+    ],
+)
+def test_it_shows_at_default(setup: str, shown: int, tmp_path: Path) -> None:
+    """Where nobody has set up logging, on standard error; else as the application has it."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(setup=setup), str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == ""
+    assert done.stderr.count("wal_sink: query q-1 starts") == shown, done.stderr
+    assert done.stderr.count("guarantee") == shown
