@@ -22,7 +22,7 @@ from wal_sink.meter import Meter
 from wal_sink.ownership import owned
 from wal_sink.protocol import (
     after_finish,
-    flushed_epoch,
+    flushed_epochs,
     is_mine,
     missing_manifest,
     next_step,
@@ -59,7 +59,6 @@ _LEDGER_LOOK_US = 1_000_000
 """How old the last look at the ledger may be before the next slice (rule 15)."""
 
 _FINISH_TRIES = 5
-
 _ANSWERS = "See that the target answers conditional updates; the flush goes on by itself."
 
 
@@ -198,14 +197,13 @@ class Flusher:
             case CreateLedger(flushed):
                 self._create_ledger(flushed)
             case RecordFlushed(window):
-                self._record(window, self._given_up(window))
+                self._record(window, self._log.given_up(window))
             case Trim(epochs):
                 self._say("trimming", epochs[0])
                 trim(self._log, epochs)
             case Resume(window):
-                self._say("resuming", window.first)
-                logger.info("resuming epochs %d to %d", window.first, window.last)
-                self._flush(window, self._given_up(window))
+    XX.info("resuming epochs %d to %d", window.first, window.last)
+                self._flush(window, self._log.given_up(window))
             case Begin() | PassOver():
                 self._begin(step, view)
             case LookAgain(epoch):
@@ -244,11 +242,6 @@ class Flusher:
             self._flush(window)
         elif read_back == view.mark:
             raise TargetUnavailable(f"Epoch {window.first} could not be begun", _ANSWERS)
-
-    def _given_up(self, window: Window) -> frozenset[int]:
-        """Return the epochs that an operator has given up since they were begun (rule 22)."""
-        begun = [epoch.epoch for epoch in window.epochs if epoch.manifest]
-        return frozenset(epoch for epoch in begun if self._log.decision(epoch) is not None)
 
     def _flush(self, window: Window, given_up: frozenset[int] = frozenset()) -> None:
         """Write what is begun, finish, record, trim. Every line may be the last: `Resume` follows.
@@ -294,10 +287,10 @@ class Flusher:
             return False
         try:
             mark = self._read_ledger()
+            return mark is not None and mark.flushed >= window.last
         except TargetUnavailable:
             self._looked_us = self._clock_us()
             return False
-        return mark is not None and mark.flushed >= window.last
 
     def _finish(self, window: Window) -> None:
         """Move the mark (rule 16)."""
@@ -309,9 +302,9 @@ class Flusher:
             try:
                 read_back = self._read_ledger()
             except TargetUnavailable:
-                if left:
-                    continue  # `finish` again is harmless; another try of the step writes all rows
-                raise
+                if not left:
+                    raise
+                continue  # `finish` again is harmless; another try of the step writes all rows
             if after_finish(outcome, window, read_back) == "finished":
                 return
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
@@ -319,11 +312,7 @@ class Flusher:
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
         self._counting.finished(window, given_up)
-        now_us = self._clock_us()
-        records = [
-            flushed_epoch(begun, window, now_us, given_up=begun.epoch in given_up)
-            for begun in window.epochs
-        ]
+        records = flushed_epochs(window, self._clock_us(), given_up)
         self._log.record_flushed(records)
         for record in records:
             self._say("recording", record.epoch)

@@ -24,7 +24,7 @@ from wal_sink.records import (
     LogIdentity,
     Ticket,
 )
-from wal_sink.targets.base import Plan
+from wal_sink.targets.base import Plan, Window
 
 _MANIFESTS_KEPT = 128
 """More than a window has: each is looked at to choose, to begin and to write."""
@@ -217,6 +217,11 @@ class Log:
         path = layout.decision(epoch)
         data = self._read(path)
         return None if data is None else Decision.from_json(data, self._where(path))
+
+    def given_up(self, window: Window) -> frozenset[int]:
+        """Return the epochs that an operator has given up since they were begun."""
+        begun = [epoch.epoch for epoch in window.epochs if epoch.manifest]
+        return frozenset(epoch for epoch in begun if self.decision(epoch) is not None)
 
     def decided(self) -> list[int]:
         """List the epochs that were given up, ascending."""

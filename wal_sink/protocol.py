@@ -46,7 +46,7 @@ jumps. `operate` has the argument for each verb.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -253,6 +253,17 @@ def after_finish(
         f" {mark.flushed} is flushed",
         shadow_remedy(window.first - 1),
     )
+
+
+def flushed_epochs(window: Window, now_us: int, given_up: Collection[int]) -> list[FlushedEpoch]:
+    """Say of each epoch of a window what was flushed; see `flushed_epoch`.
+
+    :param given_up: the epochs that are passed over.
+    """
+    return [
+        flushed_epoch(begun, window, now_us, given_up=begun.epoch in given_up)
+        for begun in window.epochs
+    ]
 
 
 def flushed_epoch(
