@@ -202,7 +202,8 @@ class Flusher:
                 self._say("trimming", epochs[0])
                 trim(self._log, epochs)
             case Resume(window):
-    XX.info("resuming epochs %d to %d", window.first, window.last)
+                self._say("resuming", window.first)
+                logger.info("resuming epochs %d to %d", window.first, window.last)
                 self._flush(window, self._log.given_up(window))
             case Begin() | PassOver():
                 self._begin(step, view)
