@@ -288,10 +288,10 @@ class Flusher:
             return False
         try:
             mark = self._read_ledger()
-            return mark is not None and mark.flushed >= window.last
         except TargetUnavailable:
             self._looked_us = self._clock_us()
             return False
+        return mark is not None and mark.flushed >= window.last
 
     def _finish(self, window: Window) -> None:
         """Move the mark (rule 16)."""
