@@ -224,7 +224,8 @@ def test_a_column_that_is_retyped_while_rows_are_written(
 
 def test_a_dropped_ledger(flushing: Flushing, admin: Any) -> None:
     """Made again as the remedy says, it is empty: that is another error, whose remedy is a command."""
-    kept = admin.execute("SELECT * FROM ks.wal_sink_ledger").one()
+    mine = "SELECT * FROM ks.wal_sink_ledger WHERE query_id = %s"
+    kept = admin.execute(mine, (flushing.world.query_id,)).one()
     admin.execute("DROP TABLE ks.wal_sink_ledger")
     epoch = flushing.batch(("b", 2))
     stopped = flushing.stops("SchemaMismatch", "wal_sink_ledger")
