@@ -1,0 +1,205 @@
+"""A night of an operator: every command, as a process, against a query that lives through an outage."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import wal_sink
+from state_backends import open_backend
+from tests.cli.shell import Done, run, start
+from tests.spark.live_query import live_query
+from tests.spark.tables import Table, wait_for
+from wal_sink import layout
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
+
+
+class Shell:
+    """What an operator has: a shell in the folder of the checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.checkpoint = folder / "checkpoint"
+
+    def text(self, verb: str, *arguments: object, code: int = 0) -> str:
+        """Run a command; return what a person reads."""
+        done = self._run(verb, *arguments)
+        assert done.code == code, done.err
+        return done.out + done.err
+
+    def json(self, verb: str, *arguments: object, code: int = 0) -> dict[str, Any]:
+        """Run it for a program."""
+        done = self._run(verb, *arguments, "--json")
+        assert done.code == code, done.err
+        return done.document
+
+    def _run(self, verb: str, *arguments: object) -> Done:
+        return run(self._folder, verb, "checkpoint", *arguments)
+
+    @contextmanager
+    def going_on(self, verb: str, *arguments: str) -> Iterator[Callable[[], str]]:
+        """Start a command that goes on; yield what ends it, as Ctrl-C does, and returns its output."""
+        with start(self._folder, verb, "checkpoint", *arguments) as process:
+
+            def end() -> str:
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=60)
+                assert (process.returncode, err) == (0, "")
+                return out
+
+            try:
+                yield end
+            finally:
+                if process.poll() is None:
+                    process.kill()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_a_night_with_an_outage(spark: SparkSession, shell: Shell, tmp_path: Path) -> None:
+    """What each command says before, in and after the outage; the query is not disturbed by any."""
+    with EmbeddedCassandra() as node, wal_sink.register(spark) as sink:
+        node.create_keyspace("shop")
+        table = Table(node, "shop")
+        with live_query(spark, table, str(shell.checkpoint)) as query:
+            wait_for(lambda: sink.status(query).flushed >= 0)
+            in_health(shell)
+            with shell.going_on("status", "--watch", "--json") as end_watching:
+                node.pause()
+                put_aside = in_the_outage(shell, tmp_path)
+                with shell.going_on("flush", "--follow", "--json") as end_following:
+                    time.sleep(1)
+                    node.resume()
+                    behind = shell.json("status")["checkpointed"]
+                    wait_for(lambda: sink.status(query).flushed >= behind)
+                    followed = json.loads(end_following())
+                    assert followed["why"] == "stopped"
+                after_the_outage(shell, behind)
+                watched = list(map(json.loads, end_watching().splitlines()))
+            assert query.isActive
+            assert query.exception() is None
+        sink.await_flushed(query, timeout=60)
+        drained(shell, put_aside)
+        found = table.ids()
+        assert found == list(range(len(found)))
+    assert_told(watched)
+
+
+def in_health(shell: Shell) -> None:
+    """Somebody flushes, nothing is wrong."""
+    shown = shell.json("status")
+    assert (shown["flusher_alive"], shown["last_error"], shown["remedy"]) == (True, None, None)
+    assert shown["flusher"].rpartition(":")[2] == str(os.getpid())
+    said = shell.text("status")
+    for words in (shown["query_id"], "alive: ", "last error", "none"):
+        assert words in said
+    found = shell.json("verify")
+    assert (found["findings"], found["ledger"] is None) == ([], False)
+    assert "Nothing is wrong" in shell.text("verify")
+
+
+def in_the_outage(shell: Shell, folder: Path) -> Path:
+    """`status` and `inspect` answer, and say what the log holds; what needs the target says so.
+
+    :return: a copy of a segment that waits.
+    """
+    wait_for(lambda: "TargetUnavailable" in (shell.json("status")["last_error"] or ""))
+    before = shell.json("status")
+    assert (before["flusher_alive"], before["safe_to_delete"]) == (True, False)
+    assert before["pending_epochs"] > 0
+    assert before["pending_rows"] > 0
+    assert "See to" in before["remedy"] or "See that" in before["remedy"]
+    began = time.monotonic()
+    said = shell.text("status")
+    assert time.monotonic() - began < 10, "nobody asks the target"
+    for words in ("epochs, ", "TargetUnavailable: ", "what to do", "no: ", "are not flushed"):
+        assert words in said
+
+    listed = shell.json("inspect")["epochs"]
+    waiting = [line["epoch"] for line in listed if line["state"] == "waiting"]
+    assert waiting == list(range(before["flushed"] + 1, waiting[-1] + 1))
+    assert [line["state"] for line in listed if line["epoch"] == before["flushed"]] == ["flushed"]
+    assert "waiting" in shell.text("inspect")
+    epoch = next(line["epoch"] for line in listed if line["state"] == "waiting" and line["rows"])
+    (attempt,) = shell.json("inspect", epoch)["attempts"]
+    assert [column["name"] for column in attempt["columns"]] == ["key", "id", "text"]
+    assert attempt["sample"][0]["text"] == f"row {attempt['sample'][0]['id']}"
+    said = shell.text("inspect", epoch)
+    for words in ("Schema", "Segments", "Some rows", "row ", "source offsets"):
+        assert words in said
+
+    (finding,) = shell.json("verify", code=4)["findings"]
+    assert finding["kind"] == "TargetUnavailable"
+    assert shell.json("verify", "--offline")["findings"] == []
+    assert shell.json("flush", code=4)["error"] == "TargetUnavailable"
+    assert "Nothing that is flushed" in shell.text("trim", "--dry-run")
+
+    after = shell.json("status")
+    assert after["flushed"] == before["flushed"]
+    for grows in ("checkpointed", "pending_epochs", "pending_rows", "oldest_pending_seconds"):
+        assert after[grows] > before[grows], grows
+    segments = list(shell.checkpoint.glob(f"wal_sink/*/{layout.segment_folder(epoch)}*.arrow"))
+    return Path(shutil.copytree(segments[0].parent, folder / "aside"))
+
+
+def after_the_outage(shell: Shell, behind: int) -> None:
+    """What waited has arrived, without anybody doing anything; `flush` finds little left to do."""
+    flushed = shell.json("flush")
+    assert flushed["flushed"] >= behind
+    assert "were flushed" in shell.text("flush")
+    shown = shell.json("status")
+    assert (shown["last_error"], shown["remedy"], shown["flusher_alive"]) == (None, None, True)
+    assert "last error    none" in shell.text("status")
+    states = [line["state"] for line in shell.json("inspect")["epochs"]]
+    assert states[0] == "flushed"
+    assert shell.json("verify")["findings"] == []
+
+
+def drained(shell: Shell, put_aside: Path) -> None:
+    """The query has stopped. Somebody puts a copy of a flushed epoch's segment back: `trim` takes it."""
+    shown = shell.json("status")
+    assert (shown["pending_epochs"], shown["safe_to_delete"]) == (0, True)
+    assert "safe, once the query is stopped" in shell.text("status")
+    log = open_backend(shown["log"])
+    records = [layout.parse_flushed(path) for path in log.list(layout.FLUSHED)]
+    assert records == list(range(shown["flushed"] + 1)), "every epoch, in order"
+    (segment,) = put_aside.iterdir()
+    path = f"{layout.segment_folder(0)}{segment.name}"
+    log.create(path, segment.read_bytes())
+    assert [file["path"] for file in shell.json("trim", "--dry-run")["files"]] == [path]
+    assert path.rpartition("/")[2] in shell.text("trim", "--dry-run").replace("\n", "")
+    assert log.list(layout.SEGMENTS) == [path]
+    assert [file["path"] for file in shell.json("trim", "--yes")["files"]] == [path]
+    assert log.list(layout.SEGMENTS) == []
+
+
+def assert_told(watched: list[dict[str, Any]]) -> None:
+    """`status --watch --json` has told all of it, in its order, and no document takes anything back."""
+    told = [
+        ("TargetUnavailable" in (shown["last_error"] or ""), shown["pending_epochs"])
+        for shown in watched
+    ]
+    failing = [lag for failed, lag in told if failed]
+    assert failing == sorted(failing), "the lag grows while nothing is flushed"
+    assert failing[-1] > 5
+    assert not told[0][0]
+    assert not told[-1][0]
+    assert told[-1][1] < failing[-1]
+    for name in ("checkpointed", "published", "flushed"):
+        ids = [shown[name] for shown in watched]
+        assert ids == sorted(ids)
