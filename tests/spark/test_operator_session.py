@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -137,6 +138,7 @@ def in_the_outage(shell: Shell, folder: Path) -> Path:
     (attempt,) = found["attempts"]
     assert [column["name"] for column in attempt["columns"]] == ["key", "id", "text"]
     assert attempt["sample"][0]["text"] == f"row {attempt['sample'][0]['id']}"
+    assert uuid.UUID(attempt["sample"][0]["key"]).version == 4
     for words in ("Schema", "Segments", "Some rows", "row ", "source offsets"):
         assert words in said
 

@@ -33,6 +33,9 @@ OPERATE, MECHANISM, MOVING, CLI = (
 )
 
 
+COMMANDS = typer.main.get_group(app).commands
+
+
 @cache
 def text(page: Path) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
@@ -143,15 +146,26 @@ def test_options_commands_and_links_exist(page: Path) -> None:
     for name in re.findall(r"`([a-z]+\.[a-zA-Z.]+)`", text(page)):
         if name.startswith(prefixes) and not name.endswith((".py", ".json", ".yaml")):
             assert name.lower() in known, name
-    commands = typer.main.get_group(app).commands
-    for command in re.findall(r"wal-sink ([a-z][a-z-]+[^`\n]*)", text(page)):
+    for command in commands_in(text(page)):
         verb, *words = command.split()
-        assert verb in commands, command
-        flags = {flag for parameter in commands[verb].params for flag in parameter.opts}
-        assert {w.rstrip(".,;)") for w in words if w.startswith("--")} <= flags, command
+        assert verb in COMMANDS, command
+        flags = {flag for parameter in COMMANDS[verb].params for flag in parameter.opts}
+        assert {w.rstrip(".,;)") for w in words if w.startswith("--")} <= {*flags, "--help"}, (
+            command
+        )
     for link in re.findall(r"\]\(([^)\s]+)\)", text(page)):
         if not link.startswith("https://"):
             assert_leads_somewhere(page, link)
+
+
+def commands_in(page: str) -> list[str]:
+    """Return what a page tells to run, from the verb on; a span of code may go over the end of a line."""
+    prose = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+    lines = re.findall(r"^ *(wal-sink .*)$", page, re.MULTILINE)
+    told = [span for span in spans if span.partition(" ")[0] in COMMANDS and " " in span]
+    named = [text for text in (*spans, *lines) if text.startswith("wal-sink ")]
+    return told + [text.removeprefix("wal-sink ") for text in named]
 
 
 def assert_leads_somewhere(page: Path, link: str) -> None:
