@@ -28,6 +28,7 @@ from wal_sink.testing.local_spark import local_session
 
 FOLDER = Path(__file__).parents[2] / "wal_sink" / "cli"
 MOST = 5
+PATIENCE_S = 300.0
 LONG_S = 12.0
 """How long the outage is before the pictures of it are taken."""
 
@@ -42,9 +43,9 @@ def main() -> None:
         spark = local_session()
         table = Table(node, "shop")
         with wal_sink.register(spark) as sink, live_query(spark, table, checkpoint) as query:
-            wait_for(lambda: sink.status(query).flushed >= MOST)
+            wait_for(lambda: sink.status(query).flushed >= MOST, PATIENCE_S)
             node.pause()
-            wait_for(lambda: sink.status(query).last_error is not None)
+            wait_for(lambda: sink.status(query).last_error is not None, PATIENCE_S)
             time.sleep(LONG_S)
             watch = "wal-sink status /data/checkpoint --watch"
             save("outage", watch, screen(elsewhere(sink.status(query), names)))
@@ -56,7 +57,7 @@ def main() -> None:
             command = f"wal-sink inspect /data/checkpoint {epoch} --rows 3"
             save("epoch", command, epoch_screen(one))
             node.resume()
-            wait_for(lambda: sink.status(query).pending_epochs == 0)
+            wait_for(lambda: sink.status(query).pending_epochs == 0, PATIENCE_S)
             save("recovered", watch, screen(elsewhere(sink.status(query), names)))
         spark.stop()
 

@@ -25,7 +25,9 @@ from tests.spark.tables import Table, wait_for
 from wal_sink import layout
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
-pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
+
+PATIENCE_S = 180.0
 
 
 class Shell:
@@ -79,7 +81,7 @@ def test_a_night_with_an_outage(spark: SparkSession, shell: Shell, tmp_path: Pat
         node.create_keyspace("shop")
         table = Table(node, "shop")
         with live_query(spark, table, str(shell.checkpoint)) as query:
-            wait_for(lambda: sink.status(query).flushed >= 0)
+            wait_for(lambda: sink.status(query).flushed >= 0, PATIENCE_S)
             in_health(shell)
             with shell.going_on("status", "--watch", "--json") as end_watching:
                 node.pause()
@@ -88,14 +90,14 @@ def test_a_night_with_an_outage(spark: SparkSession, shell: Shell, tmp_path: Pat
                     time.sleep(1)
                     node.resume()
                     behind = shell.json("status")["checkpointed"]
-                    wait_for(lambda: sink.status(query).flushed >= behind)
+                    wait_for(lambda: sink.status(query).flushed >= behind, PATIENCE_S)
                     followed = json.loads(end_following())
                     assert followed["why"] == "stopped"
                 after_the_outage(shell, behind)
                 watched = list(map(json.loads, end_watching().splitlines()))
             assert query.isActive
             assert query.exception() is None
-        sink.await_flushed(query, timeout=60)
+        sink.await_flushed(query, timeout=PATIENCE_S)
         drained(shell, put_aside)
         found = table.ids()
         assert found == list(range(len(found)))
@@ -119,7 +121,7 @@ def in_the_outage(shell: Shell, folder: Path) -> Path:
 
     :return: a copy of an epoch that waits.
     """
-    wait_for(lambda: "TargetUnavailable" in (shell.json("status")["last_error"] or ""))
+    wait_for(lambda: "TargetUnavailable" in (shell.json("status")["last_error"] or ""), PATIENCE_S)
     said, before = shell.both("status")
     assert (before["flusher_alive"], before["safe_to_delete"]) == (True, False)
     assert before["pending_rows"] > before["pending_epochs"] > 0
