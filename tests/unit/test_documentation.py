@@ -101,7 +101,7 @@ def test_what_shows_each_failure_exists() -> None:
 
 CONNECTOR = {
     *("auth.conf.factory", "auth.password", "auth.username", "query.retry.count", "read.timeoutMS"),
-    *("dev.customFromDriver", "sql.cluster"),
+    "sql.cluster",
     *(
         f"connection.{name}"
         for name in (
@@ -140,7 +140,7 @@ def test_each_setting_of_the_connector_has_an_answer() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_options_commands_and_links_exist(page: Path) -> None:
-    """Whatever a page calls an option of ours, a command, or a place to read on."""
+    """Whatever a page calls an option of ours, a command, Python, or a place to read on."""
     known = {name.lower() for name in names(SinkOptions, CassandraOptions)}
     prefixes = ("cassandra.", "wal.", "flush.", "checkpoint.", "trim.")
     for name in re.findall(r"`([a-z]+\.[a-zA-Z.]+)`", text(page)):
@@ -153,6 +153,8 @@ def test_options_commands_and_links_exist(page: Path) -> None:
         assert {w.rstrip(".,;)") for w in words if w.startswith("--")} <= {*flags, "--help"}, (
             command
         )
+    for block in re.findall(r"^```python\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL):
+        ast.parse(block)
     for link in re.findall(r"\]\(([^)\s]+)\)", text(page)):
         if not link.startswith("https://"):
             assert_leads_somewhere(page, link)
