@@ -24,7 +24,7 @@ def live_query(spark: SparkSession, table: Table, checkpoint: str) -> Iterator[S
     rows = numbers.selectExpr("uuid() AS key", "value AS id", "concat('row ', value) AS text")
     writer = rows.coalesce(1).writeStream.format("wal_sink").trigger(processingTime="1 second")
     writer = writer.option("checkpointLocation", checkpoint).options(**options(table))
-    query = writer.option("cassandra.requestTimeout", "1").start()
+    query = writer.option("cassandra.requestTimeout", "2").start()
     try:
         yield query
     finally:

@@ -55,11 +55,15 @@ class Shell:
     @contextmanager
     def going_on(self, verb: str, *arguments: str) -> Iterator[Callable[[], str]]:
         """Start a command that goes on; yield what ends it, as Ctrl-C does, and returns its output."""
-        with start(self._folder, verb, "checkpoint", *arguments) as process:
+        with (
+            start(self._folder, verb, "checkpoint", *arguments) as process,
+            ThreadPoolExecutor(1) as reader,
+        ):
+            printed = reader.submit(process.communicate)  # as it comes: a full pipe would stop it
 
             def end() -> str:
                 process.send_signal(signal.SIGINT)
-                out, err = process.communicate(timeout=60)
+                out, err = printed.result(timeout=60)
                 assert (process.returncode, err) == (0, "")
                 return out
 
@@ -94,6 +98,7 @@ def test_a_night_with_an_outage(spark: SparkSession, shell: Shell, tmp_path: Pat
                     followed = json.loads(end_following())
                     assert followed["why"] == "stopped"
                 after_the_outage(shell, behind)
+                time.sleep(1.5)  # `--watch` looks every second
                 watched = list(map(json.loads, end_watching().splitlines()))
             assert query.isActive
             assert query.exception() is None
@@ -187,9 +192,9 @@ def drained(shell: Shell, put_aside: Path) -> None:
     said, found = shell.both("trim", "--dry-run")
     assert [file["path"] for file in found["files"]] == [path]
     assert "1 objects of" in said
-    assert log.list(layout.SEGMENTS) == [path]
+    assert log.list(layout.segment_folder(0)) == [path]
     assert [file["path"] for file in shell.json("trim", "--yes")["files"]] == [path]
-    assert log.list(layout.SEGMENTS) == []
+    assert log.list(layout.segment_folder(0)) == []
 
 
 def assert_told(watched: list[dict[str, Any]]) -> None:
