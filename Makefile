@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak mutants bench lint format clean
+.PHONY: help demo test soak mutants bench screens lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ mutants: $(READY) ## Put deliberate protocol bugs in, one at a time; each has to
 
 bench: $(READY) ## Measure speed beside other sinks, each figure with its target (ARGS=--help)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+screens: $(READY) ## Make the pictures of wal_sink/cli/README.md anew, from a query with an outage
+	$(BIN)/python -m tests.screens
 
 lint: $(READY) ## Check format, style and types
 	$(BIN)/ruff format --check .

@@ -156,6 +156,21 @@ def test_a_deleted_commit_file_replays_a_flushed_epoch_without_effect(
     assert (status.checkpointed, status.flushed) == (1, 1)
 
 
+def test_a_query_moves_from_foreach_batch_with_its_checkpoint(
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+) -> None:
+    """It goes on at the source's next offset; what `foreachBatch` had written is not written again."""
+    source = write_source(tmp_path / "source", 2)
+    before: list[int] = []
+    written = stream(spark, source).writeStream.option("checkpointLocation", checkpoint)
+    written = written.foreachBatch(lambda _rows, epoch: before.append(epoch))
+    written.trigger(availableNow=True).start().awaitTermination()
+    add_file(source, 2)
+    status = run(spark, source, table, checkpoint)
+    assert (before, status.flushed) == ([0, 1], 2)
+    assert table.ids() == files(3)[2 * ROWS_PER_FILE :]
+
+
 @pytest.mark.parametrize("form", ["{0}", "file:{0}", "file://{0}/"])
 def test_a_checkpoint_by_any_name_is_the_same(
     spark: SparkSession, table: Table, tmp_path: Path, form: str

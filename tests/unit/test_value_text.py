@@ -16,6 +16,8 @@ from wal_sink.operate.value_text import value_text
         (pa.scalar("a\x1b]0;title\x07\u202eb"), r"a\x1b]0;title\x07\u202eb"),
         (pa.scalar(b"\x00\xff"), "0x00ff"),
         (pa.scalar(b"\x00" * 1_000), "0x" + "0" * 77 + "…"),
+        (pa.scalar(bytes(range(16)), pa.binary(16)), "00010203-0405-0607-0809-0a0b0c0d0e0f"),
+        (pa.scalar(bytes(range(16))), "0x000102030405060708090a0b0c0d0e0f"),
         (pa.scalar([1, None, 2]), "[1, None, 2]"),
         (pa.scalar("é" * 81), "é" * 79 + "…"),
         (

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pyarrow as pa
 
+_UUID = pa.binary(16)
 _MOST = 80
 """Characters after which a value is cut."""
 
@@ -11,8 +14,8 @@ _MOST = 80
 def value_text(value: pa.Scalar) -> str | None:
     """Return a value as text; None for null.
 
-    What a terminal would act on is escaped, bytes are in hexadecimal, and what is long is cut, with
-    `…` at its end.
+    What a terminal would act on is escaped; bytes are in hexadecimal, but of a type with 16 for each value
+    they are a uuid; what is long is cut, with `…` at its end.
     """
     if not value.is_valid:
         return None
@@ -20,6 +23,8 @@ def value_text(value: pa.Scalar) -> str | None:
         found = value.as_py()
     except (ValueError, OverflowError):  # a date or time that Python has not
         return _of_arrow(value)
+    if value.type == _UUID:
+        return str(uuid.UUID(bytes=found))
     if isinstance(found, bytes):
         text = "0x" + found[:_MOST].hex()
         return _cut(text)

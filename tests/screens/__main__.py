@@ -1,0 +1,71 @@
+"""`python -m tests.screens`: make the pictures in wal_sink/cli/README.md, of a query with a real outage.
+
+Java 17 is needed, and half a minute. What is shown is what `status --watch` and `inspect` print;
+only the names of places of this machine are replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import RenderableType
+
+import wal_sink
+from tests.screens.picture import elsewhere, picture
+from tests.spark.live_query import live_query
+from tests.spark.tables import Table, wait_for
+from wal_sink.cli.inspect_screen import epoch_screen, log_screen
+from wal_sink.cli.status import screen
+from wal_sink.operate.inspect import inspect
+from wal_sink.operate.inspect_epoch import inspect_epoch
+from wal_sink.operate.query import find_query
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.local_spark import local_session
+
+FOLDER = Path(__file__).parents[2] / "wal_sink" / "cli"
+MOST = 5
+PATIENCE_S = 300.0
+LONG_S = 12.0
+"""How long the outage is before the pictures of it are taken."""
+
+
+def main() -> None:
+    """Run the query, stop its node, and let it go on."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with tempfile.TemporaryDirectory() as folder, EmbeddedCassandra() as node:
+        node.create_keyspace("shop")
+        checkpoint = str(Path(folder) / "checkpoint")
+        names = {folder: "/data", str(node.port): "9042"}
+        spark = local_session()
+        table = Table(node, "shop")
+        with wal_sink.register(spark) as sink, live_query(spark, table, checkpoint) as query:
+            wait_for(lambda: sink.status(query).flushed >= MOST, PATIENCE_S)
+            node.pause()
+            wait_for(lambda: sink.status(query).last_error is not None, PATIENCE_S)
+            time.sleep(LONG_S)
+            watch = "wal-sink status /data/checkpoint --watch"
+            save("outage", watch, screen(elsewhere(sink.status(query), names)))
+            found = find_query(checkpoint)
+            listed = elsewhere(inspect(found, None, MOST), names)
+            save("inspect", f"wal-sink inspect /data/checkpoint --most {MOST}", log_screen(listed))
+            epoch = listed.flushed + 1
+            one = elsewhere(inspect_epoch(found, epoch, None, 3), names)
+            command = f"wal-sink inspect /data/checkpoint {epoch} --rows 3"
+            save("epoch", command, epoch_screen(one))
+            node.resume()
+            wait_for(lambda: sink.status(query).pending_epochs == 0, PATIENCE_S)
+            save("recovered", watch, screen(elsewhere(sink.status(query), names)))
+        spark.stop()
+
+
+def save(name: str, command: str, shown: RenderableType) -> None:
+    """Write one picture."""
+    (FOLDER / f"{name}.svg").write_text(picture(command, shown), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

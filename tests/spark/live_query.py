@@ -1,0 +1,31 @@
+"""A query that goes on until it is stopped, over a node of its own: what operators' commands act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.spark.tables import Table, options
+
+ROWS_PER_SECOND = 40
+
+
+@contextmanager
+def live_query(spark: SparkSession, table: Table, checkpoint: str) -> Iterator[StreamingQuery]:
+    """Start a query of numbered rows under a handle that exists, a micro-batch a second; stop it at the end.
+
+    Ids count from 0 without a gap, and keys differ whenever they are computed: a row that is lost, or
+    comes from two attempts, shows.
+    """
+    numbers = spark.readStream.format("rate").option("rowsPerSecond", ROWS_PER_SECOND).load()
+    rows = numbers.selectExpr("uuid() AS key", "value AS id", "concat('row ', value) AS text")
+    writer = rows.coalesce(1).writeStream.format("wal_sink").trigger(processingTime="1 second")
+    writer = writer.option("checkpointLocation", checkpoint).options(**options(table))
+    query = writer.option("cassandra.requestTimeout", "2").start()
+    try:
+        yield query
+    finally:
+        query.stop()

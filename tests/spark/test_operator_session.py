@@ -1,0 +1,211 @@
+"""A night of an operator: every command, as a process, against a query that lives through an outage."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import wal_sink
+from state_backends import open_backend
+from tests.cli.shell import run, start
+from tests.spark.live_query import live_query
+from tests.spark.tables import Table, wait_for
+from wal_sink import layout
+from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
+
+PATIENCE_S = 180.0
+
+
+class Shell:
+    """What an operator has: a shell in the folder of the checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.checkpoint = folder / "checkpoint"
+
+    def both(self, verb: str, *arguments: object, code: int = 0) -> tuple[str, dict[str, Any]]:
+        """Run a command as a person and as a program do, at the same time; return what each reads."""
+        with ThreadPoolExecutor(1) as pool:
+            text = pool.submit(run, self._folder, verb, "checkpoint", *arguments)
+            shown = self.json(verb, *arguments, code=code)
+            done = text.result()
+        assert done.code == code, done.err
+        return done.out + done.err, shown
+
+    def json(self, verb: str, *arguments: object, code: int = 0) -> dict[str, Any]:
+        """Run a command for a program."""
+        done = run(self._folder, verb, "checkpoint", *arguments, "--json")
+        assert done.code == code, done.err
+        return done.document
+
+    @contextmanager
+    def going_on(self, verb: str, *arguments: str) -> Iterator[Callable[[], str]]:
+        """Start a command that goes on; yield what ends it, as Ctrl-C does, and returns its output."""
+        with (
+            start(self._folder, verb, "checkpoint", *arguments) as process,
+            ThreadPoolExecutor(1) as reader,
+        ):
+            printed = reader.submit(process.communicate)  # as it comes: a full pipe would stop it
+
+            def end() -> str:
+                process.send_signal(signal.SIGINT)
+                out, err = printed.result(timeout=60)
+                assert (process.returncode, err) == (0, "")
+                return out
+
+            try:
+                yield end
+            finally:
+                if process.poll() is None:
+                    process.kill()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_a_night_with_an_outage(spark: SparkSession, shell: Shell, tmp_path: Path) -> None:
+    """What each command says before, in and after the outage; the query is not disturbed by any."""
+    with EmbeddedCassandra() as node, wal_sink.register(spark) as sink:
+        node.create_keyspace("shop")
+        table = Table(node, "shop")
+        with live_query(spark, table, str(shell.checkpoint)) as query:
+            wait_for(lambda: sink.status(query).flushed >= 0, PATIENCE_S)
+            in_health(shell)
+            with shell.going_on("status", "--watch", "--json") as end_watching:
+                node.pause()
+                put_aside = in_the_outage(shell, tmp_path)
+                with shell.going_on("flush", "--follow", "--json") as end_following:
+                    time.sleep(1)
+                    node.resume()
+                    behind = shell.json("status")["checkpointed"]
+                    wait_for(lambda: sink.status(query).flushed >= behind, PATIENCE_S)
+                    followed = json.loads(end_following())
+                    assert followed["why"] == "stopped"
+                after_the_outage(shell, behind)
+                time.sleep(1.5)  # `--watch` looks every second
+                watched = list(map(json.loads, end_watching().splitlines()))
+            assert query.isActive
+            assert query.exception() is None
+        sink.await_flushed(query, timeout=PATIENCE_S)
+        drained(shell, put_aside)
+        found = table.ids()
+        assert found == list(range(len(found)))
+    assert_told(watched)
+
+
+def in_health(shell: Shell) -> None:
+    """Somebody flushes, nothing is wrong."""
+    said, shown = shell.both("status")
+    assert (shown["flusher_alive"], shown["last_error"], shown["remedy"]) == (True, None, None)
+    assert shown["flusher"].rpartition(":")[2] == str(os.getpid())
+    for words in (shown["query_id"], "alive: ", "last error    none"):
+        assert words in said
+    said, found = shell.both("verify")
+    assert (found["findings"], found["ledger"] is None) == ([], False)
+    assert "Nothing is wrong" in said
+
+
+def in_the_outage(shell: Shell, folder: Path) -> Path:
+    """`status` and `inspect` answer, and say what the log holds; what needs the target says so.
+
+    :return: a copy of an epoch that waits.
+    """
+    wait_for(lambda: "TargetUnavailable" in (shell.json("status")["last_error"] or ""), PATIENCE_S)
+    said, before = shell.both("status")
+    assert (before["flusher_alive"], before["safe_to_delete"]) == (True, False)
+    assert before["pending_rows"] > before["pending_epochs"] > 0
+    assert before["remedy"].startswith("See t")
+    for words in ("epochs, ", "TargetUnavailable: ", "what to do", "no: ", "are not flushed"):
+        assert words in said
+
+    said, found = shell.both("inspect")
+    listed = {line["epoch"]: line for line in found["epochs"]}
+    waiting = [epoch for epoch, line in listed.items() if line["state"] == "waiting"]
+    assert waiting == list(range(before["flushed"] + 1, waiting[-1] + 1))
+    assert listed[before["flushed"]]["state"] == "flushed"
+    assert "waiting" in said
+    epoch = next(epoch for epoch in waiting if listed[epoch]["rows"])
+    said, found = shell.both("inspect", epoch)
+    (attempt,) = found["attempts"]
+    assert [column["name"] for column in attempt["columns"]] == ["key", "id", "text"]
+    assert attempt["sample"][0]["text"] == f"row {attempt['sample'][0]['id']}"
+    assert uuid.UUID(attempt["sample"][0]["key"]).version == 4
+    for words in ("Schema", "Segments", "Some rows", "row ", "source offsets"):
+        assert words in said
+
+    said, found = shell.both("verify", code=4)
+    assert [finding["kind"] for finding in found["findings"]] == ["TargetUnavailable"]
+    assert "TargetUnavailable" in said
+    assert shell.json("verify", "--offline")["findings"] == []
+    with shell.going_on("status", "--watch") as end_watching:
+        assert shell.json("flush", code=4)["error"] == "TargetUnavailable"
+        assert "TargetUnavailable: " in end_watching()
+    assert shell.json("trim", "--dry-run")["files"] == []
+
+    after = shell.json("status")
+    assert after["flushed"] == before["flushed"]
+    for grows in ("checkpointed", "pending_epochs", "pending_rows", "oldest_pending_seconds"):
+        assert after[grows] > before[grows], grows
+    (segment,) = shell.checkpoint.glob(f"wal_sink/*/{layout.segment_folder(epoch)}*.arrow")
+    return Path(shutil.copytree(segment.parent, folder / "aside"))
+
+
+def after_the_outage(shell: Shell, behind: int) -> None:
+    """What waited has arrived, without anybody doing anything; `flush` finds little left to do."""
+    said, flushed = shell.both("flush")
+    assert flushed["flushed"] >= behind
+    assert "were flushed" in said
+    said, shown = shell.both("status")
+    assert (shown["last_error"], shown["remedy"], shown["flusher_alive"]) == (None, None, True)
+    assert "last error    none" in said
+    assert shell.json("inspect")["epochs"][0]["state"] == "flushed"
+    assert shell.json("verify")["findings"] == []
+
+
+def drained(shell: Shell, put_aside: Path) -> None:
+    """The query has stopped. Somebody puts a copy of a flushed epoch's segment back: `trim` takes it."""
+    said, shown = shell.both("status")
+    assert (shown["pending_epochs"], shown["safe_to_delete"]) == (0, True)
+    assert "safe, once the query is stopped" in said
+    log = open_backend(shown["log"])
+    records = [layout.parse_flushed(path) for path in log.list(layout.FLUSHED)]
+    assert records == list(range(shown["flushed"] + 1)), "every epoch, in order"
+    (segment,) = put_aside.iterdir()
+    path = f"{layout.segment_folder(0)}{segment.name}"
+    log.create(path, segment.read_bytes())
+    said, found = shell.both("trim", "--dry-run")
+    assert [file["path"] for file in found["files"]] == [path]
+    assert "1 objects of" in said
+    assert log.list(layout.segment_folder(0)) == [path]
+    assert [file["path"] for file in shell.json("trim", "--yes")["files"]] == [path]
+    assert log.list(layout.segment_folder(0)) == []
+
+
+def assert_told(watched: list[dict[str, Any]]) -> None:
+    """`status --watch --json` has told all of it, in its order, and no document takes anything back."""
+    for name in ("checkpointed", "published", "flushed"):
+        ids = [shown[name] for shown in watched]
+        assert ids == sorted(ids)
+    failing = [shown for shown in watched if "TargetUnavailable" in (shown["last_error"] or "")]
+    lags = [s["pending_epochs"] for s in failing if s["flushed"] == failing[0]["flushed"]]
+    assert lags == sorted(lags)
+    assert lags[-1] > lags[0] + 2, "the query went on"
+    first, last = watched[0], watched[-1]
+    assert (first["last_error"], last["last_error"]) == (None, None)
+    assert last["pending_epochs"] < lags[-1]

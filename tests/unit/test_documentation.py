@@ -1,0 +1,223 @@
+"""The READMEs, where they can be compared with the code: errors, options, figures, commands, tests, links."""
+
+from __future__ import annotations
+
+import ast
+import html
+import importlib
+import inspect
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+
+from state_backends import StateBackendError
+from wal_sink import errors
+from wal_sink.cli.main import app
+from wal_sink.cli.status import screen
+from wal_sink.errors import WalSinkError
+from wal_sink.options import SinkOptions, names
+from wal_sink.progress import Status
+from wal_sink.targets.cassandra.options import CassandraOptions
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for path in (ROOT / "README.md", *ROOT.glob("*/**/README.md"))
+    if not path.relative_to(ROOT).parts[0].startswith(".")
+)
+OPERATE, MECHANISM, MOVING, CLI = (
+    Path("wal_sink", *parts, "README.md") for parts in (("operate",), (), ("targets",), ("cli",))
+)
+
+
+COMMANDS = typer.main.get_group(app).commands
+
+
+@cache
+def text(page: Path) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def section(page: Path, heading: str) -> str:
+    """Return what is under a heading of the second level."""
+    found = re.search(
+        rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", text(page), re.MULTILINE | re.DOTALL
+    )
+    assert found, f"{page} has no section {heading}"
+    return found[1]
+
+
+def rows(table: str) -> list[list[str]]:
+    """Return the cells of all rows of all tables."""
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_every_error_has_an_entry_with_its_exit_code() -> None:
+    """And no entry is about an error that is gone."""
+    entries = re.findall(
+        r"^### (\w+)$\n+(?:Exit code (\d)\. )?",
+        section(OPERATE, "Troubleshooting by error name"),
+        re.MULTILINE,
+    )
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+    expected = {k.__name__: str(k.exit_code) for k in kinds if issubclass(k, WalSinkError)}
+    assert dict(entries) == expected | {StateBackendError.__name__: ""}
+    assert len(entries) == len(expected) + 1
+
+
+def test_figures_are_those_of_the_code() -> None:
+    """The list under "Sizing" names a constant for each."""
+    unit = {"KiB": 1024, "MiB": 1024**2}
+    compared = 0
+    for figure, source in (row for row in rows(section(OPERATE, "Sizing")) if len(row) == 2):
+        if not (constant := re.match(r"`([\w.]+)\.([A-Z_]+)`", source)):
+            continue
+        number, _, name = figure.partition(" ")
+        value = getattr(importlib.import_module(constant[1]), constant[2])
+        assert int(number.replace(",", "")) * unit.get(name, 1) == value, source
+        compared += 1
+    assert compared > 8
+
+
+def test_what_shows_each_failure_exists() -> None:
+    """Every test that the failure table names is a function in tests/."""
+    table = rows(section(MECHANISM, "What is durable when, and what a failure costs"))
+    assert table[0][-1] == "shown by"
+    named = {name for row in table[1:] for name in quoted(row[-1]) if name.startswith("test_")}
+    trees = (ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
+    known = {n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+    assert len(named) > 12
+    assert named <= known, named - known
+    assert all("test_" in row[-1] for row in table[1:])
+
+
+CONNECTOR = {
+    *("auth.conf.factory", "auth.password", "auth.username", "query.retry.count", "read.timeoutMS"),
+    "sql.cluster",
+    *(
+        f"connection.{name}"
+        for name in (
+            *("compression", "config.cloud.path", "config.profile.path", "factory", "host"),
+            *("keepAliveMS", "localConnectionsPerExecutor", "localDC", "port"),
+            *("quietPeriodBeforeCloseMS", "reconnectionDelayMS.max", "reconnectionDelayMS.min"),
+            *("remoteConnectionsPerExecutor", "resolveContactPoints", "ssl.clientAuth.enabled"),
+            *("ssl.enabled", "ssl.enabledAlgorithms", "ssl.keyStore.password", "ssl.keyStore.path"),
+            *("ssl.keyStore.type", "ssl.protocol", "ssl.trustStore.password"),
+            *("ssl.trustStore.path", "ssl.trustStore.type", "timeoutBeforeCloseMS", "timeoutMS"),
+        )
+    ),
+    *(
+        f"output.{name}"
+        for name in (
+            *("batch.grouping.buffer.size", "batch.grouping.key", "batch.size.bytes"),
+            *("batch.size.rows", "concurrent.writes", "consistency.level", "ifNotExists"),
+            *("ignoreNulls", "metrics", "throughputMBPerSec", "timestamp", "ttl"),
+        )
+    ),
+    *("cluster", "confirm.truncate", "keyspace", "table", "ttl", "writetime"),
+}
+"""What the jars of spark-cassandra-connector 3.5.1 declare for connecting and writing."""
+
+
+def test_each_setting_of_the_connector_has_an_answer() -> None:
+    """An option of ours that exists, or why there is none; and each of the target's options is an answer."""
+    table = rows(section(MOVING, "Moving from Spark Cassandra Connector"))[1:]
+    assert sorted(name for theirs, _ in table for name in quoted(theirs)) == sorted(CONNECTOR)
+    known = {*names(SinkOptions, CassandraOptions)}
+    for theirs, ours in table:
+        assert known & set(quoted(ours)) or ours.startswith("no equivalent"), theirs
+    answers = {name for _, ours in table for name in quoted(ours)}
+    assert set(names(CassandraOptions)) <= answers, "an option without a place in the guide"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_options_commands_and_links_exist(page: Path) -> None:
+    """Whatever a page calls an option of ours, a command, Python, or a place to read on."""
+    known = {name.lower() for name in names(SinkOptions, CassandraOptions)}
+    prefixes = ("cassandra.", "wal.", "flush.", "checkpoint.", "trim.")
+    for name in re.findall(r"`([a-z]+\.[a-zA-Z.]+)`", text(page)):
+        if name.startswith(prefixes) and not name.endswith((".py", ".json", ".yaml")):
+            assert name.lower() in known, name
+    for command in commands_in(text(page)):
+        verb, *words = command.split()
+        assert verb in COMMANDS, command
+        flags = {flag for parameter in COMMANDS[verb].params for flag in parameter.opts}
+        assert {w.rstrip(".,;)") for w in words if w.startswith("--")} <= {*flags, "--help"}, (
+            command
+        )
+    for block in re.findall(r"^```python\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL):
+        ast.parse(block)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text(page)):
+        if not link.startswith("https://"):
+            assert_leads_somewhere(page, link)
+
+
+def commands_in(page: str) -> list[str]:
+    """Return what a page tells to run, from the verb on; a span of code may go over the end of a line."""
+    prose = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+    lines = re.findall(r"^ *(wal-sink .*)$", page, re.MULTILINE)
+    told = [span for span in spans if span.partition(" ")[0] in COMMANDS and " " in span]
+    named = [text for text in (*spans, *lines) if text.startswith("wal-sink ")]
+    return told + [text.removeprefix("wal-sink ") for text in named]
+
+
+def assert_leads_somewhere(page: Path, link: str) -> None:
+    """See that a relative link has its file, and the file its heading."""
+    path, _, anchor = link.partition("#")
+    there = (ROOT / page).parent / path if path else ROOT / page
+    assert there.exists(), f"{page}: {link}"
+    if anchor:
+        headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+        slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in slugs, f"{page}: {link}"
+
+
+@pytest.mark.parametrize("name", ["outage", "recovered", "inspect", "epoch"])
+def test_the_screens_are_pictures_of_today(name: str) -> None:
+    """They are on the page, small, of nobody's machine, and show nothing that the commands no longer do."""
+    assert f"({name}.svg)" in text(CLI)
+    picture = (ROOT / CLI).with_name(f"{name}.svg").read_text(encoding="utf-8")
+    assert len(picture) < 100_000
+    for place in ("/tmp", "/home", "/root", "/work", "127.0.0.1:", "@font-face"):
+        assert place not in picture
+    if name in ("outage", "recovered"):
+        first = re.findall(r'<text [^>]*x="0"[^>]*>([^<]*)</text>', picture)
+        labels = {html.unescape(label).replace("\xa0", " ").strip() for label in first}
+        labels = {label for label in labels if label and not label.startswith("$")}
+        assert {"query", "lag", "last error", "delete it?"} <= labels
+        known = {str(cell) for cell in screen(FAILING).columns[0].cells}
+        assert labels <= known, "run `make screens`"
+
+
+FAILING = Status(
+    query_id="q",
+    checkpoint="file:///c",
+    log="file:///c/wal_sink/q",
+    checkpointed=2,
+    published=2,
+    flushed=1,
+    flushed_as_of="2026-01-01T00:00:00+00:00",
+    pending_epochs=1,
+    pending_rows=1,
+    pending_bytes=1,
+    oldest_pending_seconds=1.0,
+    orphan_segments=1,
+    safe_to_delete=False,
+    unsafe_because="1 checkpointed epochs are not flushed",
+    flusher="driver:1",
+    flusher_alive=True,
+    heartbeat_seconds=1.0,
+    doing="connecting",
+    last_error="TargetUnavailable: down",
+    remedy="See to it.",
+)
+"""A status of which every line is shown."""
