@@ -45,7 +45,9 @@ def main() -> None:
     spark.dataSource.register(Nothing)
     with tempfile.TemporaryDirectory() as folder:
         run(spark, folder)
-    jvm = spark.sparkContext._gateway.proc
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    jvm = gateway.proc
     spark.stop()
     jvm.stdin.close()
     jvm.wait()
@@ -67,8 +69,8 @@ def run(spark: SparkSession, folder: str) -> None:
             keyed.writeStream.foreachBatch(collect),
         )
     ):
-        sunk = sunk.option("checkpointLocation", f"{folder}/checkpoint-{number}")
-        sunk.trigger(availableNow=True).start().awaitTermination()
+        writer = sunk.option("checkpointLocation", f"{folder}/checkpoint-{number}")
+        writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def collect(batch: DataFrame, epoch: int) -> None:

@@ -1,9 +1,9 @@
 """Spark's classes in an archive that a JVM maps, instead of finding, parsing and checking each in a jar.
 
 The tests start Spark some eighty times, mostly because they killed it; an archive nearly halves what a
-short application costs. Java makes one as a JVM ends (`-XX:ArchiveClassesAtExit`, JEP 350): here that of
-`tests/archived_app.py`, which does what the others do. A JVM whose archive is not there, or is of other jars or
-another Java, loads its classes in the ordinary way; nothing depends on it.
+short application costs. Java makes one as a JVM ends (`-XX:ArchiveClassesAtExit`, JEP 350): here that
+of `tests/archived_app.py`, which does what the others do. A JVM whose archive is not there, or is of
+other jars or another Java, loads its classes in the ordinary way; nothing depends on it.
 """
 
 from __future__ import annotations

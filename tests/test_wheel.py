@@ -45,6 +45,7 @@ def test_the_wheel_holds_two_packages_and_nothing_else(wheel: Path) -> None:
     assert {"wal_sink/py.typed", "state_backends/py.typed"} <= set(names)
 
 
+@pytest.mark.slow_first
 def test_the_quick_start_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
     """A new user's first minutes: everything is flushed, and the table holds every flight."""
     venv = tmp_path / "venv"

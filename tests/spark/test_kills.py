@@ -26,6 +26,7 @@ WINDOWS = {  # the point: what is durable when it dies there, as (published, che
 }
 
 
+@pytest.mark.slow_first
 def test_every_window(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
     """One query dies in each window in turn; in the end each row of the source is there once.
 
