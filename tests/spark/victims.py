@@ -78,8 +78,9 @@ class Victim:
         """After a kill that hit it: see which window that was, and that what is visible is checkpointed."""
         at = self.deaths[number]
         assert where_it_died(self.checkpoint, at.epoch, self.table) == DURABLE[at.point], at
-        whole = (at.epoch + DURABLE[at.point][2]) * ROWS_PER_FILE
-        assert [i for i in self.table.ids() if i >= whole] == [], f"{at}: visible, not checkpointed"
+        checkpointed = (locate(self.checkpoint).open_checkpoint().last_commit() + 1) * ROWS_PER_FILE
+        extra = [i for i in self.table.ids() if i >= checkpointed]
+        assert extra == [], f"{at}: rows are visible that are not checkpointed"
 
     def judge(self) -> None:
         """In the end: each row of the source is there once."""
@@ -100,7 +101,7 @@ class Repeatedly(Victim):
         )
 
     def look(self, number: int) -> None:
-        """See also that nothing is missing."""
+        """See also that nothing is missing, and that what is flushed later is not there yet."""
         super().look(number)
         visible = self.table.ids()
         whole = self.deaths[number].epoch * ROWS_PER_FILE
