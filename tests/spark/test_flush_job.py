@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
+from tests import class_archive
 from tests.spark.conftest import write_source
 from tests.spark.driver import Driver
 from tests.spark.gate import GATED_TARGET, Gate
@@ -213,7 +214,10 @@ def test_a_cluster_of_processes(
             sink="wal_sink",
             source=write_source(tmp_path / "source", 3),
             checkpoint=str(tmp_path / "checkpoint"),
-            settings={"spark.master": master},
+            settings={
+                "spark.master": master,
+                "spark.executor.extraJavaOptions": class_archive.options(),
+            },
             options=gated,
             **table.config,
         )
