@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import class_archive, order
 from tests.protocol.cases import CASES
 from tests.s3 import s3  # noqa: F401 - a fixture
 from wal_sink import windows
@@ -16,9 +17,10 @@ from wal_sink.testing.cassandra_container import IMAGE
 
 pytest_plugins = ["wal_sink.testing.fixtures"]  # `cassandra` and `keyspace`
 
+os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages
-# Sessions are short here, and many: compiling what they run would take longer than it saves.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
+os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", class_archive.options())
 
 
 def pytest_report_header() -> str:
@@ -28,6 +30,26 @@ def pytest_report_header() -> str:
     except docker_engine.DockerNotUsable as error:
         return f"docker: tests so marked are skipped, since {error.what}"
     return "docker: tests so marked run"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long tests where several processes share them; alone, in the usual order."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes > 1:
+        items[:] = order.dealt([(rank(item), item) for item in items], processes)
+
+
+def rank(item: pytest.Item) -> int:
+    """Say how long a test takes: 0 for minutes, as it starts Spark several times."""
+    marks = ("slow_first", "spark", "cassandra")
+    return next((i for i, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Make the archive of Spark's classes as soon as Spark is needed, once for all runs."""
+    if item.get_closest_marker("spark"):
+        class_archive.make()
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ def test_a_figure_is_judged_by_its_median() -> None:
     assert figure("", [1], "x").met is None
 
 
+@pytest.mark.slow_first
 @pytest.mark.cassandra
 def test_the_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
     """Missed targets are no failure; every figure has a value, and rows were complete."""

@@ -29,13 +29,14 @@ def wal_sink(*arguments: object, folder: Path) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.slow_first
 @pytest.mark.spark
 @pytest.mark.cassandra
 @pytest.mark.timeout(900)
 def test_each_row_once_and_the_control_has_ghosts(tmp_path: Path) -> None:
     """A tenth of the tenth of the data; the windows are hit all the same."""
     done = wal_sink("demo", "--json", "--flights", FLIGHTS, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     ours = FLIGHTS + FLIGHTS // 10
     assert [found[name] for name in ("expected", "found", "missing", "extra")] == [ours, ours, 0, 0]

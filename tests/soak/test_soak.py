@@ -10,6 +10,7 @@ import pytest
 from tests.soak.course import Soak, Victim
 
 
+@pytest.mark.slow_first
 @pytest.mark.spark
 @pytest.mark.cassandra
 @pytest.mark.timeout(1200)

@@ -1,7 +1,7 @@
 """A streaming application to be killed: `python -m tests.spark.app CONFIG.json`.
 
-It streams Parquet files, one a micro-batch, into a table; where it stands still is the business of
-`wal_sink.testing.pausing`.
+Each of its queries streams Parquet files, one a micro-batch, into a table; where they stand still is the
+business of `wal_sink.testing.pausing`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from cassandra.cluster import Cluster
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.spark.gate import Gate
@@ -26,34 +27,37 @@ SCHEMA = "id bigint, text string"
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run the query to its end, or to the point where it waits to be killed."""
+    """Run the queries to their end, or to the points where they wait to be killed."""
     spark = local_session(**config.get("settings", {}))
-    if config["sink"] == "foreachBatch":
-        control(spark, config)
-        return
     with contextlib.ExitStack() as stack:
         sink = wal_sink.register(spark, drain_timeout=120)
         if not config.get("leave"):
             stack.enter_context(sink)
         spark.dataSource.register(PausingDataSource)
-        writer = (
-            rows(spark, config)
-            .writeStream.format("wal_sink")
-            .option("checkpointLocation", config["checkpoint"])
-            .option("cassandra.contactPoints", "127.0.0.1")
-            .option("cassandra.port", config["port"])
-            .option("keyspace", config["keyspace"])
-            .option("table", config["table"])
-            .options(**{"target": PAUSING_TARGET, **config.get("options", {})})
-        )
-        if config.get("epoch_column"):
-            writer = writer.option("epochColumn", config["epoch_column"])
-        writer.trigger(availableNow=True).start().awaitTermination()
+        for query in [start(spark, query) for query in config.get("queries", [config])]:
+            query.awaitTermination()
         if config.get("stop_in_job"):
             gate = Gate(config["keyspace"])
             wait_for(lambda: len(gate.writers()) > 1)
             spark.stop()
             gate.open()
+
+
+def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
+    """Start one query."""
+    if config["sink"] == "foreachBatch":
+        return control(spark, config)
+    writer = (
+        rows(spark, config)
+        .writeStream.format("wal_sink")
+        .option("checkpointLocation", config["checkpoint"])
+        .option("cassandra.contactPoints", "127.0.0.1")
+        .option("cassandra.port", config["port"])
+        .option("keyspace", config["keyspace"])
+        .option("table", config["table"])
+        .options(**{"target": PAUSING_TARGET, **config.get("options", {})})
+    )
+    return writer.trigger(availableNow=True).start()
 
 
 def rows(spark: SparkSession, config: dict[str, Any]) -> DataFrame:
@@ -63,7 +67,7 @@ def rows(spark: SparkSession, config: dict[str, Any]) -> DataFrame:
     return computed.where(config.get("where", "true"))
 
 
-def control(spark: SparkSession, config: dict[str, Any]) -> None:
+def control(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
     """Do the same as people do it today: write in the batch function."""
 
     def write(batch: DataFrame, epoch: int) -> None:
@@ -77,14 +81,13 @@ def control(spark: SparkSession, config: dict[str, Any]) -> None:
         cluster.shutdown()
         pause_at("commit returned", config["table"], epoch)
 
-    query = (
+    return (
         rows(spark, config)
         .writeStream.foreachBatch(write)
         .option("checkpointLocation", config["checkpoint"])
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
 
 
 if __name__ == "__main__":

@@ -66,11 +66,20 @@ def recipe(config: dict[str, Any]) -> None:
         query.stop()
 
 
-def script(config: dict[str, Any]) -> None:
+def exits(config: dict[str, Any]) -> None:
     """Exit without `with` while the query runs."""
     spark = local_session()
     reach(config, wal_sink.register(spark), start(spark, config))
     sys.exit(7)
+
+
+def ends(config: dict[str, Any]) -> None:
+    """Come to the end of the script without `with` when the query has ended."""
+    spark = local_session()
+    sink = wal_sink.register(spark)
+    query = start(spark, config, available_now=True)
+    query.awaitTermination()
+    reach(config, sink, query)
 
 
 def notebook(config: dict[str, Any]) -> None:
@@ -95,12 +104,20 @@ def flushers() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("wal_sink-flush")]
 
 
-APPLICATIONS = {"block": block, "recipe": recipe, "script": script, "notebook": notebook}
+APPLICATIONS = {
+    "block": block,
+    "recipe": recipe,
+    "exits": exits,
+    "ends": ends,
+    "notebook": notebook,
+}
 
 
-def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
-    """Start the query; it goes on until it is stopped."""
-    return (
+def start(
+    spark: SparkSession, config: dict[str, Any], *, available_now: bool = False
+) -> StreamingQuery:
+    """Start the query; it goes on until it is stopped, or to the end of its source."""
+    writer = (
         rows(spark, config)
         .writeStream.format("wal_sink")
         .option("checkpointLocation", config["checkpoint"])
@@ -109,8 +126,8 @@ def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
         .option("keyspace", config["keyspace"])
         .option("table", config["table"])
         .option("target", "tests.spark.ending:DoorTarget")
-        .start()
     )
+    return (writer.trigger(availableNow=True) if available_now else writer).start()
 
 
 def reach(config: dict[str, Any], sink: wal_sink.Sink, query: StreamingQuery) -> StreamingQuery:

@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
+from tests import class_archive
 from tests.spark.conftest import write_source
 from tests.spark.driver import Driver
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.standalone import standalone_cluster
 from tests.spark.tables import Table, options, start, stream, wait_for
-from tests.spark.test_kills import where_it_died
 from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained
 from wal_sink.flusher import Flusher
@@ -192,25 +192,6 @@ def test_what_stops_a_task_is_the_error_that_the_driver_would_meet(
     assert table.ids() == list(range(ROWS))
 
 
-def test_a_driver_that_dies_during_a_job(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
-    """SIGKILL with half of a slice sent by a task; the next start finishes exactly that."""
-    table = Table(cassandra, keyspace)
-    config = {
-        "sink": "wal_sink",
-        "source": write_source(tmp_path / "source", 3),
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "settings": {"spark.master": "local[3]"},
-        "options": ALWAYS,
-        **table.config,
-    }
-    dead = Driver(tmp_path / "dead", **config, pause="flushing", epoch=1)
-    dead.kill_at_marker()
-    assert where_it_died(config["checkpoint"], 1, table) == (True, True, True)
-    assert len(table.ids()) > 0
-    Driver(tmp_path / "alive", **config).finish()
-    assert table.ids() == list(range(3 * 400))
-
-
 def test_a_session_that_is_stopped_during_a_job(
     cassandra: Node, keyspace: str, tmp_path: Path, gate: Gate, gated: dict[str, Any]
 ) -> None:
@@ -243,7 +224,10 @@ def test_a_cluster_of_processes(
             sink="wal_sink",
             source=write_source(tmp_path / "source", 3),
             checkpoint=str(tmp_path / "checkpoint"),
-            settings={"spark.master": master},
+            settings={
+                "spark.master": master,
+                "spark.executor.extraJavaOptions": class_archive.options(),
+            },
             options=gated,
             **table.config,
         )

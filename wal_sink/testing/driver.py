@@ -49,7 +49,12 @@ class Driver:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a process group of its own, to be killed whole
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "PYTHONFAULTHANDLER": "1",  # a crash, of a worker too, prints all stacks
+                    **environment,
+                },
                 cwd=folder,
             )
 

@@ -1,0 +1,23 @@
+"""What `wal_sink.testing.driver` says of an application that dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wal_sink.testing.driver import Driver, DriverDidNot
+
+
+def test_a_crash_shows_the_stacks_of_all_threads(tmp_path: Path) -> None:
+    """Nothing else tells why a driver died of a signal."""
+    script = "import signal, threading\ndef crash(): signal.raise_signal(signal.SIGSEGV)\n"
+    script += "another = threading.Thread(target=crash); another.start(); another.join()"
+    driver = Driver(["-c", script], tmp_path / "output")
+    with pytest.raises(DriverDidNot) as caught:
+        driver.finish()
+    said = str(caught.value)
+    assert "ended with -11" in said
+    assert "Segmentation fault" in said
+    assert "in crash" in said
+    assert "in join" in said
