@@ -177,6 +177,7 @@ class Sink:
         with self._lock:
             queries = dict(self._queries)
         self._end_runs(queries)
+        self._stops.end(_JOIN_S)
         for query in queries.values():
             query.loop.end()
         return not self._closed

@@ -195,12 +195,12 @@ def running_queries(spark: SparkSession) -> list[StreamingQuery]:
         return []
 
 
-def is_stopping(query: StreamingQuery) -> bool:
-    """Whether a query was told to stop, or has failed; False when nobody answers any more."""
+def is_active(query: StreamingQuery) -> bool | None:
+    """Whether a query was neither told to stop nor has failed; None when nobody answers any more."""
     try:
-        return not query.isActive
+        return bool(query.isActive)
     except (Py4JError, OSError):
-        return False
+        return None
 
 
 def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:

@@ -72,7 +72,11 @@ class Stops(threading.Thread):
                 self._look(run_id, run)
 
     def _look(self, run_id: str, run: _Run) -> None:
-        looks = run.looks + 1 if spark_internals.is_stopping(run.query) else 0
+        active = spark_internals.is_active(run.query)
+        looks = 0 if active else run.looks + 1
+        if active is None:
+            self.forget(run_id)
+            return
         if looks == _LOOKS:
             try:
                 run.log.delete([layout.ticket(run_id)])
