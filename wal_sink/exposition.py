@@ -27,7 +27,7 @@ class Exposition:
 
     def __init__(self, server: _Server) -> None:
         self._server = server
-        self._open = True
+        server.users.add(self)
 
     @property
     def port(self) -> int:
@@ -39,15 +39,16 @@ class Exposition:
         return self._server.metrics.watch(query_id, checkpoint, log, table)
 
     def close(self) -> None:
-        """Stop answering, unless another user of the port goes on. Idempotent."""
+        """Stop answering, unless another user of the port goes on.
+
+        Idempotent, and a call that was interrupted is made good by the next one.
+        """
         with _LOCK:
-            if not self._open:
-                return
-            self._open = False
-            self._server.users -= 1
+            self._server.users.discard(self)
             if self._server.users:
                 return
-            _SERVERS.pop(self._server.port, None)
+            if _SERVERS.get(self.port) is self._server:
+                del _SERVERS[self.port]
         self._server.close()
 
 
@@ -57,11 +58,12 @@ class _Server:
     def __init__(self, metrics: Metrics, server: Any, thread: threading.Thread) -> None:
         self.metrics = metrics
         self.port = int(server.server_port)
-        self.users = 0
+        self.users: set[Exposition] = set()
         self._server = server
         self._thread = thread
 
     def close(self) -> None:
+        """Free the port; returns at once when that was done."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -90,7 +92,6 @@ def expose(port: int) -> Exposition:
             server = _serve(port)
             _SERVERS[server.port] = server
             logger.info("metrics are on port %d, at /metrics", server.port)
-        server.users += 1
         return Exposition(server)
 
 

@@ -87,6 +87,22 @@ def test_two_who_ask_for_one_port_share_it(world: World) -> None:
     again.close()
 
 
+def test_an_interrupted_close_is_made_good_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a handle is closed: it is closed once more, and the port is free."""
+    exposition = expose(0)
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Event, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            exposition.close()
+    exposition.close()
+    with pytest.raises(OSError, match="refused"):
+        page(exposition.port)
+
+
 def test_without_the_package_it_says_what_to_install() -> None:
     """And only who wants metrics needs it."""
     program = (
