@@ -226,11 +226,9 @@ class Sink:
         if self._exposition is not None:
             writes_to = configuration.target.writes_to
             meter = self._exposition.watch(found.query_id, checkpoint, log, writes_to)
-        loop = (
-            flush_loop(self._spark, found.query_id, log, configuration, meter)
-            if self.flush
-            else Elsewhere()
-        )
+        loop: FlushLoop | Elsewhere = Elsewhere()
+        if self.flush:
+            loop = flush_loop(self._spark, found.query_id, log, configuration, meter)
         # Exit handlers run last first: this one comes before the driver's, which closes connections.
         atexit.unregister(self.leave)
         atexit.register(self.leave)
