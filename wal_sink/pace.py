@@ -11,6 +11,14 @@ _PIECE_S = 0.25
 """So long at most is one wait, unless a single row takes longer: a flush can be interrupted after it."""
 
 
+def divided(rows_per_second: int | None, tasks: int) -> int | None:
+    """Return the rate of each of several tasks that write at once: together they keep the whole one.
+
+    At least a row a second: then more tasks than rows a second are faster than the bound by the difference.
+    """
+    return None if rows_per_second is None else max(rows_per_second // tasks, 1)
+
+
 class Pace:
     """Lets rows through at a rate; used by one flusher, for all that it flushes.
 

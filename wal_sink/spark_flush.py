@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from wal_sink import spark_internals
 from wal_sink.flush_task import FlushError, FlushTask, gravest
 from wal_sink.log_lines import line_logger
+from wal_sink.pace import divided
 from wal_sink.shares import Piece, is_large, share_out
 from wal_sink.slices import pieces
 from wal_sink.window_rows import Rows, WriteHere
@@ -69,9 +70,8 @@ class SparkFlush:
         """Run a job; None when it failed for a reason that is none of the rows'."""
         if rows.over():
             return False
-        bound = self._rows_per_second
-        each = max(bound // len(shares), 1) if bound else None
-        task = FlushTask(rows.log, rows.target.for_tasks(), rows.owner, self._era, each)
+        rate = divided(self._rows_per_second, len(shares))
+        task = FlushTask(rows.log, rows.target.for_tasks(), rows.owner, self._era, rate)
         job = _Job(self._spark, _described(rows), task, shares)
         logger.info("a job of %d tasks: %s", len(shares), job.description)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 import uuid
 from collections.abc import Callable
 
@@ -72,6 +73,16 @@ def test_tasks_write_what_the_driver_would(world: World) -> None:
     flush(world, task(world))
     assert world.table() == world.expected()
     assert world.log.newest_flushed() is not None
+
+
+def test_a_task_keeps_its_rate(world: World) -> None:
+    """Of each share the first quarter of a second's rows goes at once, what is left in its time."""
+    limited = FlushTask(world.log, world.store, OWNER, uuid.uuid4().hex, rows_per_second=80)
+    began = time.monotonic()
+    flush(world, limited)
+    waited = (140 - 5 * 20) / 80  # 140 rows in 5 shares
+    assert waited <= time.monotonic() - began
+    assert world.table() == world.expected()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from wal_sink.errors import OptionError
 from wal_sink.options import SinkOptions, parse
-from wal_sink.pace import Pace
+from wal_sink.pace import Pace, divided
 from wal_sink.targets.base import Plan, Slice
 
 PLAN = Plan(key="k", target="t", table="t", columns=())
@@ -59,6 +59,12 @@ def test_no_row_is_lost_and_each_keeps_its_timestamp() -> None:
 
 def values(rows: Slice) -> list[int]:
     return rows.batch.column("id").to_pylist()  # type: ignore[no-any-return]
+
+
+def test_tasks_keep_the_whole_rate_together() -> None:
+    """Each has its part, and none stands still."""
+    assert divided(None, 3) is None
+    assert [divided(rate, 3) for rate in (300, 301, 299, 3, 2)] == [100, 100, 99, 1, 1]
 
 
 def test_a_pause_is_not_made_up_for() -> None:
