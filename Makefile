@@ -1,6 +1,6 @@
 # Everything a person needs: `make help`.
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -16,7 +16,7 @@ help: ## Show this list
 demo: $(READY) ## Real flights into Cassandra under SIGKILL, beside foreachBatch (ARGS=… go to it)
 	$(BIN)/wal-sink demo $(ARGS)
 
-test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=2 at a time)
+test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=3 at a time)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 soak: $(READY) ## Kill driver, workers and Cassandra 50 times in 20 minutes (ARGS=--help)

@@ -41,6 +41,9 @@ class Log:
         self._plans: dict[str, Plan] = {}
         self._recent_manifests = functools.lru_cache(_MANIFESTS_KEPT)(self._read_manifest)
 
+    def __reduce__(self) -> tuple[type[Log], tuple[StateBackend]]:
+        return type(self), (self.backend,)  # it travels to tasks, without what it remembers
+
     @property
     def url(self) -> str:
         """Where the log is, for messages."""

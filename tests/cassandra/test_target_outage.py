@@ -46,6 +46,7 @@ def node() -> Iterator[EmbeddedCassandra]:
     with EmbeddedCassandra() as node:
         node.create_keyspace("ks")
         node.execute("CREATE TABLE ks.t (id int PRIMARY KEY, v text)")
+        CassandraTarget(options(node)).plan(SCHEMA, "k")  # makes the ledger's table
         yield node
 
 

@@ -56,7 +56,8 @@ def test_verify_and_set_aside(job: Job) -> None:
     assert sorted(f["path"] for f in decision["files"]) == open_backend(str(copies)).list()
 
     job.flush()
-    assert EVERYTHING.items() - job.table().items() == {("b2", 2)}
+    # The segment before the damaged one may be in the table, or was waiting to be sent with it.
+    assert {("b2", 2)} <= EVERYTHING.items() - job.table().items() <= {("a2", 2), ("b2", 2)}
     after = job.command("verify", "--json")
     assert (after.code, after.document["ledger"]) == (0, 4)
     again = job.command(*verb, "--begun", "--yes")

@@ -203,7 +203,7 @@ class Run:
     def commit(self, appended: list[Appended]) -> Manifest | None:
         """Call the sink's `commit()`."""
         publisher = Publisher(
-            Log(self.log.backend),  # made anew: Spark calls it in another worker each time
+            self.log,
             Checkpoint(self.checkpoint),
             plan=self.plan.key,
             options={},
