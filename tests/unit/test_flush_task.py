@@ -22,6 +22,7 @@ from wal_sink.errors import (
 )
 from wal_sink.flush_task import FlushError, FlushTask, gravest
 from wal_sink.log import Log
+from wal_sink.manifest import Attempt
 from wal_sink.shares import share_out
 from wal_sink.slices import GoneError, pieces
 from wal_sink.targets.base import Owner, Target
@@ -73,6 +74,15 @@ def test_tasks_write_what_the_driver_would(world: World) -> None:
     flush(world, task(world))
     assert world.table() == world.expected()
     assert world.log.newest_flushed() is not None
+
+
+def test_a_log_that_was_read_travels(world: World) -> None:
+    """Also after the driver has chosen from its manifests."""
+    log, attempt = world.log, Attempt(0, 1)
+    found = log.manifest(attempt)
+    assert found is not None
+    log.plan(found[0].plan)
+    assert pickle.loads(pickle.dumps(log)).manifest(attempt) == found
 
 
 def test_a_task_keeps_its_rate(world: World) -> None:
