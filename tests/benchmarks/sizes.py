@@ -38,7 +38,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT = Sizes(
     rounds=3,
     side_rounds=2,
-    warm_up=100_000,
+    warm_up=1_000_000,
     grouped=1_000_000,
     grouped_slow=60_000,
     shapes=200_000,

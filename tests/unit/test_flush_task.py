@@ -123,7 +123,7 @@ def test_no_connection_is_an_error_of_its_own_kind(world: World) -> None:
 
 def test_a_store_that_does_not_answer(world: World) -> None:
     """As the flusher says it."""
-    faults = Faults(0, error=OSError, matching="input")
+    faults = Faults(0, error=OSError, matching="read segments")
     with pytest.raises(LogUnavailable):
         flush(world, task(world, log=Log(FaultyBackend(world.log_backend, faults))))
 
