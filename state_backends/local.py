@@ -56,16 +56,11 @@ class LocalBackend(StateBackend):
         """See `StateBackend.create_missing`. Each file is synced, and their folders once for all."""
         folders, made = set[Path](), set[Path]()
         for path, data in objects.items():
-            final = self._root / check_path(path)
+            folders.add((self._root / check_path(path)).parent)
             check_data(path, data)
-            with self._unfinished(final) as (descriptor, temporary, new):
-                with open(descriptor, "wb", closefd=False) as output:
-                    output.write(data)
-                os.fsync(descriptor)
-                with suppress(FileExistsError):
-                    _link(descriptor, temporary, final)
-            folders.add(final.parent)
-            made |= new
+            with suppress(FileExistsError), self._linked(path) as (output, new):
+                output.write(data)
+                made |= new
         for folder in folders:
             self._folders.sync_up(folder, made)
 
@@ -102,19 +97,9 @@ class LocalBackend(StateBackend):
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
         """See `StateBackend.open_output`."""
-        # fsspec writes in place, and in its transactions in the system's folder for temporary
-        # files, from where it copies; its create is exists-then-write; and it never syncs.
-        final = self._root / check_path(path)
-        with self._unfinished(final) as (descriptor, temporary, made):
-            # The descriptor stays open here, so a writer that closes its file does no harm.
-            with open(descriptor, "wb", closefd=False) as output:
-                yield output
-            if not os.fstat(descriptor).st_size:
-                raise empty_object(path)
-            os.fsync(descriptor)
-            _link(descriptor, temporary, final)
-            temporary.unlink(missing_ok=True)
-            self._folders.sync_up(final.parent, made)
+        with self._linked(path) as (output, made):
+            yield output
+        self._folders.sync_up((self._root / path).parent, made)
 
     def open_input(self, path: str) -> BinaryIO:
         """See `StateBackend.open_input`. A deleted object stays readable for who has it open."""
@@ -157,6 +142,24 @@ class LocalBackend(StateBackend):
         while not folder.exists():
             folder = folder.parent
         return shutil.disk_usage(folder).free
+
+    @contextmanager
+    def _linked(self, path: str) -> Iterator[tuple[BinaryIO, set[Path]]]:
+        """Give a file to write, and the folders made for it; it gets its name when it is synced.
+
+        The folders are not synced yet.
+        """
+        # fsspec writes in place, and in its transactions in the system's folder for temporary
+        # files, from where it copies; its create is exists-then-write; and it never syncs.
+        final = self._root / check_path(path)
+        with self._unfinished(final) as (descriptor, temporary, made):
+            # The descriptor stays open here, so a writer that closes its file does no harm.
+            with open(descriptor, "wb", closefd=False) as output:
+                yield output, made
+            if not os.fstat(descriptor).st_size:
+                raise empty_object(path)
+            os.fsync(descriptor)
+            _link(descriptor, temporary, final)
 
     @contextmanager
     def _unfinished(self, final: Path) -> Iterator[tuple[int, Path, set[Path]]]:

@@ -6,12 +6,12 @@ WARNING is the lowest level that Python shows when the application has not confi
 from __future__ import annotations
 
 import logging
-import time
 
 from state_backends import StateBackendError
 from wal_sink import progress
 from wal_sink.alive import is_live, last_report
 from wal_sink.checkpoint import Checkpoint
+from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
 
@@ -57,7 +57,7 @@ def say_left_to_others(query_id: str, checkpoint: Checkpoint, log: Log) -> None:
     """At an end, where another process flushes: say what is left to it, and whether it is there."""
     if waiting := _epochs(query_id, checkpoint, log):
         report = last_report(log)
-        live = report is not None and is_live(report, time.time_ns() // 1_000)
+        live = report is not None and is_live(report, now_us())
         logger.warning(
             "%d epochs of query %s wait in %s for the process that flushes: %s",
             waiting,

@@ -27,15 +27,15 @@ def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not batch.num_rows:
             continue
         if held and (rows + batch.num_rows > MOST_ROWS or size + batch.nbytes > MOST_BYTES):
-            yield from _whole(held)
+            yield from joined(held)
             held, rows, size = [], 0, 0
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-    yield from _whole(held)
+    yield from joined(held)
 
 
-def _whole(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if len(held) == 1:
-        yield held[0]
-    elif held:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+def joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the same rows in one batch, or in as few as Arrow can make of them; none for none."""
+    if len(batches) < 2:
+        return batches
+    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-_LOCAL = "file://"
+from wal_sink.local_folder import local_folder
 
 
 def committed_us(url: str, epoch: int, published_us: int) -> int:
@@ -15,10 +13,11 @@ def committed_us(url: str, epoch: int, published_us: int) -> int:
 
     :param url: the checkpoint.
     """
-    if not url.startswith(_LOCAL):
+    folder = local_folder(url)
+    if folder is None:
         return published_us
     try:
-        written = Path(url.removeprefix(_LOCAL), "commits", str(epoch)).stat().st_mtime_ns // 1_000
+        written = (folder / "commits" / str(epoch)).stat().st_mtime_ns // 1_000
     except OSError:
         return published_us
     return max(written, published_us)  # clocks of file systems tick in steps of up to 10 ms

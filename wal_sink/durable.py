@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-_LOCAL = "file://"
+from wal_sink.local_folder import local_folder
 
 
 def make_durable(url: str, paths: Iterable[str]) -> None:
@@ -21,9 +21,9 @@ def make_durable(url: str, paths: Iterable[str]) -> None:
 
     :raises OSError: a file could not be synced; it must not be acted on.
     """
-    if not url.startswith(_LOCAL):
+    root = local_folder(url)
+    if root is None:
         return
-    root = Path(url.removeprefix(_LOCAL))
     files = [root / path for path in paths]
     for file in files:
         _sync(file)

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from state_backends import StateBackendError
-from wal_sink import remedies
+from wal_sink import protocol, remedies
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.choice import choose
 from wal_sink.counting import Counting
@@ -20,15 +20,6 @@ from wal_sink.log import Log
 from wal_sink.log_lines import line_logger
 from wal_sink.meter import Meter
 from wal_sink.ownership import owned
-from wal_sink.protocol import (
-    after_finish,
-    flushed_epochs,
-    is_mine,
-    missing_manifest,
-    next_step,
-    resting,
-    unjoined,
-)
 from wal_sink.slices import GoneError
 from wal_sink.steps import (
     Begin,
@@ -59,6 +50,7 @@ _LEDGER_LOOK_US = 1_000_000
 """How old the last look at the ledger may be before the next slice (rule 15)."""
 
 _FINISH_TRIES = 5
+
 _ANSWERS = "See that the target answers conditional updates; the flush goes on by itself."
 
 
@@ -119,7 +111,7 @@ class Flusher:
         self._counting.look()
         try:
             view = self._look()
-            step = next_step(view, self._owner)
+            step = protocol.next_step(view, self._owner)
             if not self._swept:
                 # Not before the ledger is found to agree: `rewind` may need what is there.
                 sweep(self._log, view.trimmable)
@@ -162,7 +154,7 @@ class Flusher:
         if identity is not None:
             self._owner = Owner(self._query_id, identity.log_id, identity.checkpoint)
             # At start-up the ledger is read in any case: it may be ahead of the records (rule 17).
-            asked = not self._started or not resting(checkpointed, recorded, identity)
+            asked = not self._started or not protocol.resting(checkpointed, recorded, identity)
             mark = self._read_ledger() if asked else None
             self._started = True
         attempts = self._log.attempts()
@@ -208,9 +200,9 @@ class Flusher:
             case Begin() | PassOver():
                 self._begin(step, view)
             case LookAgain(epoch):
-                missing_manifest(epoch, self._read_ledger())
+                protocol.missing_manifest(epoch, self._read_ledger())
             case Unjoined(window):
-                unjoined(window, self._log.newest_flushed())
+                protocol.unjoined(window, self._log.newest_flushed())
 
     def _rest(self, rest: Rest, view: View) -> None:
         if rest.odd and self._checkpoint.last_commit() > view.checkpointed:
@@ -231,7 +223,7 @@ class Flusher:
             now_us, nonce = self._clock_us(), uuid.uuid4().hex
             window = to_begin(step, view, self._log, now_us, nonce)
         except GoneManifestError as gone:
-            missing_manifest(gone.epoch, self._read_ledger())
+            protocol.missing_manifest(gone.epoch, self._read_ledger())
             return  # another flusher has just done it
         self._say("beginning", window.first)
         epochs = {epoch.epoch for epoch in window.epochs}
@@ -239,7 +231,7 @@ class Flusher:
         with target_errors(self._target):
             outcome = self._connected().begin(window)
         read_back = None if outcome is Outcome.APPLIED else self._read_ledger()
-        if is_mine(outcome, window, read_back):
+        if protocol.is_mine(outcome, window, read_back):
             self._flush(window)
         elif read_back == view.mark:
             raise TargetUnavailable(f"Epoch {window.first} could not be begun", _ANSWERS)
@@ -262,7 +254,11 @@ class Flusher:
     def _write(self, window: Window, epochs: Sequence[BegunEpoch]) -> bool:
         """Write the rows of epochs; False when that is interrupted, or was finished by another flusher."""
         rows = Rows(
-            *(self._log, self._target, self._owner, window, epochs),
+            self._log,
+            self._target,
+            self._owner,
+            window,
+            epochs,
             session=self._connected,
             over=lambda: self._interrupted or self._overtaken(window),
             say=self._say,
@@ -306,14 +302,14 @@ class Flusher:
                 if not left:
                     raise
                 continue  # `finish` again is harmless; another try of the step writes all rows
-            if after_finish(outcome, window, read_back) == "finished":
+            if protocol.after_finish(outcome, window, read_back) == "finished":
                 return
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
         self._counting.finished(window, given_up)
-        records = flushed_epochs(window, self._clock_us(), given_up)
+        records = protocol.flushed_epochs(window, self._clock_us(), given_up)
         self._log.record_flushed(records)
         for record in records:
             self._say("recording", record.epoch)

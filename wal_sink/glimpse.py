@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
-_LOCAL = "file://"
+from wal_sink.local_folder import local_folder
 
 _SETTLED_S = 0.1
 """After which no further file can have come with the same time of change: clocks of file systems tick in
@@ -25,9 +24,8 @@ class Glimpse:
     """
 
     def __init__(self, url: str) -> None:
-        self._commits = (
-            Path(url.removeprefix(_LOCAL)) / "commits" if url.startswith(_LOCAL) else None
-        )
+        folder = local_folder(url)
+        self._commits = folder and folder / "commits"
         self._changed_s = 0.0
         self._newest = -1
 

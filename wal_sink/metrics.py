@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from wal_sink import clock
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.commit_time import committed_us
 from wal_sink.log import Log
@@ -252,7 +253,7 @@ class QueryMeter(Meter):
 
     def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
         """See `Meter`."""
-        now_us = time.time_ns() // 1_000
+        now_us = clock.now_us()
         self._rows.inc(sum(epoch.rows for epoch in epochs))
         self._bytes.inc(sum(epoch.bytes for epoch in epochs))
         self._epochs.inc(len(epochs))

@@ -12,6 +12,7 @@ import time
 from typing import NamedTuple
 
 from state_backends import StateBackendError
+from wal_sink import clock
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
@@ -90,7 +91,7 @@ class PendingLook:
         newest = self._log.newest_flushed()
         flushed = newest.epoch if newest else -1
         waiting = count_waiting(self._log, checkpointed, flushed)
-        now_us = time.time_ns() // 1_000
+        now_us = clock.now_us()
         found = self._chosen(checkpointed, flushed) if waiting else []
         rows, size = sum(each.rows for each in found), sum(each.bytes for each in found)
         since = [each.published_us for each in found]

@@ -9,6 +9,7 @@ import msgspec
 
 from wal_sink.alive import SILENT_S, is_live, last_report, stopped_at
 from wal_sink.checkpoint import Checkpoint
+from wal_sink.clock import now_us
 from wal_sink.errors import CorruptLog, FlushTimeout, NoFlusher
 from wal_sink.log import Log
 from wal_sink.orphans import unnamed
@@ -108,7 +109,7 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
         safe_to_delete=unsafe is None,
         unsafe_because=unsafe,
         flusher=report.flusher if report else None,
-        flusher_alive=report is not None and is_live(report, time.time_ns() // 1_000),
+        flusher_alive=report is not None and is_live(report, now_us()),
         heartbeat_seconds=max(0.0, _age_s(report)) if report else None,
         doing=report.doing if report else None,
         last_error=last_error,
@@ -135,7 +136,7 @@ def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None
     flushed = {newest.epoch: 0} if newest else {}
     while waiting := count_waiting(log, goal, newest.epoch if newest else -1):
         report = log.last_report()
-        if report and (stopped := stopped_at(report, time.time_ns() // 1_000)):
+        if report and (stopped := stopped_at(report, now_us())):
             raise stopped
         waited = time.monotonic() - started
         if timeout is not None and waited >= timeout:

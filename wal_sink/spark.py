@@ -8,7 +8,6 @@ whatever has to be remembered is in the log.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -23,6 +22,7 @@ from state_backends import StateBackendError
 from wal_sink import spark_internals
 from wal_sink.append import Appended, append
 from wal_sink.budget import Budget
+from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, configure
 from wal_sink.epoch_column import with_epoch, with_epoch_field
 from wal_sink.errors import LogUnavailable, OptionError, UnsupportedSpark, WalSinkError
@@ -142,11 +142,11 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             checkpoint,
             plan=self._plan.key,
             options=self._configuration.public,
-            clock_us=_clock_us,
+            clock_us=now_us,
             room=Room(
                 Budget(self._configuration.sink.max_bytes, self._configuration.sink.on_full),
                 checkpoint.url,
-                clock_us=_clock_us,
+                clock_us=now_us,
             ),
         )
         with full_disk(log.url):
@@ -154,10 +154,6 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete nothing: a `commit` that raised may have published these very segments (rule 7)."""
-
-
-def _clock_us() -> int:
-    return time.time_ns() // 1_000
 
 
 def _agreed_plan(log: Log, configuration: Configuration, schema: pa.Schema) -> Plan:

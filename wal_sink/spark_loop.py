@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from pyspark.sql import SparkSession
 
+from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
@@ -28,10 +27,7 @@ def flush_loop(
     """
     configuration.target.load()
 
-    def clock_us() -> int:
-        return time.time_ns() // 1_000
-
-    reporter = Reporter(log, clock_us, meter=meter)
+    reporter = Reporter(log, now_us, meter=meter)
     reporter.forget_error()  # of an earlier process; this one has not tried yet
     checkpoint = configuration.location.open_checkpoint()
     sink = configuration.sink
@@ -40,7 +36,7 @@ def flush_loop(
         checkpoint,
         configuration.target,
         query_id=query_id,
-        clock_us=clock_us,
+        clock_us=now_us,
         say=reporter.say,
         write_rows=SparkFlush(spark, sink.distributed_above_bytes, sink.max_rows_per_second),
         meter=meter,

@@ -8,6 +8,7 @@ the epoch's time is over; until then nothing of it goes, its record included, an
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -35,14 +36,12 @@ def trim(log: Log, epochs: Iterable[int]) -> None:
     :raises Diverged: an attempt that was not flushed covers other source offsets, or nobody can tell;
         nothing is deleted of its epoch and of those that follow.
     """
-    published = {epoch: tuple[Attempt, ...]() for epoch in sorted(epochs)}
     listed = log.attempts()
-    for attempt in listed:
-        if attempt.epoch in published:
-            published[attempt.epoch] += (attempt,)
+    published = _by_epoch(listed)
     going: dict[int, tuple[Attempt, ...]] = {}
     refused: Diverged | None = None
-    for epoch, attempts in published.items():
+    for epoch in sorted(epochs):
+        attempts = published.get(epoch, ())
         try:
             refuse_diverged(log, epoch, attempts)
         except Diverged as error:
@@ -83,13 +82,13 @@ def left_over(log: Log, delay: TrimDelay) -> LeftOver:
     listed = log.attempts()
     upto = _upto(mark, delay.trimmable(log, mark, listed))
     attempts = [attempt for attempt in listed if attempt.epoch <= upto]
-    epochs = sorted({attempt.epoch for attempt in attempts})
-    for epoch in epochs:
-        refuse_diverged(log, epoch, [attempt for attempt in attempts if attempt.epoch == epoch])
+    published = _by_epoch(attempts)
+    for epoch, of_epoch in published.items():
+        refuse_diverged(log, epoch, of_epoch)
     manifests = map(layout.manifest, attempts)
     records = _old_records(log, (attempt for attempt in listed if attempt.epoch > upto))
     paths = (*_late(log, upto), *_done(log, upto), *manifests, *records)
-    return LeftOver(tuple(epochs), paths)
+    return LeftOver(tuple(published), paths)
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:
@@ -124,6 +123,12 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
         log.delete(late)
     log.delete(_done(log, upto))
     return unfinished
+
+
+def _by_epoch(attempts: Iterable[Attempt]) -> dict[int, tuple[Attempt, ...]]:
+    """Group attempts that ascend."""
+    groups = itertools.groupby(attempts, lambda attempt: attempt.epoch)
+    return {epoch: tuple(group) for epoch, group in groups}
 
 
 def _upto(mark: FlushedEpoch, trimmable: int | None) -> int:

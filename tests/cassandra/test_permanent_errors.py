@@ -16,6 +16,7 @@ import pytest
 
 from state_backends import open_backend
 from tests.cassandra.certificates import PASSWORD, Certificates
+from tests.cassandra.login import SETTINGS
 from tests.protocol.engine import World
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import OptionError, TargetUnavailable
@@ -51,10 +52,7 @@ def node(certificates: Certificates) -> Iterator[EmbeddedCassandra]:
     """A node that wants a login, checks permissions, and takes connections with TLS or without."""
     settings = {
         "rpc_address": "0.0.0.0",
-        "authenticator": "PasswordAuthenticator",
-        "authorizer": "CassandraAuthorizer",
-        "permissions_validity": "0ms",
-        "roles_validity": "0ms",
+        **SETTINGS,
         "credentials_validity": "0ms",
         **certificates.settings,
     }

@@ -12,6 +12,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.policies import RoundRobinPolicy
 
+from tests.cassandra.login import SETTINGS
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.base import Owner, Slice
@@ -28,13 +29,7 @@ SCHEMA = pa.schema([("id", pa.int32())])
 @pytest.fixture(scope="module")
 def node() -> Iterator[EmbeddedCassandra]:
     """A node that wants a login and checks permissions."""
-    settings = {
-        "authenticator": "PasswordAuthenticator",
-        "authorizer": "CassandraAuthorizer",
-        "permissions_validity": "0ms",
-        "roles_validity": "0ms",
-    }
-    with EmbeddedCassandra(settings=settings) as node:
+    with EmbeddedCassandra(settings=SETTINGS) as node:
         yield node
 
 

@@ -268,6 +268,17 @@ def test_a_failure_is_heard_of_by_the_next_call(node: EmbeddedCassandra) -> None
         send_all(sender, [good])
 
 
+def test_what_waits_is_forgotten_with_what_is_in_flight(
+    node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
+) -> None:
+    """A few rows wait for more; whoever begins, begins without them."""
+    session.write(plan, rows(target, plan, 5, first=60_000))
+    session.begin(window(5))
+    write(session, plan, rows(target, plan, 5, first=61_000))
+    found = {row.id for row in node.execute("SELECT id FROM ks.t")}
+    assert found & {*range(60_000, 62_000)} == {*range(61_000, 61_005)}
+
+
 def test_a_mistake_is_not_retried(node: EmbeddedCassandra) -> None:
     """What was in flight ends, then the driver's own error comes at once."""
     with connect(options(node)) as connection:

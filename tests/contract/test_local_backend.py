@@ -87,6 +87,22 @@ def test_create_syncs_file_then_folders(
     )
 
 
+def test_what_is_missing_is_synced_file_by_file_then_its_folders_once(
+    backend: LocalBackend, root: Path, synced: list[tuple[Path, list[str]]]
+) -> None:
+    """Each content is durable before it has its name, and all names before the call returns."""
+    backend.create("a/1", b"there")
+    synced.clear()
+    backend.create_missing({"a/1": b"x", "a/2": b"x", "a/3": b"x"})
+    *files, (first, names), (last, _) = synced
+    assert len(files) == 3
+    assert all(path.name in beside for path, beside in files), "none has its name yet"
+    assert [sorted(set(beside) - {path.name}) for path, beside in files] == [
+        ["1"], ["1"], ["1", "2"]
+    ]  # fmt: skip
+    assert (first, sorted(names), last) == (root / "a", ["1", "2", "3"], root)
+
+
 def test_output_and_replace_sync_their_content(
     backend: LocalBackend, root: Path, synced: list[tuple[Path, list[str]]]
 ) -> None:

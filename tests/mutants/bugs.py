@@ -175,8 +175,8 @@ BUGS = (
     Bug(
         "begin lost, written all the same",
         "wal_sink/flusher.py",
-        "        if is_mine(outcome, window, read_back):\n",
-        "        if is_mine(outcome, window, read_back) or read_back != view.mark:\n",
+        "        if protocol.is_mine(outcome, window, read_back):\n",
+        "        if protocol.is_mine(outcome, window, read_back) or read_back != view.mark:\n",
     ),
     Bug(
         "skip on failure",
@@ -254,5 +254,33 @@ BUGS = (
         "            return _placed(error)\n",
         "            _placed(error)\n",
         ("tests/unit/test_flush_task.py",),
+    ),
+    Bug(
+        "what was gathered is not sent before the mark moves",
+        "wal_sink/targets/cassandra/write.py",
+        "            for prepared in self._prepared.values():\n                self._send(prepared)\n",
+        "",
+        ("tests/cassandra/test_target_contract.py",),
+    ),
+    Bug(
+        "what was gathered outlives an interrupted flush",
+        "wal_sink/targets/cassandra/write.py",
+        "            prepared.waiting.take()\n",
+        "            pass\n",
+        ("tests/cassandra/test_target_outage.py",),
+    ),
+    Bug(
+        "the records of a window are not durable",
+        "state_backends/local.py",
+        "        for folder in folders:\n            self._folders.sync_up(folder, made)\n",
+        "",
+        ("tests/contract/test_local_backend.py",),
+    ),
+    Bug(
+        "rows of several epochs get the timestamps of the first",
+        "wal_sink/targets/cassandra/gather.py",
+        "[_stamps(each) for each in slices]",
+        "[_stamps(slices[0]._replace(batch=each.batch)) for each in slices]",
+        ("tests/unit/test_gather.py",),
     ),
 )

@@ -16,6 +16,7 @@ from typing import Any
 from cassandra.cluster import Cluster
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
 from tests.spark.gate import Gate
@@ -47,7 +48,13 @@ def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
     """Start one query."""
     if config["sink"] == "foreachBatch":
         return control(spark, config)
-    writer = (
+    given = {"target": PAUSING_TARGET, **config.get("options", {})}
+    return writer(spark, config, **given).trigger(availableNow=True).start()
+
+
+def writer(spark: SparkSession, config: dict[str, Any], **options: Any) -> DataStreamWriter:
+    """Let the rows go to the sink."""
+    return (
         rows(spark, config)
         .writeStream.format("wal_sink")
         .option("checkpointLocation", config["checkpoint"])
@@ -55,9 +62,8 @@ def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
         .option("cassandra.port", config["port"])
         .option("keyspace", config["keyspace"])
         .option("table", config["table"])
-        .options(**{"target": PAUSING_TARGET, **config.get("options", {})})
+        .options(**options)
     )
-    return writer.trigger(availableNow=True).start()
 
 
 def rows(spark: SparkSession, config: dict[str, Any]) -> DataFrame:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from tests.spark.app import rows
+from tests.spark.app import writer
 from tests.spark.remains import remains
 from tests.spark.tables import wait_for
 from wal_sink.errors import TargetUnavailable
@@ -117,17 +117,8 @@ def start(
     spark: SparkSession, config: dict[str, Any], *, available_now: bool = False
 ) -> StreamingQuery:
     """Start the query; it goes on until it is stopped, or to the end of its source."""
-    writer = (
-        rows(spark, config)
-        .writeStream.format("wal_sink")
-        .option("checkpointLocation", config["checkpoint"])
-        .option("cassandra.contactPoints", "127.0.0.1")
-        .option("cassandra.port", config["port"])
-        .option("keyspace", config["keyspace"])
-        .option("table", config["table"])
-        .option("target", "tests.spark.ending:DoorTarget")
-    )
-    return (writer.trigger(availableNow=True) if available_now else writer).start()
+    door = writer(spark, config, target="tests.spark.ending:DoorTarget")
+    return (door.trigger(availableNow=True) if available_now else door).start()
 
 
 def reach(config: dict[str, Any], sink: wal_sink.Sink, query: StreamingQuery) -> StreamingQuery:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -52,8 +51,3 @@ def option_values(pairs: Sequence[str] | None) -> dict[str, str]:
             raise OptionError("An --option is not of the form NAME=VALUE.", "Write NAME=VALUE.")
         values[name.strip()] = value
     return values
-
-
-def now_us() -> int:
-    """Return the clock, microseconds since 1970."""
-    return time.time_ns() // 1_000

@@ -15,10 +15,10 @@ from wal_sink.cli.arguments import (
     Wal,
     Why,
     Yes,
-    now_us,
 )
 from wal_sink.cli.output import AsJson
 from wal_sink.cli.way_out import Asked, take_way_out
+from wal_sink.clock import now_us
 from wal_sink.errors import OptionError
 from wal_sink.operate import set_aside as verb
 from wal_sink.operate.decide import GivenUp

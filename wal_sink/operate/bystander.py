@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from wal_sink.alive import is_live, last_report, this_process
+from wal_sink.clock import now_us
 from wal_sink.log import Log
 from wal_sink.witness import Witness
 
@@ -25,7 +24,7 @@ class Bystander(Witness):
         report = last_report(self._log)
         if report is None or report.flusher == this_process():
             return None
-        if not is_live(report, time.time_ns() // 1_000):
+        if not is_live(report, now_us()):
             return None
         claim = self._log.newest_claim()
         return claim.run_id if claim else None

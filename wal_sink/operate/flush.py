@@ -10,6 +10,7 @@ import msgspec
 import tenacity
 
 from state_backends import StateBackendError
+from wal_sink.clock import now_us
 from wal_sink.errors import NoFlusher, NotDrained, WalSinkError
 from wal_sink.flush_loop import FlushLoop, Reporter
 from wal_sink.flusher import Flusher
@@ -63,14 +64,14 @@ class OwnFlusher:
         self, query: Query, target: Target, trim_delay_s: float = 0.0, meter: Meter | None = None
     ) -> None:
         self._query = query
-        self._reporter = Reporter(query.log, _clock_us, gives_way=True, meter=meter)
+        self._reporter = Reporter(query.log, now_us, gives_way=True, meter=meter)
         target.load()
         self._flusher = Flusher(
             query.log,
             query.checkpoint,
             target,
             query_id=query.query_id,
-            clock_us=_clock_us,
+            clock_us=now_us,
             say=self._reporter.say,
             witness=Bystander(query.log),
             meter=meter,
@@ -194,10 +195,6 @@ class _Tally:
             self.epochs += 1
             self.rows += record.rows
             self.bytes += record.bytes
-
-
-def _clock_us() -> int:
-    return time.time_ns() // 1_000
 
 
 def _transient(error: BaseException) -> bool:

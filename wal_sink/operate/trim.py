@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
+from wal_sink.clock import now_us
 from wal_sink.operate.ledger import ledger
 from wal_sink.operate.query import Query
 from wal_sink.protocol import next_step, unjoined
@@ -83,7 +83,7 @@ def plan_trim(
     :param progress: told of how many objects of how many the size is known.
     :raises Diverged: a manifest of a flushed epoch has another history; nothing goes.
     """
-    found = left_over(query.log, delay := TrimDelay(delay_s, lambda: time.time_ns() // 1_000))
+    found = left_over(query.log, delay := TrimDelay(delay_s, now_us))
     files = []
     for path in found.paths:
         try:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from wal_sink.coalesce import joined
 from wal_sink.targets.base import Slice
 
 MOST_ROWS = 8_192
@@ -65,9 +66,7 @@ class Gathered:
         self._rows = self._bytes = 0
         if not slices:
             return []
-        batches = [each.batch for each in slices]
-        if len(batches) > 1:
-            batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        batches = joined([each.batch for each in slices])
         stamps = np.concatenate([_stamps(each) for each in slices])
         bounds = np.cumsum([batch.num_rows for batch in batches])[:-1]
         return [Stamped(*each) for each in zip(batches, np.split(stamps, bounds), strict=True)]
