@@ -80,7 +80,7 @@ class Sink:
         self._stops = Stops()
         self._listener = Listener(self)
         add_format(spark)
-        spark.streams.addListener(self._listener)
+        spark_internals.add_listener(spark, self._listener)
 
     def await_flushed(self, query: StreamingQuery, timeout: float | None = None) -> Flushed:
         """Wait until every epoch of `query` that is checkpointed now is flushed; see `ask`."""

@@ -93,8 +93,10 @@ class Log:
     def claim(self, generation: int, claim: Claim) -> Claim:
         """Claim a generation unless it is claimed; return the claim that stands."""
         path = layout.run(generation)
-        self._create(path, claim.to_json())
-        return Claim.from_json(self.backend.read(path), self._where(path))
+        if (present := self._read(path)) is None:  # every epoch but a run's first finds its own
+            self._create(path, claim.to_json())
+            present = self.backend.read(path)
+        return Claim.from_json(present, self._where(path))
 
     def newest_claim(self) -> Claim | None:
         """Read the newest run's claim; None before the first."""

@@ -8,6 +8,7 @@ strings; msgspec converts and validates them.
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -97,9 +98,15 @@ class SinkOptions(Options, frozen=True, kw_only=True):
 S = TypeVar("S", bound=Options)
 
 
+@functools.cache
+def fields(struct: type[Options]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return what a struct declares; found once, as that takes milliseconds and a worker asks every epoch."""
+    return msgspec.structs.fields(struct)
+
+
 def names(*declared: type[Options]) -> list[str]:
     """Return the names of all options that the structs declare, as a user writes them."""
-    return [field.encode_name for struct in declared for field in msgspec.structs.fields(struct)]
+    return [field.encode_name for struct in declared for field in fields(struct)]
 
 
 def parse(raw: Mapping[str, str], struct: type[S]) -> S:
@@ -109,7 +116,7 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
     """
     declared = {name.lower(): name for name in names(struct)}
     mine = {declared[key.lower()]: value for key, value in raw.items() if key.lower() in declared}
-    for field in msgspec.structs.fields(struct):
+    for field in fields(struct):
         if field.required and not mine.get(field.encode_name, "").strip():
             raise OptionError(
                 f"Option {field.encode_name} is missing.",
@@ -119,7 +126,7 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         return msgspec.convert(mine, struct, strict=False)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).rstrip("`").partition(" - at `$.")
-        described = {f.encode_name: _description(f) for f in msgspec.structs.fields(struct)}
+        described = {f.encode_name: _description(f) for f in fields(struct)}
         raise OptionError(
             f"Option {place} has a value that does not fit: {problem}.",
             f"{place}: {described.get(place, 'correct the value')}.",
@@ -147,9 +154,14 @@ def public(options: Options) -> dict[str, str]:
     """Return the options as strings by name, without the secret ones and without those not given."""
     return {
         field.encode_name: str(value)
-        for field in msgspec.structs.fields(options)
-        if (value := getattr(options, field.name)) not in (None, "") and not is_secret(field)
+        for field in _public_fields(type(options))
+        if (value := getattr(options, field.name)) not in (None, "")
     }
+
+
+@functools.cache
+def _public_fields(struct: type[Options]) -> list[msgspec.structs.FieldInfo]:
+    return [field for field in fields(struct) if not is_secret(field)]
 
 
 def is_secret(field: msgspec.structs.FieldInfo) -> bool:

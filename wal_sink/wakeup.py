@@ -13,13 +13,12 @@ from typing import Protocol
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
-    QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
-    StreamingQueryListener,
 )
 
 from wal_sink.errors import WalSinkError
+from wal_sink.spark_internals import CheckpointListener
 from wal_sink.witness import THIS_PROCESS, Witness
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ class Woken(Protocol):
         """Handle a query, of any format, that has ended."""
 
 
-class Listener(StreamingQueryListener):
+class Listener(CheckpointListener):
     """Passes events on as plain values, quickly."""
 
     def __init__(self, woken: Woken, witness: Witness = THIS_PROCESS) -> None:
@@ -62,11 +61,10 @@ class Listener(StreamingQueryListener):
             )
         self._witness.started(str(event.id), str(event.runId))  # last: a flusher is watching now
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def checkpointed(self, query_id: str, run_id: str, epoch: int) -> None:
         """Note whose epoch is checkpointed, and wake the flusher."""
-        progress = event.progress
-        self._witness.progressed(str(progress.id), str(progress.runId), progress.batchId)
-        self._woken.progressed(str(progress.id))
+        self._witness.progressed(query_id, run_id, epoch)
+        self._woken.progressed(query_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Nothing new was checkpointed."""

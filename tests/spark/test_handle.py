@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
@@ -20,6 +21,7 @@ from wal_sink import spark_internals
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 from wal_sink.testing.node import Node
+from wal_sink.witness import THIS_PROCESS
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
@@ -49,6 +51,37 @@ def test_a_spark_that_lacks_a_name_is_refused(
     monkeypatch.setattr(spark_internals, "_PYTHON_TABLE", "org.example.Nothing")
     with pytest.raises(UnsupportedSpark, match=r"org\.example\.Nothing"):
         wal_sink.register(spark)
+
+
+@pytest.mark.parametrize("spark_differs", [False, True])
+def test_an_epoch_is_heard_of_without_the_copy_of_its_progress(
+    spark: SparkSession,
+    cassandra: Node,
+    keyspace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    spark_differs: bool,
+) -> None:
+    """That costs 0.1 s of CPU. With a pyspark that is built otherwise it is taken as it comes."""
+    if spark_differs:
+        monkeypatch.setattr(spark_internals, "_LISTENER_WRAPPER", "org.example.Nothing")
+    copied: list[Any] = []
+    copy = QueryProgressEvent.fromJObject
+
+    def noted(event: Any) -> QueryProgressEvent:
+        copied.append(event)
+        return copy(event)
+
+    monkeypatch.setattr(QueryProgressEvent, "fromJObject", noted)
+    rows = stream(spark, write_source(tmp_path / "source", 2))
+    with wal_sink.register(spark):
+        query = start(rows, Table(cassandra, keyspace), str(tmp_path / "checkpoint"))
+        query.awaitTermination()
+        query_id, run_id = str(query.id), str(query.runId)
+        for epoch in range(2):
+            wait_for(lambda e=epoch: THIS_PROCESS.committed(query_id, e, [run_id]) == run_id)  # type: ignore[misc]
+    assert bool(copied) == spark_differs
 
 
 def test_a_connect_session_is_refused() -> None:

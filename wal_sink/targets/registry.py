@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.metadata import EntryPoint, entry_points
 
 from wal_sink.errors import OptionError
@@ -14,8 +15,11 @@ _OWN = EntryPoint("cassandra", "wal_sink.targets.cassandra:CassandraTarget", GRO
 """Known without metadata too: a checkout on the path has none."""
 
 
+@functools.cache
 def target_type(name: str) -> type[Target]:
     """Return the class of the target that option `target` names.
+
+    Looked for once in a process: to read what is installed takes milliseconds, and a worker asks every epoch.
 
     :raises OptionError: nothing of that name, it cannot be imported, or it is not a `Target`.
     """
