@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from state_backends import StateBackendError
-from wal_sink import spark_internals
+from wal_sink import spark_internals, worker_memory
 from wal_sink.append import Appended, append
 from wal_sink.budget import Budget
 from wal_sink.clock import now_us
@@ -77,6 +77,7 @@ class WalSinkDataSource(DataSource):
             spark_internals.arrow_schema(schema), self.configuration.sink.epoch_column
         )
         plan = _agreed_plan(log, self.configuration, columns)
+        worker_memory.settle()
         return WalSinkStreamWriter(self.configuration, plan)
 
 
@@ -116,15 +117,15 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         task = spark_internals.current_task()
         column = self._configuration.sink.epoch_column
         target = self._configuration.target
-        return Message(
-            append(
-                iterator,
-                task=task,
-                backend=self._configuration.location.open_log(task.query_id).backend,
-                check=lambda batch: target.check(with_epoch(batch, column, task.epoch), self._plan),
-                compression=self._configuration.sink.compression,
-            )
+        appended = append(
+            iterator,
+            task=task,
+            backend=self._configuration.location.open_log(task.query_id).backend,
+            check=lambda batch: target.check(with_epoch(batch, column, task.epoch), self._plan),
+            compression=self._configuration.sink.compression,
         )
+        worker_memory.settle()
+        return Message(appended)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the epoch; nothing is sent before Spark has written `commits/<batchId>`."""
@@ -151,6 +152,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         )
         with full_disk(log.url):
             publisher.publish(batchId, appended)
+        worker_memory.settle()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete nothing: a `commit` that raised may have published these very segments (rule 7)."""

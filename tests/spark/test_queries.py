@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
-from pyspark.sql.functions import expr
+from pyspark.sql.functions import expr, udf
 from pyspark.sql.types import StructType
 
 import wal_sink
@@ -141,6 +142,16 @@ def test_lost_listener_events_do_not_stop_the_flush(
         query.awaitTermination()
         assert sink.await_flushed(query, timeout=60).epoch == 2
     assert table.ids() == files(3)
+
+
+def test_workers_do_not_look_through_all_that_is_imported_after_each_task(
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+) -> None:
+    """Garbage is collected after each: what was imported in a task's worker is not in it any more."""
+    run(spark, write_source(tmp_path / "source", 1), table, checkpoint)
+    frozen = udf(lambda _: gc.get_freeze_count(), "long", useArrow=False)
+    seen = spark.range(6, numPartitions=6).select(frozen("id")).collect()
+    assert max(count for (count,) in seen) > 10_000
 
 
 def test_a_deleted_commit_file_replays_a_flushed_epoch_without_effect(

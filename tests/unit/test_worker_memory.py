@@ -1,0 +1,46 @@
+"""What a worker holds for good is not looked through again."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from wal_sink import worker_memory
+
+
+class Cycle:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """Leave this process as it was."""
+    worker_memory.settle.cache_clear()
+    yield
+    gc.unfreeze()
+
+
+def test_what_is_alive_is_left_alone_from_then_on() -> None:
+    """And only that: garbage of before is gone, and later garbage is collected."""
+    before = weakref.ref(Cycle())
+    worker_memory.settle()
+    assert before() is None
+    assert gc.get_freeze_count() > 10_000
+    after = weakref.ref(Cycle())
+    gc.collect()
+    assert after() is None
+
+
+def test_only_once() -> None:
+    """Or garbage of each epoch would be kept."""
+    worker_memory.settle()
+    after = weakref.ref(Cycle())
+    worker_memory.settle()
+    gc.collect()
+    assert after() is None
