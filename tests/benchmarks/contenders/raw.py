@@ -37,7 +37,9 @@ class Setting(NamedTuple):
 
 def settings(source: Source) -> list[Setting]:
     """Return what is tried for a shape; larger batches of scattered rows make the server time out."""
-    per_batch = {"scattered": (1, 10, 30), "grouped": (100, 300)}.get(source.shape, (30, 100, 300))
+    per_batch = {"scattered": (1, 10, 30), "grouped": (100, 300, 600)}.get(
+        source.shape, (30, 100, 300)
+    )
     processes, in_flight = ((2, 1), (32, 8)) if source.shape in _SEARCHED else ((2,), (16,))
     return [Setting(*each) for each in itertools.product(processes, per_batch, in_flight)]
 

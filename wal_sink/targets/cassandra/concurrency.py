@@ -24,7 +24,7 @@ from __future__ import annotations
 FIRST = 4
 LEAST = 2
 MOST = 64
-"""Where nothing else is said: so many batches of 48 KiB are 3 MiB, in the client and in the server."""
+"""Where nothing else is said: so many batches of 96 KiB are 6 MiB, in the client and in the server."""
 
 _QUEUE_S = 0.1
 _TIMES = 2

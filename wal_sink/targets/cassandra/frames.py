@@ -12,7 +12,6 @@ batches both ways, at every connect, and whoever gets False from it uses the dri
 
 from __future__ import annotations
 
-import copy
 import io
 import struct
 from typing import Any, NamedTuple
@@ -71,17 +70,22 @@ class _EncodedMessage:
         self.opcode = message.opcode
         self.tracing = message.tracing
         self.custom_payload = message.custom_payload
-        self._rows = message.queries
-        self._around = copy.copy(message)
-        self._around.queries = ()
+        self._message = message
 
     def send_body(self, f: Any, protocol_version: int) -> None:
         """Write the body; called by the driver."""
-        around = io.BytesIO()
-        self._around.send_body(around, protocol_version)
+        message, around = self._message, io.BytesIO()
+        rows, message.queries = (
+            message.queries,
+            (),
+        )  # not a copy: that costs a seventh of a small request
+        try:
+            message.send_body(around, protocol_version)
+        finally:
+            message.queries = rows  # the driver may encode it again, for another replica
         written = around.getvalue()
-        f.write(written[:1] + _SHORT.pack(self._rows.number))
-        f.write(self._rows.data)
+        f.write(written[:1] + _SHORT.pack(rows.number))
+        f.write(rows.data)
         f.write(written[_BEFORE_ROWS:])
 
 
