@@ -18,7 +18,7 @@ from cassandra.protocol import (
 
 from wal_sink.errors import InvalidRow, SchemaMismatch, TargetUnavailable
 from wal_sink.targets.base import Kind
-from wal_sink.targets.cassandra.classify import classify, effect_unknown
+from wal_sink.targets.cassandra.classify import classify, effect_unknown, was_not_sent
 
 CAS_UNKNOWN = ErrorMessage(0x1700, "CAS result unknown", None)
 OVERLOADED = OverloadedErrorMessage(0x1001, "busy", None)
@@ -82,3 +82,27 @@ def test_no_host_available_is_judged_by_its_hosts(errors: list[Exception], kind:
     error = NoHostAvailable("none", {f"host {i}": each for i, each in enumerate(errors)})
     assert classify(error) == kind
     assert effect_unknown(error) is False
+
+
+@pytest.mark.parametrize(
+    ("errors", "unsent"),
+    [
+        ([ConnectionBusy("full")], True),
+        ([ConnectionBusy("full"), ConnectionBusy("full")], True),
+        ([ConnectionBusy("full"), ConnectionException("lost")], False),
+        ([NoConnectionsAvailable()], False),
+        ([], False),
+    ],
+)
+def test_a_socket_without_room_says_nothing_about_the_cluster(
+    errors: list[Exception], *, unsent: bool
+) -> None:
+    """Only when all that was tried was full."""
+    error = NoHostAvailable("none", {f"host {i}": each for i, each in enumerate(errors)})
+    assert was_not_sent(error) is unsent
+
+
+def test_a_request_that_was_sent_is_not_unsent() -> None:
+    """Whatever became of it."""
+    assert was_not_sent(ConnectionBusy("full"))
+    assert not was_not_sent(cassandra.OperationTimedOut({}, None))

@@ -76,6 +76,17 @@ def asks_to_slow_down(error: Exception) -> bool:
     return classify(error) == "throttle" or isinstance(error, Timeout | OperationTimedOut)
 
 
+def was_not_sent(error: Exception) -> bool:
+    """Whether the driver has refused a request because the socket has no room for it at this moment.
+
+    The driver takes no request while the system's send buffer is full, which it is whenever requests are
+    made faster than the network takes them. That says nothing about the cluster.
+    """
+    errors = error.errors if isinstance(error, NoHostAvailable) else None
+    said = list(errors.values()) if isinstance(errors, dict) else [error]
+    return bool(said) and all(isinstance(each, ConnectionBusy) for each in said)
+
+
 def effect_unknown(error: Exception) -> bool:
     """Whether a conditional update that raised `error` may have taken effect, or may yet.
 

@@ -1,10 +1,12 @@
-"""Exceptions of the driver that its API reference does not list; nothing else imports them.
+"""What the driver's API reference does not list; nothing else uses it.
 
-The driver raises them, so they have to be told apart, and no public name stands for them. Whatever else
-is not public is used by `frames`, behind a canary.
+Exceptions that the driver raises, so that they have to be told apart, and whether a socket has room. Whatever
+else is not public is used by `frames`, behind a canary.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from cassandra.connection import (
     ConnectionBusy,
@@ -35,7 +37,21 @@ __all__ = [
     "ProtocolVersionUnsupported",
     "ServerError",
     "SyntaxException",
+    "has_room",
 ]
 
 CAS_WRITE_UNKNOWN = 0x1700
 """Code of the native protocol, version 5, for which the driver has no exception of its own."""
+
+
+def has_room(session: Any) -> bool:
+    """Whether no connection's send buffer is full; True for a driver in which that cannot be seen.
+
+    While it is full the driver refuses every request with `ConnectionBusy`, and loses for each one of the
+    connection's 32,768 stream ids (3.30.1: `borrow_connection` has taken it, and nobody gives it back).
+    """
+    try:
+        connections = [pool._connection for pool in session.get_pools()]
+        return all(each._socket_writable for each in connections if each is not None)
+    except AttributeError:
+        return True

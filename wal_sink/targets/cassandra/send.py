@@ -14,9 +14,10 @@ import tenacity
 from wal_sink.errors import TargetUnavailable
 from wal_sink.log_lines import line_logger
 from wal_sink.meter import Meter
-from wal_sink.targets.cassandra.classify import asks_to_slow_down, classify
+from wal_sink.targets.cassandra.classify import asks_to_slow_down, classify, was_not_sent
 from wal_sink.targets.cassandra.concurrency import Concurrency
 from wal_sink.targets.cassandra.connection import ROWS
+from wal_sink.targets.cassandra.driver_internals import has_room
 
 log = line_logger(__name__)
 
@@ -57,6 +58,8 @@ class Sender:
         self._patience = patience
         self._in_flight = 0
         self._ended: SimpleQueue[Ended] = SimpleQueue()
+        self._unsent: deque[Any] = deque()
+        """For which the socket had no room, just then; each goes out when another one has ended."""
         self._failures: list[Ended] = []
         self.meter = Meter()
         """Told of requests in flight, and of those that are sent again."""
@@ -87,14 +90,15 @@ class Sender:
 
         :raises Exception: what `send` raises.
         """
-        self._await_all()
-        if self._failures:
+        self._finish()
+        while self._failures:
             self._recover()
+            self._finish()
 
     def abandon(self) -> None:
         """Wait until nothing is in flight, and forget what failed: its rows are not wanted any more."""
         self._await_all()
-        self._failures.clear()
+        self._forget()
 
     def _start(self, statement: Any) -> None:
         sent = time.monotonic()
@@ -113,25 +117,51 @@ class Sender:
         self._ended.put(Ended(statement, sent, time.monotonic(), error))
 
     def _await_room(self) -> None:
-        while not self._ended.empty() or self._in_flight >= self._concurrency.limit:
-            self._take()
+        """Wait until one more may be in flight, and nothing waits for it already."""
+        while True:
+            while not self._ended.empty() or self._is_full():
+                self._take()
+            if not self._unsent:
+                return
+            if self._in_flight:
+                self._take()
+            self._start(self._unsent.popleft())
+
+    def _is_full(self) -> bool:
+        """Whether another request has to end first; when there is none, the next one tells what is wrong."""
+        if self._in_flight >= self._concurrency.limit:
+            return True
+        return self._in_flight > 0 and not has_room(self._session)
 
     def _await_all(self) -> None:
         while self._in_flight:
             self._take()
 
+    def _finish(self) -> None:
+        """Send what is unsent, and wait until nothing is in flight."""
+        while self._in_flight or self._unsent:
+            self._await_room()
+            self._await_all()
+
+    def _forget(self) -> None:
+        self._failures.clear()
+        self._unsent.clear()
+
     def _take(self) -> None:
         """Wait for one request to end. The driver ends each in time, be it by a timeout."""
         ended = self._ended.get()
+        others = self._in_flight - 1
         if ended.error is None:
             self._acknowledgements += 1
             self._concurrency.answered(ended.sent, ended.ended, self._in_flight)
+        elif others and was_not_sent(ended.error):
+            self._unsent.append(ended.statement)
         else:
             self._failures.append(ended)
             if asks_to_slow_down(ended.error):
                 self._concurrency.overloaded(ended.sent, ended.ended)
-        self._in_flight -= 1
-        self.meter.in_flight = self._in_flight
+        self._in_flight = others
+        self.meter.in_flight = others
 
     def _recover(self) -> None:
         """Send what failed again until it is acknowledged, or patience ends."""
@@ -144,7 +174,7 @@ class Sender:
                 pass  # it got on: patience begins anew
         except Exception as error:
             left = len(self._failures)
-            self._failures.clear()  # whoever hears of it writes everything again
+            self._forget()  # whoever hears of it writes everything again
             if classify(error) == "fatal":
                 raise
             raise TargetUnavailable(
@@ -183,7 +213,7 @@ class Sender:
                 self.meter.retried(classify(failed.error))
             self._start(failed.statement)
             self._await_room()
-        self._await_all()
+        self._finish()
         self._failures.extend(waiting)
 
 
