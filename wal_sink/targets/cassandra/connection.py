@@ -26,7 +26,11 @@ from cassandra.policies import (
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.targets.cassandra.classify import classify
 from wal_sink.targets.cassandra.credentials import ENVIRONMENT, login
-from wal_sink.targets.cassandra.driver_internals import ConnectionException, ErrorMessage
+from wal_sink.targets.cassandra.driver_internals import (
+    ConnectionException,
+    ErrorMessage,
+    WideConnection,
+)
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.tls import bundle, tls_context
 
@@ -214,6 +218,7 @@ def _cluster(options: CassandraOptions) -> Any:
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 10, max_attempts=None),
             connect_timeout=options.request_timeout,
             control_connection_timeout=options.request_timeout,
+            connection_class=WideConnection,
             monitor_reporting_enabled=False,
         )
     except UnresolvableContactPoints as error:
