@@ -16,8 +16,9 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     grouped: int
     grouped_slow: int
     """For who sends each row by itself, which takes minutes for what others do in seconds."""
+    scattered: int
     shapes: int
-    """For scattered, interleaved, narrow and wide rows."""
+    """For interleaved, narrow and wide rows."""
     sweep: int
     """For each setting of the search for the server's own limit."""
     settings: int | None
@@ -41,6 +42,7 @@ DEFAULT = Sizes(
     warm_up=1_000_000,
     grouped=1_000_000,
     grouped_slow=60_000,
+    scattered=500_000,
     shapes=200_000,
     sweep=200_000,
     settings=None,
@@ -58,6 +60,7 @@ QUICK = Sizes(
     warm_up=10_000,
     grouped=50_000,
     grouped_slow=10_000,
+    scattered=20_000,
     shapes=20_000,
     sweep=20_000,
     settings=None,
@@ -75,6 +78,7 @@ TINY = Sizes(
     warm_up=0,
     grouped=4_000,
     grouped_slow=800,
+    scattered=2_000,
     shapes=2_000,
     sweep=2_000,
     settings=2,

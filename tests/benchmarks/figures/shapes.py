@@ -60,7 +60,7 @@ def grouped(bench: Bench) -> list[Figure]:
 
 def scattered(bench: Bench) -> list[Figure]:
     """Each row is a partition of its own."""
-    rows = bench.sizes.shapes
+    rows = bench.sizes.scattered
     source = Source(shape="scattered", rows=rows, partitions=rows)
     found = rounds(bench, source, (Ours(), DEFAULTS, TUNED), bench.sizes.rounds)
     both = [each for each in found if DEFAULTS.name in each and TUNED.name in each]
