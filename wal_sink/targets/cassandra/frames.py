@@ -75,10 +75,8 @@ class _EncodedMessage:
     def send_body(self, f: Any, protocol_version: int) -> None:
         """Write the body; called by the driver."""
         message, around = self._message, io.BytesIO()
-        rows, message.queries = (
-            message.queries,
-            (),
-        )  # not a copy: that costs a seventh of a small request
+        # No copy of the message is made: that would cost a seventh of what a small request does.
+        rows, message.queries = message.queries, ()
         try:
             message.send_body(around, protocol_version)
         finally:
