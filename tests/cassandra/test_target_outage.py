@@ -251,15 +251,22 @@ def test_a_silent_node_stops_the_feed(node: EmbeddedCassandra) -> None:
     assert {row.id for row in got} >= set(made)
 
 
+@pytest.mark.parametrize("seen", [True, False])
 def test_a_full_socket_is_no_failure(
-    node: EmbeddedCassandra, caplog: pytest.LogCaptureFixture
+    node: EmbeddedCassandra,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    seen: bool,
 ) -> None:
-    """The way to the cluster takes less than there is to send: it is waited for, without a word."""
+    """It is waited for, without a word; where it cannot be seen, what the driver refuses is sent again."""
     refused = 0
     with connect(options(node)) as connection:
         session = connection.session
         for pool in session.get_pools():
             pool._connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        if not seen:  # a driver that is built otherwise
+            monkeypatch.setattr(session, "get_pools", None)
         insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, ?)")
         law = Concurrency(8)
 
@@ -273,7 +280,8 @@ def test_a_full_socket_is_no_failure(
 
         statements = [insert.bind([i, "x" * 200_000]) for i in range(80_000, 80_200)]
         send_all(Counting(session, law), statements)
-    assert refused < 20  # each costs a stream id; it may be found full only when it is used
+    # Each costs a stream id; a buffer may become full between the look and the sending.
+    assert refused < 20 if seen else refused > 0
     assert not [record for record in caplog.records if "failed" in record.message]
     assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(80_000, 80_200))
     node.execute("TRUNCATE ks.t")

@@ -283,4 +283,18 @@ BUGS = (
         "[_stamps(slices[0]._replace(batch=each.batch)) for each in slices]",
         ("tests/unit/test_gather.py",),
     ),
+    Bug(
+        "what the socket had no room for is forgotten",
+        "wal_sink/targets/cassandra/send.py",
+        "            self._unsent.append(ended.statement)\n",
+        "            pass\n",
+        ("tests/cassandra/test_target_outage.py",),
+    ),
+    Bug(
+        "the unsent are not waited for",
+        "wal_sink/targets/cassandra/send.py",
+        "        while self._in_flight or self._unsent:\n",
+        "        while self._in_flight:\n",
+        ("tests/cassandra/test_target_outage.py",),
+    ),
 )

@@ -65,5 +65,5 @@ def has_room(session: Any) -> bool:
     try:
         connections = [pool._connection for pool in session.get_pools()]
         return all(each._socket_writable for each in connections if each is not None)
-    except AttributeError:
+    except (AttributeError, TypeError):
         return True
