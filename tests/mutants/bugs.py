@@ -290,11 +290,4 @@ BUGS = (
         "            pass\n",
         ("tests/cassandra/test_target_outage.py",),
     ),
-    Bug(
-        "the unsent are not waited for",
-        "wal_sink/targets/cassandra/send.py",
-        "        while self._in_flight or self._unsent:\n",
-        "        while self._in_flight:\n",
-        ("tests/cassandra/test_target_outage.py",),
-    ),
 )
