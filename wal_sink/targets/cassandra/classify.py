@@ -82,8 +82,7 @@ def was_not_sent(error: Exception) -> bool:
     The driver takes no request while the system's send buffer is full, which it is whenever requests are
     made faster than the network takes them. That says nothing about the cluster.
     """
-    errors = error.errors if isinstance(error, NoHostAvailable) else None
-    said = list(errors.values()) if isinstance(errors, dict) else [error]
+    said = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
     return bool(said) and all(isinstance(each, ConnectionBusy) for each in said)
 
 
@@ -112,9 +111,13 @@ def _is_cas_unknown(error: Exception) -> bool:
 
 def _of_hosts(error: NoHostAvailable) -> Kind:
     """Judge by what each host said: the cluster refuses for good only when every host does."""
-    errors = list(error.errors.values()) if isinstance(error.errors, dict) else []
+    errors = _by_host(error)
     if errors and all(isinstance(each, _FATAL) for each in errors):
         return "fatal"
     if errors and all(isinstance(each, _THROTTLE) for each in errors):
         return "throttle"
     return "retry"
+
+
+def _by_host(error: NoHostAvailable) -> list[Exception]:
+    return list(error.errors.values()) if isinstance(error.errors, dict) else []
