@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 WAL_SINK = Path(sys.executable).with_name("wal-sink")
 
 
+FOLLOWS = "Flushing, until Ctrl-C or SIGTERM\n"
+"""What `flush --follow` says first: from then on a signal ends it in order, before that at once."""
+
+
 class Done(NamedTuple):
     """What a command returned and printed."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.cli.job import EVERYTHING, Job
-from tests.cli.shell import start
+from tests.cli.shell import FOLLOWS, start
 from tests.protocol.test_corruption import edit, segments
 from wal_sink import errors, layout
 from wal_sink.flush_loop import Reporter
@@ -99,7 +99,7 @@ def test_following(job: Job) -> None:
         finally:
             following.send_signal(signal.SIGTERM)
         out, err = following.communicate(timeout=60)
-    assert (following.returncode, err) == (0, f"Metrics are on port {port}, at /metrics\n")
+    assert (following.returncode, err) == (0, f"Metrics are on port {port}, at /metrics\n{FOLLOWS}")
     shown = json.loads(out)
     assert (shown["epochs"], shown["rows"], shown["flushed"]) == (4, 7, 5)
     assert shown["why"] == "stopped"
@@ -121,6 +121,7 @@ def test_following_as_people_see_it(job: Job) -> None:
             following.send_signal(signal.SIGINT)
         out, err = following.communicate(timeout=60)
     assert (following.returncode, err) == (0, "")
+    assert out.startswith(FOLLOWS)
     assert "0 epochs were flushed" in out
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import wal_sink
 from state_backends import open_backend
-from tests.cli.shell import run, start
+from tests.cli.shell import FOLLOWS, run, start
 from tests.spark.live_query import live_query
 from tests.spark.tables import Table, wait_for
 from wal_sink import layout
@@ -53,21 +53,29 @@ class Shell:
         return done.document
 
     @contextmanager
-    def going_on(self, verb: str, *arguments: str) -> Iterator[Callable[[], str]]:
-        """Start a command that goes on; yield what ends it, as Ctrl-C does, and returns its output."""
+    def going_on(self, verb: str, *arguments: str, says: str = "") -> Iterator[Callable[[], str]]:
+        """Start a command that goes on; yield what ends it, as Ctrl-C does, and returns its output.
+
+        :param says: what standard error begins with: it goes on from there, and this waits for it.
+        """
         with (
             start(self._folder, verb, "checkpoint", *arguments) as process,
-            ThreadPoolExecutor(1) as reader,
+            ThreadPoolExecutor(2) as readers,
         ):
-            printed = reader.submit(process.communicate)  # as it comes: a full pipe would stop it
+            assert process.stdout is not None
+            assert process.stderr is not None
+            # As it comes: a full pipe would stop it.
+            printed = readers.submit(process.stdout.read)
 
             def end() -> str:
                 process.send_signal(signal.SIGINT)
-                out, err = printed.result(timeout=60)
-                assert (process.returncode, err) == (0, "")
+                out, err = printed.result(timeout=60), complained.result(timeout=60)
+                assert (process.wait(timeout=60), err) == (0, "")
                 return out
 
             try:
+                assert process.stderr.read(len(says)) == says
+                complained = readers.submit(process.stderr.read)
                 yield end
             finally:
                 if process.poll() is None:
@@ -90,8 +98,7 @@ def test_a_night_with_an_outage(spark: SparkSession, shell: Shell, tmp_path: Pat
             with shell.going_on("status", "--watch", "--json") as end_watching:
                 node.pause()
                 put_aside = in_the_outage(shell, tmp_path)
-                with shell.going_on("flush", "--follow", "--json") as end_following:
-                    time.sleep(1)
+                with shell.going_on("flush", "--follow", "--json", says=FOLLOWS) as end_following:
                     node.resume()
                     behind = shell.json("status")["checkpointed"]
                     wait_for(lambda: sink.status(query).flushed >= behind, PATIENCE_S)
@@ -171,6 +178,8 @@ def after_the_outage(shell: Shell, behind: int) -> None:
     said, flushed = shell.both("flush")
     assert flushed["flushed"] >= behind
     assert "were flushed" in said
+    # The query's own flusher says what it met last, until its next try: ten seconds at most.
+    wait_for(lambda: shell.json("status")["last_error"] is None, PATIENCE_S)
     said, shown = shell.both("status")
     assert (shown["last_error"], shown["remedy"], shown["flusher_alive"]) == (None, None, True)
     assert "last error    none" in said

@@ -78,7 +78,8 @@ def _drain(flusher: OwnFlusher, as_json: bool) -> FlushDone:
 
 
 def _follow(flusher: OwnFlusher, console: Console, as_json: bool) -> FlushDone:
-    """Go on, with a line whenever there is something to say."""
+    """Go on, with a line at the start and whenever there is something to say."""
+    console.print("Flushing, until Ctrl-C or SIGTERM")
     told = 0
 
     def tell(done: int, _total: int) -> None:
