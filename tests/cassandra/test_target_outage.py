@@ -188,10 +188,11 @@ def test_rows_arrive_after_a_pause(
 ) -> None:
     """Requests time out, are sent again with pauses between, and every row is there once."""
     session.report_to(meter := Retries())
-    slices = [rows(target, plan, 500, first) for first in range(0, 5_000, 500)]
+    slices = [rows(target, plan, 500, first) for first in range(0, 20_000, 500)]
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write, session, plan, *slices)
-        time.sleep(0.2)
+        while not (meter.in_flight or writing.done()):
+            time.sleep(0.001)
         node.pause()
         time.sleep(0.5)
         stuck = meter.in_flight
@@ -203,7 +204,7 @@ def test_rows_arrive_after_a_pause(
     assert meter.retries["retry"] > 0
     got = node.execute("SELECT id, v, writetime(v) AS us FROM ks.t")
     assert {(row.id, row.v, row.us) for row in got} == {
-        (i, f"v{i % 500}", US + i % 500) for i in range(5_000)
+        (i, f"v{i % 500}", US + i % 500) for i in range(20_000)
     }
 
 
