@@ -1,9 +1,10 @@
-"""Spark's classes in an archive that a JVM maps, instead of finding, parsing and checking each in a jar.
+"""Classes in an archive that a JVM maps, instead of finding, parsing and checking each in a jar.
 
-The tests start Spark some eighty times, mostly because they killed it; an archive nearly halves what a
-short application costs. Java makes one as a JVM ends (`-XX:ArchiveClassesAtExit`, JEP 350): here that
-of `tests/archived_app.py`, which does what the others do. A JVM whose archive is not there, or is of
-other jars or another Java, loads its classes in the ordinary way; nothing depends on it.
+The tests start Spark some eighty times, and Cassandra about as often, mostly because they killed it. An
+archive nearly halves what a short application costs, and saves a third of a node's start. Java makes one as
+a JVM ends (`-XX:ArchiveClassesAtExit`, JEP 350): here that of an application which does what the others do.
+A JVM whose archive is not there, or is of other jars or another Java, loads its classes in the ordinary way;
+nothing depends on it.
 """
 
 from __future__ import annotations
@@ -17,43 +18,93 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pyspark
 
+from wal_sink.testing import embedded_cassandra, maven
+
 logger = logging.getLogger(__name__)
 
-# Sessions are short here, and many: compiling what they run would take longer than it saves. Without
-# the log, a JVM says on its standard output why it does not take an archive.
-_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
+# Without the log, a JVM says on its standard output why it does not take an archive.
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _PATIENCE_S = 240
 
 
-def options() -> str:
-    """Return options for Spark's JVMs; with the archive, from when it is there."""
-    return f"{_OPTIONS} -XX:SharedArchiveFile={_path()}"
+class ClassArchive(NamedTuple):
+    """What the JVMs of one kind map; the file is in the user's cache, one for each Java."""
+
+    name: str
+    jars: Path
+    """The folder that the classes come from; it need not be there yet."""
+    variable: str
+    """The environment variable from which such a JVM takes further options."""
+    always: str
+    """Options with the archive and without."""
+    app: str
+    """The module that runs one."""
+
+    @property
+    def options(self) -> str:
+        """Options for such a JVM; with the archive, from when it is there."""
+        return f"{self.always} -XX:SharedArchiveFile={self.path}"
+
+    @property
+    def path(self) -> Path:
+        """Where the archive is."""
+        of = [Path(_java() or "").resolve(), self.jars, self.always]
+        digest = hashlib.sha256("\n".join(map(str, of)).encode()).hexdigest()[:12]
+        return maven.cache_folder() / f"{self.name}-{digest}.jsa"
+
+    def make(self) -> None:
+        """Make the archive unless it is there; if another process is doing that, go on without."""
+        _make_once(self)
+
+    def is_there(self) -> bool:
+        """Whether it is made, of the jars that are there now."""
+        made = self.path
+        if not (made.exists() and self.jars.exists()):
+            return False
+        return made.stat().st_mtime > self.jars.stat().st_mtime
+
+
+SPARK = ClassArchive(
+    f"spark-{pyspark.__version__}",
+    Path(pyspark.__file__).parent / "jars",
+    "SPARK_SUBMIT_OPTS",
+    # Sessions are short here, and many: compiling what they run would take longer than it saves.
+    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_QUIET}",
+    "tests.archived_app",
+)
+CASSANDRA = ClassArchive(
+    f"cassandra-{embedded_cassandra.VERSION}",
+    maven.cache_folder() / f"cassandra-{embedded_cassandra.VERSION}",
+    "JVM_EXTRA_OPTS",
+    # A node has an agent, which measures objects; Java wants to be told that it changes no class.
+    f"-XX:+UnlockDiagnosticVMOptions -XX:+AllowArchivingWithJavaAgent {_QUIET}",
+    "tests.archived_node",
+)
 
 
 @functools.cache
-def make() -> None:
-    """Make the archive unless it is there; if another process is doing that, go on without."""
-    path = _path()
-    if path.exists():
+def _make_once(archive: ClassArchive) -> None:
+    if archive.is_there():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
+    archive.path.parent.mkdir(parents=True, exist_ok=True)
+    with archive.path.with_suffix(".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        if not path.exists():
-            _make(path)
+        if not archive.is_there():
+            _make(archive)
 
 
-def _make(path: Path) -> None:
-    begun = path.with_suffix(f".{os.getpid()}")
+def _make(archive: ClassArchive) -> None:
+    begun = archive.path.with_suffix(f".{os.getpid()}")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.archived_app"],
-        env={**os.environ, "SPARK_SUBMIT_OPTS": f"{_OPTIONS} -XX:ArchiveClassesAtExit={begun}"},
+        [sys.executable, "-m", archive.app],
+        env={**os.environ, archive.variable: f"{archive.always} -XX:ArchiveClassesAtExit={begun}"},
         cwd=Path(__file__).parents[1],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -62,17 +113,11 @@ def _make(path: Path) -> None:
         timeout=_PATIENCE_S,
     )
     if done.returncode == 0 and begun.exists():
-        begun.rename(path)  # whole from its first moment
+        begun.replace(archive.path)  # whole from its first moment
     else:
-        logger.warning("no archive of Spark's classes, so its starts are slow: %s", done.stderr)
+        logger.warning("no archive %s, so starts are slow: %s", archive.name, done.stderr)
 
 
-def _path() -> Path:
-    """Return where the archive is: in the user's cache, one for each Java and each PySpark."""
+def _java() -> str | None:
     home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    jars = Path(pyspark.__file__).parent / "jars"
-    of = [Path(java or "").resolve(), jars, jars.stat().st_mtime_ns, _OPTIONS]
-    digest = hashlib.sha256("\n".join(map(str, of)).encode()).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "wal_sink" / f"spark-{pyspark.__version__}-{digest}.jsa"
+    return shutil.which("java", path=f"{home}/bin" if home else None)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests import class_archive, order
+from tests import order
+from tests.class_archive import CASSANDRA, SPARK
 from tests.protocol.cases import CASES
 from tests.s3 import s3  # noqa: F401 - a fixture
 from wal_sink import windows
@@ -19,8 +20,9 @@ pytest_plugins = ["wal_sink.testing.fixtures"]  # `cassandra` and `keyspace`
 
 os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages
-os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
-os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", class_archive.options())
+for _archive in (SPARK, CASSANDRA):
+    os.environ.setdefault(_archive.variable, _archive.options)
+os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", SPARK.options)
 
 
 def pytest_report_header() -> str:
@@ -47,9 +49,11 @@ def rank(item: pytest.Item) -> int:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Make the archive of Spark's classes as soon as Spark is needed, once for all runs."""
+    """Make the archives of classes as soon as they are of use, once for all runs."""
     if item.get_closest_marker("spark"):
-        class_archive.make()
+        SPARK.make()
+    if item.get_closest_marker("cassandra"):
+        CASSANDRA.make()
 
 
 @pytest.fixture

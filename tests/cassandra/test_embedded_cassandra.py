@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cassandra.node_contract import NodeContract
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.embedded_cassandra import CassandraDidNotStart, EmbeddedCassandra
 from wal_sink.testing.maven import JavaNotFound
 from wal_sink.testing.node import Node
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cassandra
 # Starts a node in a thread that ends, and waits to be killed.
 _PARENT = """
 import sys, threading, time
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.embedded_cassandra import CassandraDidNotStart, EmbeddedCassandra
 node = EmbeddedCassandra(sys.argv[1])
 thread = threading.Thread(target=node.start)
 thread.start()
@@ -135,4 +135,13 @@ def test_missing_or_wrong_java_says_what_to_install(
     with pytest.raises(JavaNotFound, match=r"of version 11, PATH has none") as caught:
         node.start()
     assert "apt install openjdk-17-jre-headless" in caught.value.remedy
+    node.close()
+
+
+def test_further_options_for_java_are_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variable of Cassandra's own scripts; one that Java refuses is named."""
+    monkeypatch.setenv("JVM_EXTRA_OPTS", "-Dharmless='two words' -XX:+NoSuchOption")
+    node = EmbeddedCassandra()
+    with pytest.raises(CassandraDidNotStart, match="Unrecognized VM option 'NoSuchOption'"):
+        node.start()
     node.close()

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from tests import class_archive
+from tests.class_archive import SPARK
 from tests.spark.conftest import write_source
 from tests.spark.driver import Driver
 from tests.spark.gate import GATED_TARGET, Gate
@@ -226,7 +226,7 @@ def test_a_cluster_of_processes(
             checkpoint=str(tmp_path / "checkpoint"),
             settings={
                 "spark.master": master,
-                "spark.executor.extraJavaOptions": class_archive.options(),
+                "spark.executor.extraJavaOptions": SPARK.options,
             },
             options=gated,
             **table.config,

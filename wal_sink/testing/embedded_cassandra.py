@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -45,7 +46,8 @@ class EmbeddedCassandra(Node):
 
     Java 17 is needed. The jars are downloaded at the first start of a version and kept in the
     user's cache folder. On Linux the node dies with this process, however that one ends. `start`
-    also raises `JavaNotFound` and `JarsNotResolved`, see `wal_sink.testing.maven`.
+    also raises `JavaNotFound` and `JarsNotResolved`, see `wal_sink.testing.maven`. Java gets what the
+    environment's `JVM_EXTRA_OPTS` says as well, as it does from Cassandra's own scripts.
 
     :param folder: where data, commit log, log and configuration live; it is kept, and a later node
         goes on from it. None: a temporary one, removed by `close`.
@@ -163,6 +165,7 @@ class EmbeddedCassandra(Node):
         jars = maven.jars(artifact, f"cassandra-{self.version}", java)
         return [
             *(*java, f"-Xmx{self._heap}", *_FLAGS.split(), *QUICK_START.split()),
+            *shlex.split(os.environ.get("JVM_EXTRA_OPTS", "")),
             *(f"-javaagent:{jar}" for jar in jars.glob("jamm-*.jar")),
             f"-Djava.io.tmpdir={self.folder}/scratch",  # native code unpacked there outlives a kill
             f"-Dcassandra.storagedir={self.folder}",

@@ -114,6 +114,12 @@ def java_command(version: str) -> list[str]:
     )
 
 
+def cache_folder() -> Path:
+    """Return the folder in the user's cache where everything downloaded is kept; it need not be there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "wal_sink"
+
+
 def jars(artifact: Artifact, name: str, java: Sequence[str]) -> Path:
     """Return a folder with the jars of an artifact and of everything that it needs at run time.
 
@@ -123,8 +129,7 @@ def jars(artifact: Artifact, name: str, java: Sequence[str]) -> Path:
     :param java: a command to which Java's arguments can be appended.
     :raises JarsNotResolved: neither Ivy nor Maven could download everything.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "wal_sink" / name
+    folder = cache_folder() / name
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
