@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from cassandra import OperationTimedOut
 
 from wal_sink.errors import TargetUnavailable
 from wal_sink.meter import Meter
@@ -274,18 +275,55 @@ def test_a_full_socket_is_no_failure(
         class Counting(Sender):
             """Sees what the driver refuses."""
 
-            def _refused(self, error: Exception, statement: Any, sent: float) -> None:
+            def _refused(self, error: Exception, *about: Any) -> None:
                 nonlocal refused
                 refused += was_not_sent(error)
-                super()._refused(error, statement, sent)
+                super()._refused(error, *about)
 
-        statements = [insert.bind([i, "x" * 200_000]) for i in range(80_000, 80_200)]
+        statements = [insert.bind([i, "x" * 200_000]) for i in range(80_000, 80_050)]
         send_all(Counting(session, law), statements)
     # Each costs a stream id; a buffer may become full between the look and the sending.
     assert refused < 20 if seen else refused > 0
     assert not [record for record in caplog.records if "failed" in record.message]
-    assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(80_000, 80_200))
+    assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(80_000, 80_050))
     node.execute("TRUNCATE ks.t")
+
+
+def test_an_end_that_is_said_twice_counts_once(node: EmbeddedCassandra) -> None:
+    """As the driver does where a timeout meets the end of a connection: nothing hangs, nothing is lost."""
+
+    class Twice(Sender):
+        """Hears of each end again."""
+
+        def _acknowledged(self, rows: Any, *about: Any) -> None:
+            super()._acknowledged(rows, *about)
+            super()._refused(OperationTimedOut(), *about)
+
+    meter = Retries()
+    with connect(options(node)) as connection:
+        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'twice')")
+        sender = Twice(connection.session, Concurrency(4))
+        sender.meter = meter
+        for first in range(50_000, 50_500, 100):
+            sender.send(insert.bind([i]) for i in range(first, first + 100))
+            sender.drain()
+            assert meter.in_flight == 0
+    assert meter.retries == {}
+    assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(50_000, 50_500))
+
+
+def test_a_node_that_stands_still_is_given_up(node: EmbeddedCassandra) -> None:
+    """Within 20 s, though nothing is asked of it: a full socket to it holds up the other nodes as long."""
+    with connect(options(node)) as connection:
+        (host,) = connection.session.get_pool_state()
+        node.pause()
+        try:
+            until = time.monotonic() + 20
+            while host.is_up:
+                assert time.monotonic() < until
+                time.sleep(0.1)
+        finally:
+            node.resume()
 
 
 def test_a_failure_is_heard_of_by_the_next_call(node: EmbeddedCassandra) -> None:

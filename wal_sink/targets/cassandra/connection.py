@@ -47,7 +47,14 @@ _CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
 _DRIVER_LOG = logging.getLogger("cassandra.cluster")
 
 _OLDEST_PROTOCOL = 4
-"""The first that has unset values: Cassandra 2.2."""
+"""The first that has unset values."""
+
+_SILENT_S = 5
+"""Seconds after which the driver asks a silent node whether it lives, and gives it for an answer.
+
+While the send buffer of one node is full, nothing is sent to any (`driver_internals.has_room`): with the
+driver's own 30 s for each, a node that stands still holds up all the others for more than a minute.
+"""
 
 
 class Connection:
@@ -91,7 +98,7 @@ def _connect(options: CassandraOptions) -> Connection:
             raise OptionError(
                 f"The cluster at {options.where} speaks native protocol "
                 f"{cluster.protocol_version}, which cannot leave a column unset.",
-                "Use Cassandra 2.2 or later.",
+                "Use Cassandra 4 or later.",
             )
     except BaseException:
         cluster.shutdown()
@@ -219,6 +226,8 @@ def _cluster(options: CassandraOptions) -> Any:
             connect_timeout=options.request_timeout,
             control_connection_timeout=options.request_timeout,
             connection_class=WideConnection,
+            idle_heartbeat_interval=_SILENT_S,
+            idle_heartbeat_timeout=_SILENT_S,
             monitor_reporting_enabled=False,
         )
     except UnresolvableContactPoints as error:

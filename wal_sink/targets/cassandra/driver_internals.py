@@ -63,7 +63,8 @@ def has_room(session: Any) -> bool:
     connection's 32,768 stream ids (3.30.1: `borrow_connection` has taken it, and nobody gives it back).
     """
     try:
-        connections = [pool._connection for pool in session.get_pools()]
+        # A list first: the driver's threads add and remove pools as nodes come and go.
+        connections = [pool._connection for pool in list(session.get_pools())]
         return all(each._socket_writable for each in connections if each is not None)
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, RuntimeError):
         return True

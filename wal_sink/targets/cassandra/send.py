@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any, NamedTuple
 
 import tenacity
@@ -105,16 +106,26 @@ class Sender:
         future = self._session.execute_async(statement, execution_profile=ROWS)
         self._in_flight += 1
         self.meter.in_flight = self._in_flight
-        about = (statement, sent)
+        about = (statement, sent, Lock())
         future.add_callbacks(
             self._acknowledged, self._refused, callback_args=about, errback_args=about
         )
 
-    def _acknowledged(self, _rows: Any, statement: Any, sent: float) -> None:
-        self._ended.put(Ended(statement, sent, time.monotonic(), None))
+    def _acknowledged(self, _rows: Any, statement: Any, sent: float, unsaid: Lock) -> None:
+        self._end(Ended(statement, sent, time.monotonic(), None), unsaid)
 
-    def _refused(self, error: Exception, statement: Any, sent: float) -> None:
-        self._ended.put(Ended(statement, sent, time.monotonic(), error))
+    def _refused(self, error: Exception, statement: Any, sent: float, unsaid: Lock) -> None:
+        self._end(Ended(statement, sent, time.monotonic(), error), unsaid)
+
+    def _end(self, ended: Ended, unsaid: Lock) -> None:
+        """Take notice of a request's end, once; called from the driver's threads.
+
+        The driver says it twice where a timeout meets the end of its connection (3.30.1: the timer sets an
+        error while another thread reports the same one). Counted twice, one that is in flight would be
+        taken for ended, and its rows for acknowledged.
+        """
+        if unsaid.acquire(blocking=False):
+            self._ended.put(ended)
 
     def _await_room(self) -> None:
         """Wait until one more may be in flight, and nothing waits for it already."""
