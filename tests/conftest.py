@@ -42,10 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[:] = order.dealt([(rank(item), item) for item in items], processes)
 
 
-def rank(item: pytest.Item) -> int:
-    """Say how long a test takes: 0 for minutes, as it starts Spark several times."""
+def rank(item: pytest.Item) -> order.Rank:
+    """Say how long a test takes: 0 for minutes, as it starts Spark several times.
+
+    The tests of a module with a node of its own stay together: else each process would start one.
+    """
     marks = ("slow_first", "spark", "cassandra")
-    return next((i for i, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
+    found = next((i for i, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
+    together = found == marks.index("cassandra")
+    return order.Rank(found, item.nodeid.split("::")[0] if together else item.nodeid)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -289,6 +289,7 @@ def test_a_full_socket_is_no_failure(
     node.execute("TRUNCATE ks.t")
 
 
+@pytest.mark.timeout(60)
 def test_an_end_that_is_said_twice_counts_once(node: EmbeddedCassandra) -> None:
     """As the driver does where a timeout meets the end of a connection: nothing hangs, nothing is lost."""
 

@@ -290,4 +290,11 @@ BUGS = (
         "            pass\n",
         ("tests/cassandra/test_target_outage.py",),
     ),
+    Bug(
+        "a request that the driver ends twice counts twice",
+        "wal_sink/targets/cassandra/send.py",
+        "        if unsaid.acquire(blocking=False):\n            self._ended.put(ended)\n",
+        "        self._ended.put(ended)\n",
+        ("tests/cassandra/test_target_outage.py",),
+    ),
 )
