@@ -32,6 +32,8 @@ class Case(NamedTuple):
     """What the driver gives back for one that is not null."""
     cast: pa.DataType | None = None
     """What to make the array of, where `pyarrow.array` does not take the values as `arrow`."""
+    as_key: Callable[[Any], Any] = lambda value: value
+    """Make a value one that a set or a map's keys may hold."""
 
     def array(self, values: list[Any]) -> pa.Array:
         """Make the DataFrame's column."""
@@ -106,6 +108,7 @@ SCALARS = [
         MICROS,
         lambda micros: EPOCH + dt.timedelta(milliseconds=micros // 1_000),
         pa.int64(),
+        lambda micros: int(micros / 1_000) * 1_000,  # nothing below the millisecond
     ),
     Case("date", pa.date32(), st.dates(), Date),
     Case("time", pa.time64("ns"), NANOSECONDS, Time, pa.int64()),
@@ -138,7 +141,8 @@ def type_name(case: Case) -> str:
 def shapes(case: Case) -> list[Case]:
     """Return the case itself, and everything that it can be a part of."""
     many, some = st.lists(case.values, max_size=4), st.none() | case.values
-    distinct = st.lists(case.values, max_size=4, unique=True)
+    elements = st.lists(case.values.map(case.as_key), max_size=4)
+    distinct = st.lists(case.values.map(case.as_key), max_size=4, unique=True)
     found = [
         case,
         _shape(case, f"frozen<list<{case.cql}>>", many, list, _lists),
@@ -162,8 +166,8 @@ def shapes(case: Case) -> list[Case]:
     ]
     if case.cql not in NO_KEYS:
         found += [
-            _shape(case, f"set<{case.cql}>", many, set, _lists),
-            _shape(case, f"frozen<set<{case.cql}>>", many, set, _lists),
+            _shape(case, f"set<{case.cql}>", elements, set, _lists),
+            _shape(case, f"frozen<set<{case.cql}>>", elements, set, _lists),
             _shape(case, f"map<{case.cql}, {case.cql}>", distinct, _to_itself, _maps),
         ]
     return found

@@ -8,10 +8,12 @@ free, or the job fails for a reason of Spark's. What a job had written by then i
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import uuid
 from collections.abc import Iterator
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wal_sink import spark_internals
@@ -20,6 +22,8 @@ from wal_sink.log_lines import line_logger
 from wal_sink.pace import divided
 from wal_sink.shares import Piece, is_large, share_out
 from wal_sink.slices import pieces
+from wal_sink.target_errors import target_errors
+from wal_sink.targets.base import Slice
 from wal_sink.window_rows import Rows, WriteHere
 
 logger = line_logger(__name__)
@@ -28,6 +32,8 @@ Shares = list[tuple[Piece, ...]]
 
 _LOOK_S = 0.2
 """How often it is asked whether a job is still wanted."""
+
+_NO_ROWS = pa.RecordBatch.from_pylist([])
 
 _CANCEL_S = 5.0
 """How long a cancelled job is waited for; Spark gives a Python task 2 s before it kills its worker."""
@@ -70,6 +76,10 @@ class SparkFlush:
         """Run a job; None when it failed for a reason that is none of the rows'."""
         if rows.over():
             return False
+        for piece in itertools.chain.from_iterable(shares):
+            # Each task sees the table only while it writes: this session's `drain` answers for all of them.
+            with target_errors(rows.target):
+                rows.session().write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))
         rate = divided(self._rows_per_second, len(shares))
         task = FlushTask(rows.log, rows.target.for_tasks(), rows.owner, self._era, rate)
         job = _Job(self._spark, _described(rows), task, shares)

@@ -7,6 +7,7 @@ up, on the same node.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -218,6 +219,48 @@ def test_a_column_that_is_retyped_while_rows_are_written(
     flushing.batch(("b", 2))
     flushing.stops("SchemaMismatch", "v was bigint")
     assert flushing.status().flushed == 0
+
+
+def test_a_column_that_is_dropped_and_added_again(flushing: Flushing, admin: Any) -> None:
+    """Cassandra acknowledges what is written to it as of before the drop, and never shows it."""
+    admin.execute("ALTER TABLE ks.t DROP v")
+    epoch = flushing.batch(("b", 2))
+    flushing.stops("SchemaMismatch", "v was bigint (regular), is gone")
+    admin.execute("ALTER TABLE ks.t ADD v bigint")
+    admin.execute("INSERT INTO ks.t (k, v) VALUES ('others', 7)")
+    stopped = flushing.stops("SchemaMismatch", "was without v for a while")
+    assert flushing.status().flushed == epoch - 1
+    for statement in re.findall("ALTER TABLE [^;]*", str(stopped.remedy)):
+        admin.execute(statement)
+    flushing.flushes(epoch)
+    assert table(admin)["b"] == 2
+    assert table(admin)["others"] == 7
+    flushing.flushes(flushing.batch(("c", 3)))
+    assert table(admin)["c"] == 3
+
+
+def test_a_column_that_is_dropped_and_added_while_rows_are_written(
+    flushing: Flushing, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks in between: the look before `finish` sees what the rows' timestamps miss."""
+    monkeypatch.setattr("wal_sink.targets.cassandra.watch.LOOK_S", 3_600)
+    admin.execute("ALTER TABLE ks.t DROP v")
+    admin.execute("ALTER TABLE ks.t ADD v bigint")
+    flushing.batch(("b", 2))
+    flushing.stops("SchemaMismatch", "was without v for a while")
+    assert flushing.status().flushed == 0
+
+
+def test_a_keyspace_that_bypasses_the_commit_log(flushing: Flushing, admin: Any) -> None:
+    """Also when it does so only after the plan was made: nothing it acknowledges would be safe."""
+    admin.execute("ALTER KEYSPACE ks WITH durable_writes = false")
+    try:
+        epoch = flushing.batch(("b", 2))
+        stopped = flushing.stops("SchemaMismatch", "durable_writes = false")
+    finally:
+        admin.execute("ALTER KEYSPACE ks WITH durable_writes = true")
+    assert "durable_writes = true" in str(stopped.remedy)
+    flushing.flushes(epoch)
 
 
 def test_a_dropped_ledger(flushing: Flushing, admin: Any) -> None:

@@ -209,11 +209,62 @@ def test_what_is_no_uuid(bad: str) -> None:
 def test_digits_below_the_millisecond_in_a_key() -> None:
     """Two rows could become one; in a regular column they are floored."""
     values = pa.array([1_000, 1_001], INSTANT)
-    with pytest.raises(InvalidRow, match="two rows could become one") as refused:
+    with pytest.raises(InvalidRow, match="two could become one") as refused:
         one("timestamp", values, "clustering")
     assert "date_trunc" in refused.value.remedy
     assert one("timestamp", values).to_pylist() == [1, 1]
     assert one("timestamp", values[:1], "clustering").to_pylist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("cql", "of"),
+    [
+        ("map<timestamp, int>", lambda at: pa.array([[(at, 1)]], pa.map_(INSTANT, pa.int32()))),
+        ("frozen<set<timestamp>>", lambda at: pa.array([[at]], pa.list_(INSTANT))),
+    ],
+)
+def test_digits_below_the_millisecond_where_two_could_become_one(cql: str, of: Any) -> None:
+    """A map's keys and a set's elements are keys, too; a map's values and a list's elements are not."""
+    with pytest.raises(InvalidRow, match="two could become one") as refused:
+        one(cql, of(1_001))
+    assert "transform" in refused.value.remedy
+    assert one(cql, of(1_000)).null_count == 0
+    values = pa.array([[(1, 1_001)]], pa.map_(pa.int32(), INSTANT))
+    assert one("map<int, timestamp>", values).to_pylist() == [[(1, 1)]]
+    listed = pa.array([[1_001]], pa.list_(INSTANT))
+    assert one("frozen<list<timestamp>>", listed).to_pylist() == [[1]]
+
+
+NO_UTF8 = b"\xff\xfe"
+
+
+def unchecked(values: list[bytes | None], kind: pa.DataType) -> pa.Array:
+    """Strings as Spark hands them over, which has not looked at them."""
+    binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}[kind]
+    return pa.array(values, binary).view(kind)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("cql", ["text", "ascii", "inet", "uuid", "time"])
+def test_what_is_no_utf8(cql: str, kind: pa.DataType) -> None:
+    """The server would refuse it for ever, and the epoch is committed by then."""
+    good = {"inet": b"::1", "uuid": UUID.encode(), "time": b"00:00:00"}.get(cql, b"a")
+    with pytest.raises(InvalidRow, match=r"Column c .*xff.* is|has .*in the row with id=2"):
+        one(cql, unchecked([good, None, NO_UTF8], kind))
+    assert one(cql, unchecked([NO_UTF8, good, None], kind)[1:]).null_count == 1
+
+
+def test_what_is_no_utf8_in_a_key_and_inside() -> None:
+    """The row that is named may be the one that cannot be printed."""
+    with pytest.raises(InvalidRow, match=r"is not UTF-8.*the row with c=b'.xff.xfe'") as refused:
+        one("text", unchecked([b"a", NO_UTF8], pa.string()), "partition")
+    assert "make_valid_utf8" in refused.value.remedy
+    inside = pa.ListArray.from_arrays([0, 1, 2], unchecked([b"a", NO_UTF8], pa.string()))
+    with pytest.raises(InvalidRow, match=r"Column c.element .*is not UTF-8.*the row with id=1"):
+        one("frozen<list<text>>", inside)
+    fields = pa.StructArray.from_arrays([unchecked([b"a", NO_UTF8], pa.string())], ["f"])
+    with pytest.raises(InvalidRow, match=r"Column c.f .*is not UTF-8.*the row with id=1"):
+        one("frozen<tuple<text>>", fields)
 
 
 @pytest.mark.parametrize("role", ["partition", "clustering"])

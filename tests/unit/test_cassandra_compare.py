@@ -8,7 +8,7 @@ import pytest
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import Plan
 from wal_sink.targets.cassandra import ddl
-from wal_sink.targets.cassandra.compare import agree, refuse_changed
+from wal_sink.targets.cassandra.compare import agree, refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.ledger_table import refuse_other_ledger
 from wal_sink.targets.cassandra.live import LiveColumn, LiveTable
 from wal_sink.targets.cassandra.options import TableName
@@ -216,3 +216,20 @@ def test_a_ledger_that_is_gone_or_not_durable() -> None:
         refuse_other_ledger(live(tables=()))
     with pytest.raises(SchemaMismatch, match="durable_writes"):
         refuse_other_ledger(live(*LEDGER, durable=False))
+
+
+def test_rows_that_are_older_than_a_drop() -> None:
+    """A column that is there again hides them; the remedy drops it as of before the first of them."""
+    table = live(*COLUMNS)._replace(dropped={"amount": 1_700_000_000_123_999, "gone": 2**62})
+    refuse_changed(planned(), table)
+    refuse_hidden(planned(), table, 1_700_000_000_124_000)
+    with pytest.raises(SchemaMismatch, match="was without amount for a while") as refused:
+        refuse_hidden(planned(), table, 1_700_000_000_123_999)
+    assert 'DROP "amount" USING TIMESTAMP 1700000000122999;' in refused.value.remedy
+    assert 'ADD "amount" decimal;' in refused.value.remedy
+
+
+def test_a_keyspace_that_has_lost_its_commit_log() -> None:
+    """What it acknowledges is no longer safe."""
+    with pytest.raises(SchemaMismatch, match="durable_writes = false"):
+        refuse_changed(planned(), live(*COLUMNS, durable=False))

@@ -159,7 +159,7 @@ def test_what_is_no_time(text: str) -> None:
 def test_digits_below_the_millisecond_deep_in_a_key() -> None:
     """Two keys could become one; elsewhere they are floored."""
     values = pa.array([[0], [1_001]], INSTANTS)
-    with pytest.raises(InvalidRow, match=r"Column c\.element .*two rows could become one"):
+    with pytest.raises(InvalidRow, match=r"Column c\.element .*two could become one"):
         one("frozen<list<timestamp>>", values, "clustering")
     assert one("frozen<list<timestamp>>", values).to_pylist() == [[0], [1]]
 

@@ -200,7 +200,8 @@ class Session(ABC):
     def write(self, plan: Plan, rows: Slice) -> None:
         """Write rows, if not now then by `drain`; memory holds a bounded number of them meanwhile.
 
-        The first time it sees a plan it compares it with the live table.
+        The first time it sees a plan it compares it with the live table: also for a slice without rows,
+        which says that other sessions write some, from `first_us` on, before the `drain` of this one.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
         :raises Exception: anything else, for `Target.classify`, be it about rows of an earlier call.

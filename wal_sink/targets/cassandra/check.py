@@ -161,6 +161,8 @@ def plain(value: pa.Scalar) -> Any:
     """Return a value of a row as Python's own; its count where Python has no such time or date."""
     try:
         return value.as_py()
+    except UnicodeDecodeError:
+        return str(value.type) if value.type.num_fields else value.as_buffer().to_pybytes()
     except (ValueError, OverflowError):
         return str(value.type) if value.type.num_fields else value.cast(pa.int64()).as_py()
 

@@ -53,7 +53,7 @@ def refuse_changed(plan: Plan, live: LiveTable) -> None:
     """See that the table is still what the plan says; new columns and new fields are no change.
 
     :raises SchemaMismatch: a column is gone, has another type or role, or is new in the key; a
-        field is gone, or has another name or type.
+        field is gone, or has another name or type; or the keyspace bypasses the commit log.
     """
     now = {column.name: column for column in live.columns}
     changes = [
@@ -75,11 +75,38 @@ def refuse_changed(plan: Plan, live: LiveTable) -> None:
     ]
     if not live.exists:
         changes = ["the table is gone"]
+    else:
+        refuse_not_durable(live)
     if changes:
         raise SchemaMismatch(
             f"{plan.table} is no longer what plan {plan.key} was made for: {'; '.join(changes)}.",
             "What waits in the log was checked against the plan: bring the table back to it, let the "
             "log be flushed, then change table and DataFrame together.",
+        )
+
+
+def refuse_hidden(plan: Plan, live: LiveTable, first_us: int) -> None:
+    """See that no column was dropped since rows got their timestamps, and added again.
+
+    The server would acknowledge their values, and show none of them.
+
+    :param first_us: the lowest write timestamp, microseconds since 1970.
+    :raises SchemaMismatch: one was.
+    """
+    hidden = [column for column in plan.columns if live.dropped.get(column.name, -1) >= first_us]
+    if hidden:
+        names = ", ".join(column.name for column in hidden)
+        before_us = first_us - 1_000  # the server keeps milliseconds
+        again = " ".join(
+            f"ALTER TABLE {plan.table} DROP {quote(column.name)} USING TIMESTAMP {before_us};"
+            f" ALTER TABLE {plan.table} ADD {quote(column.name)} {column.type};"
+            for column in hidden
+        )
+        raise SchemaMismatch(
+            f"{plan.table} was without {names} for a while since rows that wait in the log were computed:"
+            " Cassandra hides what is written to a column with a time before it was dropped.",
+            f"Drop it once more, as of before these rows; what is newer stays: {again} The flush then goes"
+            " on by itself.",
         )
 
 

@@ -60,7 +60,8 @@ def _of_elements(path: str, values: pa.Array, tree: Cql, key: bool) -> Iterator[
     for name, elements, part in zip(names, columns, tree.parts, strict=True):
         inner = f"{path}.{name}"
         yield from _broken(inner, elements, NESTED[tree.kind].rules)
-        yield from _faults(inner, elements, part, key)
+        # Of a map's keys, too, and of a set's elements, two must not become one.
+        yield from _faults(inner, elements, part, key or name == "key" or tree.kind == "set")
 
 
 def _broken(path: str, column: pa.Array, rules: tuple[Rule, ...]) -> Iterator[Fault]:

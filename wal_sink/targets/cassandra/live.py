@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
@@ -45,6 +46,9 @@ class LiveTable(NamedTuple):
     """Seconds that a row lives when the write does not say; 0: for ever."""
     types: Types = MappingProxyType({})
     """The keyspace's user-defined types."""
+    dropped: Mapping[str, int] = MappingProxyType({})
+    """Columns that were dropped: what was written to them up to then, in microseconds since 1970, stays
+    hidden, also when a column of the name is added again."""
     id: UUID | None = None
     """Of the table; one that is made again under the same name has another."""
 
@@ -54,10 +58,11 @@ class LiveTable(NamedTuple):
         return self.name.table in self.tables
 
 
-def read_table(session: Any, name: TableName) -> LiveTable:
+def read_table(session: Any, name: TableName, node: Any = None) -> LiveTable:
     """Read the schema of a table, or that it is not there.
 
     :param session: the driver's session.
+    :param node: the driver's host to ask; None: any.
     :raises Exception: of the driver.
     """
 
@@ -65,7 +70,7 @@ def read_table(session: Any, name: TableName) -> LiveTable:
         names = ("keyspace_name", "table_name")[: len(key)]
         where = " AND ".join(f"{column} = %s" for column in names)
         query = f"SELECT {what} FROM system_schema.{source}" + (where and f" WHERE {where}")  # noqa: S608 -- constants
-        return list(session.execute(query, key))
+        return list(session.execute(query, key, host=node))
 
     keyspaces = {row.keyspace_name: row.durable_writes for row in rows("*", "keyspaces")}
     tables = {
@@ -75,6 +80,9 @@ def read_table(session: Any, name: TableName) -> LiveTable:
     table = tables.get(name.table)
     views = rows("view_name", "views", name.keyspace)
     columns = rows("column_name, kind, position, type", "columns", *name)
+    # As a number: a column can be dropped at a time that no date of Python's can hold.
+    dropped_ms = "blobasbigint(timestampasblob(dropped_time)) AS dropped_ms"
+    dropped = rows(f"column_name, {dropped_ms}", "dropped_columns", *name)
     return LiveTable(
         name=name,
         keyspaces=tuple(sorted(keyspaces)),
@@ -90,5 +98,6 @@ def read_table(session: Any, name: TableName) -> LiveTable:
             row.type_name: tuple(zip(row.field_names, row.field_types, strict=True))
             for row in rows("type_name, field_names, field_types", "types", name.keyspace)
         },
+        dropped={row.column_name: row.dropped_ms * 1_000 + 999 for row in dropped},
         id=table.id if table else None,
     )

@@ -17,6 +17,8 @@ _HEX = "[0-9a-fA-F]"
 UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 TIMEUUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 _DAY = long(86_400 * 10**9)
+_NONE = pa.array([], pa.bool_())
+"""No value is bad."""
 _MOST_MICROS = long((2**63 - 1) // 1_000)
 
 
@@ -74,6 +76,32 @@ def is_address(text: str) -> bool:
     return True
 
 
+def _no_utf8(column: pa.Array) -> pa.Array:
+    """No kernel says which: only when there is one, they are looked at one by one."""
+    column = storage.as_text(column)
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return pa.array([not _decodes(each.as_buffer()) for each in column])
+    return _NONE
+
+
+def _decodes(encoded: pa.Buffer | None) -> bool:
+    """Whether bytes are UTF-8; whatever for null."""
+    try:
+        str(encoded or b"", "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+TEXT = (
+    Rule(
+        _no_utf8,
+        "is not UTF-8, which Cassandra wants of a text",
+        "Mend it by make_valid_utf8(…), or write the bytes to a blob.",
+    ),
+)
 ASCII = (
     Rule(
         _beyond_ascii,
@@ -98,6 +126,7 @@ TIMEUUID = (
     ),
 )
 INET = (
+    *TEXT,
     Rule(
         _no_address,
         "is not an IPv4 or IPv6 address",
@@ -121,9 +150,9 @@ DURATION = (
 MILLISECONDS = (
     Rule(
         storage.sub_milliseconds,
-        "has digits below the millisecond, which CQL's timestamp cannot hold: two rows could "
-        "become one",
-        'Truncate it knowingly: .withColumn("{name}", date_trunc("MILLISECOND", "{name}")).',
+        "has digits below the millisecond, which CQL's timestamp cannot hold: two could become one",
+        'Truncate it knowingly, by date_trunc("MILLISECOND", …); the keys of a map within transform_keys, an '
+        "array's elements within transform.",
     ),
 )
 NO_NULLS = (

@@ -38,7 +38,13 @@ TYPES = {
     "ascii": CqlType(
         ("string",), storage.as_text, "string", rules.ASCII, note="characters below 128, checked"
     ),
-    "text": CqlType(("string",), storage.as_text, "string", note="`varchar` is the same"),
+    "text": CqlType(
+        ("string",),
+        storage.as_text,
+        "string",
+        rules.TEXT,
+        note="`varchar` is the same; UTF-8, checked",
+    ),
     "boolean": CqlType(("boolean",), storage.as_is, "bool"),
     "tinyint": CqlType(("tinyint",), storage.as_is, "int8"),
     "smallint": CqlType(("smallint", "tinyint"), storage.as_smallint, "int16"),

@@ -68,12 +68,13 @@ class Writer:
     def write(self, plan: Plan, rows: Slice) -> None:
         """Write rows, now or with those that come next, `drain` at the latest.
 
-        :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises SchemaMismatch: the table is no longer what the plan says, or hides what is written.
         :raises TargetUnavailable: no acknowledgement for a while, or the table was made anew.
         :raises Exception: of the driver, when trying again cannot help.
         """
         self._watch.look(now=False)
         prepared = self._prepare(plan)
+        self._watch.write(plan, rows.first_us)
         if not rows.batch.num_rows:
             return
         prepared.waiting.add(rows)
@@ -91,6 +92,7 @@ class Writer:
                 self._send(prepared)
             self._sender.drain()
         self._watch.look(now=True)
+        self._watch.forget()
         if self._prepared and not self._said:
             self._said = True
             log.info(
@@ -106,6 +108,7 @@ class Writer:
         for prepared in self._prepared.values():
             prepared.waiting.take()
         self._sender.abandon()
+        self._watch.forget()
 
     def _send(self, prepared: Prepared) -> None:
         for rows in prepared.waiting.take():
