@@ -33,7 +33,7 @@ Shares = list[tuple[Piece, ...]]
 _LOOK_S = 0.2
 """How often it is asked whether a job is still wanted."""
 
-_NO_ROWS = pa.RecordBatch.from_pylist([])
+_NO_ROWS = pa.RecordBatch.from_arrays([], names=[])
 
 _CANCEL_S = 5.0
 """How long a cancelled job is waited for; Spark gives a Python task 2 s before it kills its worker."""

@@ -155,6 +155,14 @@ def test_a_string_that_is_no_uuid(rows: DataFrame, table: Table, checkpoint: str
         assert word in message
 
 
+def test_a_text_that_is_no_utf8(rows: DataFrame, table: Table, checkpoint: str) -> None:
+    """Spark's cast of bytes, a Kafka value's say, does not look; the server would, when it is too late."""
+    bytes_ = rows.selectExpr("key", "id", "CAST(X'FFFE' AS STRING) AS text")
+    message = refused(bytes_, table, checkpoint)
+    for word in ("InvalidRow", "text", "is not UTF-8", "make_valid_utf8"):
+        assert word in message
+
+
 def test_a_key_that_overflows(rows: DataFrame, table: Table, checkpoint: str) -> None:
     """Cassandra keeps keys of at most 65,535 bytes."""
     table.cassandra.execute(

@@ -192,6 +192,31 @@ def test_what_stops_a_task_is_the_error_that_the_driver_would_meet(
     assert table.ids() == list(range(ROWS))
 
 
+def test_a_table_that_is_made_again_under_a_job(
+    spark: SparkSession,
+    cassandra: Node,
+    keyspace: str,
+    tmp_path: Path,
+    gate: Gate,
+    gated: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A task that comes later sees nothing odd, but others may have written to the old one: once more."""
+    table = Table(cassandra, keyspace)
+    gate.close()
+    with wal_sink.register(spark) as sink:
+        rows = stream(spark, write_source(tmp_path / "source", 1, ROWS))
+        query = start(rows, table, str(tmp_path / "checkpoint"), **gated)
+        query.awaitTermination()
+        wait_for(lambda: len(gate.writers()) == 2)
+        cassandra.execute(f"DROP TABLE {keyspace}.events")
+        table = Table(cassandra, keyspace)
+        gate.open()
+        sink.await_flushed(query, timeout=120)
+    assert "was dropped and made again" in caplog.text
+    assert table.ids() == list(range(ROWS))
+
+
 def test_a_session_that_is_stopped_during_a_job(
     cassandra: Node, keyspace: str, tmp_path: Path, gate: Gate, gated: dict[str, Any]
 ) -> None:

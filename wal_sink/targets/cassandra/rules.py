@@ -17,7 +17,7 @@ _HEX = "[0-9a-fA-F]"
 UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 TIMEUUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 _DAY = long(86_400 * 10**9)
-_NONE = pa.array([], pa.bool_())
+_NONE = pa.nulls(0, pa.bool_())
 """No value is bad."""
 _MOST_MICROS = long((2**63 - 1) // 1_000)
 
