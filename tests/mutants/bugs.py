@@ -291,6 +291,20 @@ BUGS = (
         ("tests/cassandra/test_target_outage.py",),
     ),
     Bug(
+        "a column that was dropped and added again is not noticed",
+        "wal_sink/targets/cassandra/watch.py",
+        "            refuse_hidden(plan, watched.live, first_us)\n",
+        "            pass\n",
+        ("tests/cassandra/test_permanent_errors.py",),
+    ),
+    Bug(
+        "nobody sees that a table is made again under a flush job",
+        "wal_sink/spark_flush.py",
+        "                rows.session().write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))\n",
+        "                pass\n",
+        ("tests/spark/test_flush_job.py",),
+    ),
+    Bug(
         "a request that the driver ends twice counts twice",
         "wal_sink/targets/cassandra/send.py",
         "        if unsaid.acquire(blocking=False):\n            self._ended.put(ended)\n",
