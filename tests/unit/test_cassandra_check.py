@@ -251,6 +251,8 @@ def test_what_is_no_utf8(cql: str, kind: pa.DataType) -> None:
     good = {"inet": b"::1", "uuid": UUID.encode(), "time": b"00:00:00"}.get(cql, b"a")
     with pytest.raises(InvalidRow, match=r"Column c .*xff.* is|has .*in the row with id=2"):
         one(cql, unchecked([good, None, NO_UTF8], kind))
+    with pytest.raises(InvalidRow, match="xff"):
+        one(cql, unchecked([good, None, NO_UTF8], kind).dictionary_encode())
     assert one(cql, unchecked([NO_UTF8, good, None], kind)[1:]).null_count == 1
 
 

@@ -162,7 +162,7 @@ def plain(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
     except UnicodeDecodeError:
-        return str(value.type) if value.type.num_fields else value.as_buffer().to_pybytes()
+        return str(value.type) if value.type.num_fields else value.cast(pa.binary()).as_py()
     except (ValueError, OverflowError):
         return str(value.type) if value.type.num_fields else value.cast(pa.int64()).as_py()
 
