@@ -1,7 +1,7 @@
 """Classes in an archive that a JVM maps, instead of finding, parsing and checking each in a jar.
 
 The tests start Spark some eighty times, and Cassandra about as often, mostly because they killed it. An
-archive nearly halves what a short application costs, and saves a third of a node's start. Java makes one as
+archive nearly halves what a short application costs, and makes a node's start cheaper. Java makes one as
 a JVM ends (`-XX:ArchiveClassesAtExit`, JEP 350): here that of an application which does what the others do.
 A JVM whose archive is not there, or is of other jars or another Java, loads its classes in the ordinary way;
 nothing depends on it.

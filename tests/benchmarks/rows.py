@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from tests.benchmarks.sizes import PARTITIONS
+from wal_sink.testing.maven import cache_folder
 
 Name = Literal["grouped", "interleaved", "scattered", "narrow", "wide"]
 
@@ -101,9 +102,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
         The folder appears by one rename, so that one that exists is complete.
         """
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         name = f"{self.shape}-{self.rows}-{self.partitions}-{epochs}-v{_VERSION}"
-        folder = cache / "wal_sink" / "benchmarks" / name
+        folder = cache_folder() / "benchmarks" / name
         if not folder.is_dir():
             hidden = folder.with_name(f".{name}-{os.getpid()}")
             hidden.mkdir(parents=True)

@@ -35,6 +35,7 @@ from wal_sink.targets.cassandra.concurrency import Concurrency
 from wal_sink.targets.cassandra.connection import connect
 from wal_sink.targets.cassandra.send import Sender
 from wal_sink.targets.cassandra.session import CassandraSession
+from wal_sink.targets.cassandra.watch import Watch
 from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
@@ -311,6 +312,15 @@ def test_an_end_that_is_said_twice_counts_once(node: EmbeddedCassandra) -> None:
             assert meter.in_flight == 0
     assert meter.retries == {}
     assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(50_000, 50_500))
+
+
+def test_the_table_is_read_from_the_node_that_was_asked_for_its_version(
+    node: EmbeddedCassandra,
+) -> None:
+    """The driver says which that was: with None each read would go to another node."""
+    with connect(options(node)) as connection:
+        _, asked = Watch(connection.session)._schema_version()
+        assert asked in connection.session.get_pool_state()
 
 
 def test_a_node_that_stands_still_is_given_up(node: EmbeddedCassandra) -> None:

@@ -126,6 +126,18 @@ def test_closing_cancels_the_job(
     assert table.ids() == list(range(2 * ROWS))
 
 
+def held(
+    spark: SparkSession, table: Table, folder: Path, gate: Gate, gated: dict[str, Any]
+) -> StreamingQuery:
+    """Run a query of one epoch to its end; return when both tasks of its flush job wait at the gate."""
+    gate.close()
+    rows = stream(spark, write_source(folder / "source", 1, ROWS))
+    query = start(rows, table, str(folder / "checkpoint"), **gated)
+    query.awaitTermination()
+    wait_for(lambda: len(gate.writers()) == 2)
+    return query
+
+
 def test_a_job_whose_window_another_flusher_has_finished_is_cancelled(
     spark: SparkSession,
     cassandra: Node,
@@ -136,12 +148,8 @@ def test_a_job_whose_window_another_flusher_has_finished_is_cancelled(
 ) -> None:
     """The ledger is read while it runs (rule 15)."""
     table = Table(cassandra, keyspace)
-    gate.close()
     with wal_sink.register(spark) as sink:
-        rows = stream(spark, write_source(tmp_path / "source", 1, ROWS))
-        query = start(rows, table, str(tmp_path / "checkpoint"), **gated)
-        query.awaitTermination()
-        wait_for(lambda: len(gate.writers()) == 2)
+        query = held(spark, table, tmp_path, gate, gated)
         another = flusher(query, table, str(tmp_path / "checkpoint"))
         while not isinstance(another.run_once(), Rest):
             pass
@@ -174,13 +182,8 @@ def test_what_stops_a_task_is_the_error_that_the_driver_would_meet(
 ) -> None:
     """Kind and text come back; when the cause is gone the flush goes on by itself."""
     table = Table(cassandra, keyspace)
-    checkpoint = str(tmp_path / "checkpoint")
-    gate.close()
     with wal_sink.register(spark) as sink:
-        rows = stream(spark, write_source(tmp_path / "source", 1, ROWS))
-        query = start(rows, table, checkpoint, **gated)
-        query.awaitTermination()
-        wait_for(lambda: len(gate.writers()) == 2)
+        query = held(spark, table, tmp_path, gate, gated)
         cassandra.execute(f"DROP TABLE {keyspace}.events")
         gate.open()
         wait_for(lambda: sink.status(query).last_error is not None)
@@ -203,12 +206,8 @@ def test_a_table_that_is_made_again_under_a_job(
 ) -> None:
     """A task that comes later sees nothing odd, but others may have written to the old one: once more."""
     table = Table(cassandra, keyspace)
-    gate.close()
     with wal_sink.register(spark) as sink:
-        rows = stream(spark, write_source(tmp_path / "source", 1, ROWS))
-        query = start(rows, table, str(tmp_path / "checkpoint"), **gated)
-        query.awaitTermination()
-        wait_for(lambda: len(gate.writers()) == 2)
+        query = held(spark, table, tmp_path, gate, gated)
         cassandra.execute(f"DROP TABLE {keyspace}.events")
         table = Table(cassandra, keyspace)
         gate.open()

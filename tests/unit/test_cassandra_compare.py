@@ -229,6 +229,13 @@ def test_rows_that_are_older_than_a_drop() -> None:
     assert 'ADD "amount" decimal;' in refused.value.remedy
 
 
+def test_a_static_column_is_added_again_as_one() -> None:
+    """Else Cassandra would refuse the remedy."""
+    with pytest.raises(SchemaMismatch) as refused:
+        refuse_hidden(planned(), live(*COLUMNS)._replace(dropped={"shop": 2}), 1)
+    assert 'ADD "shop" text static;' in refused.value.remedy
+
+
 def test_a_keyspace_that_has_lost_its_commit_log() -> None:
     """What it acknowledges is no longer safe."""
     with pytest.raises(SchemaMismatch, match="durable_writes = false"):

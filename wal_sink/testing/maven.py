@@ -115,7 +115,7 @@ def java_command(version: str) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Return the folder in the user's cache where everything downloaded is kept; it need not be there."""
+    """Return the folder in the user's cache for what is made or downloaded once; it need not be there."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "wal_sink"
 

@@ -158,13 +158,14 @@ def _row(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
 
 
 def plain(value: pa.Scalar) -> Any:
-    """Return a value of a row as Python's own; its count where Python has no such time or date."""
+    """Return a value of a row as Python's own; what Python cannot hold as bytes or as a count of units."""
     try:
         return value.as_py()
-    except UnicodeDecodeError:
-        return str(value.type) if value.type.num_fields else value.cast(pa.binary()).as_py()
-    except (ValueError, OverflowError):
-        return str(value.type) if value.type.num_fields else value.cast(pa.int64()).as_py()
+    except (ValueError, OverflowError) as error:
+        if value.type.num_fields:
+            return str(value.type)
+        kind = pa.binary() if isinstance(error, UnicodeDecodeError) else pa.int64()
+        return value.cast(kind).as_py()
 
 
 def shorten(value: Any, limit: int = 60) -> str:

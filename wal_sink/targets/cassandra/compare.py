@@ -99,7 +99,8 @@ def refuse_hidden(plan: Plan, live: LiveTable, first_us: int) -> None:
         before_us = first_us - 1_000  # the server keeps milliseconds
         again = " ".join(
             f"ALTER TABLE {plan.table} DROP {quote(column.name)} USING TIMESTAMP {before_us};"
-            f" ALTER TABLE {plan.table} ADD {quote(column.name)} {column.type};"
+            f" ALTER TABLE {plan.table} ADD {quote(column.name)} {column.type}"
+            f"{' static' if column.role == 'static' else ''};"
             for column in hidden
         )
         raise SchemaMismatch(

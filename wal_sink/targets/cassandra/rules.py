@@ -26,7 +26,7 @@ class Rule(NamedTuple):
     """Something that a value must not be."""
 
     bad: Callable[[pa.Array], pa.Array]
-    """Which values of a column; whatever for nulls, unless the rule is about them."""
+    """Which values of a column; whatever for nulls, unless the rule is about them. Empty for none."""
     problem: str
     """Continues "Column c of t (value) …"."""
     remedy: str

@@ -27,7 +27,8 @@ class CqlType(NamedTuple):
     rules: tuple[Rule, ...] = ()
     """Which values the tasks refuse."""
     key_rules: tuple[Rule, ...] = ()
-    """Which values they refuse in the primary key."""
+    """Which values they refuse where two that differ must not become one: in the primary key, and as a map's
+    keys and a set's elements."""
     note: str = ""
 
 
