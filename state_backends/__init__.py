@@ -1,7 +1,7 @@
 """Where a write-ahead log keeps its objects: paths and bytes, with three guarantees.
 
 `StateBackend` states them, `open_backend` gives a store for a URL. See the README beside this
-file, and `wal_sink.testing.state_backend_contract` for a store of your own.
+file, and `wal_sink.testing.contracts.state_backend` for a store of your own.
 """
 
 from state_backends.base import StateBackend

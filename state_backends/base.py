@@ -127,7 +127,7 @@ class StateBackend(ABC):
         """Find out with throw-away objects under `probe/` whether the store keeps its promises.
 
         It meets the stores that lack atomic create altogether; a store that merely loses races
-        is met by the contract suite, `wal_sink.testing.state_backend_contract`.
+        is met by the contract suite, `wal_sink.testing.contracts.state_backend`.
 
         Raises `StateBackendError` that says what to do.
         """

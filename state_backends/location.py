@@ -64,7 +64,7 @@ def url_scheme(url: str) -> str:
 def _not_verified(scheme: str) -> StateBackendError:
     return StateBackendError(
         f"a store for {scheme}:// is not verified yet: nobody has run the contract against it or its "
-        "emulator. To do that, subclass wal_sink.testing.state_backend_contract.StateBackendContract "
+        "emulator. To do that, subclass wal_sink.testing.contracts.state_backend.StateBackendContract "
         f"with a fixture `backend` that returns state_backends.ObjectStoreBackend('{scheme}://…', "
         "storage_options) for an empty prefix. Until then use S3 or a shared folder"
     )

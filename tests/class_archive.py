@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pyspark
 
-from wal_sink.testing import embedded_cassandra, maven
+from wal_sink.testing.cassandra import embedded, maven
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ SPARK = ClassArchive(
     "tests.archived_app",
 )
 CASSANDRA = ClassArchive(
-    f"cassandra-{embedded_cassandra.VERSION}",
-    maven.cache_folder() / f"cassandra-{embedded_cassandra.VERSION}",
+    f"cassandra-{embedded.VERSION}",
+    maven.cache_folder() / f"cassandra-{embedded.VERSION}",
     "JVM_EXTRA_OPTS",
     # A node has an agent, which measures objects; Java wants to be told that it changes no class.
     f"-XX:+UnlockDiagnosticVMOptions -XX:+AllowArchivingWithJavaAgent {_QUIET}",

@@ -12,9 +12,9 @@ from tests import order
 from tests.class_archive import CASSANDRA, SPARK
 from tests.protocol.cases import CASES
 from tests.s3 import s3  # noqa: F401 - a fixture
-from wal_sink import windows
-from wal_sink.testing import docker_engine
-from wal_sink.testing.cassandra_container import IMAGE
+from wal_sink.protocol import windows
+from wal_sink.testing.cassandra import docker_engine
+from wal_sink.testing.cassandra.container import IMAGE
 
 pytest_plugins = ["wal_sink.testing.fixtures"]  # `cassandra` and `keyspace`
 

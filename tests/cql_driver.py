@@ -10,10 +10,10 @@ from cassandra import cqltypes
 from cassandra.protocol import ColumnMetadata, write_value
 from cassandra.query import PreparedStatement
 
-from wal_sink.targets.base import Column, Plan
-from wal_sink.targets.cassandra.bind import bind
-from wal_sink.targets.cassandra.spark_types import canonical
-from wal_sink.targets.cassandra.tree import Cql, Types, planned, written
+from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.cassandra.types.cql_type import Cql, Types, planned, written
+from wal_sink.targets.cassandra.types.spark_types import canonical
+from wal_sink.targets.cassandra.write.bind import bind
 
 NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer", "Float", "Double"]
 NAMES += ["Decimal", "Timestamp", "SimpleDate", "Time", "Duration", "UUID", "TimeUUID"]

@@ -19,17 +19,17 @@ PACKAGES = ("wal_sink", "state_backends")
 LINES = 320
 
 SPARK = {
-    "wal_sink.spark",
-    "wal_sink.spark_internals",
-    "wal_sink.spark_flush",
-    "wal_sink.spark_loop",
-    "wal_sink.wakeup",
-    "wal_sink.ask",
-    "wal_sink.handle",
-    "wal_sink.sessions",
-    "wal_sink.stops",
+    "wal_sink.spark.data_source",
+    "wal_sink.spark.internals",
+    "wal_sink.spark.flush_job",
+    "wal_sink.spark.spark_loop",
+    "wal_sink.spark.listener",
+    "wal_sink.spark.api",
+    "wal_sink.spark.sink",
+    "wal_sink.spark.register",
+    "wal_sink.spark.stop_watcher",
     "wal_sink.testing.local_spark",
-    "wal_sink.testing.pausing",
+    "wal_sink.testing.crash.pausing",
     "wal_sink.demo.app",
     "wal_sink.demo.control",
 }
@@ -113,23 +113,23 @@ def importers(package: str) -> set[str]:
 
 def test_the_reader_of_imports_sees_something() -> None:
     """The other tests would pass on an empty tree, too."""
-    assert "wal_sink.protocol" in imports("wal_sink.flusher")
-    assert "wal_sink.errors" in imports("wal_sink.flusher")
-    assert "cassandra.cluster" in imports("wal_sink.testing.node")
+    assert "wal_sink.protocol.next_step" in imports("wal_sink.flush.flusher")
+    assert "wal_sink.errors" in imports("wal_sink.flush.flusher")
+    assert "cassandra.cluster" in imports("wal_sink.testing.cassandra.node")
     assert len(MODULES) > 30
 
 
 def test_only_the_edge_imports_pyspark() -> None:
     """Everything else runs, and is tested, without a JVM."""
     assert importers("pyspark") <= SPARK
-    assert importers("py4j") <= {"wal_sink.spark_internals"}
+    assert importers("py4j") <= {"wal_sink.spark.internals"}
 
 
 def test_only_the_target_imports_cassandra() -> None:
     """Another target needs no Cassandra driver."""
     allowed = "wal_sink.targets.cassandra"
     others = {name for name in importers("cassandra") if not name.startswith(f"{allowed}.")}
-    assert others <= {"wal_sink.testing.node", "wal_sink.demo.control"}
+    assert others <= {"wal_sink.testing.cassandra.node", "wal_sink.demo.control"}
     outside = {name for name in importers(allowed) if not name.startswith((allowed, TESTING))}
     assert outside == set(), "the registry finds it by its name"
 
@@ -157,11 +157,19 @@ def test_the_product_does_not_import_what_is_for_tests() -> None:
 
 def test_who_flushes_knows_no_prometheus() -> None:
     """It reports to a `Meter`; only what answers Prometheus imports its client, and only when asked to."""
-    assert importers("prometheus_client") == {"wal_sink.metrics", "wal_sink.exposition"}
-    reach = everything("wal_sink.flusher") | everything("wal_sink.flush_loop")
-    assert "wal_sink.meter" in reach
-    assert reach & {"wal_sink.metrics", "wal_sink.exposition", "prometheus_client"} == set()
-    assert "prometheus_client" not in tops(loaded_by("import wal_sink.sessions, wal_sink.cli.main"))
+    assert importers("prometheus_client") == {
+        "wal_sink.metrics.collector",
+        "wal_sink.metrics.server",
+    }
+    reach = everything("wal_sink.flush.flusher") | everything("wal_sink.flush.loop")
+    assert "wal_sink.observer" in reach
+    assert (
+        reach & {"wal_sink.metrics.collector", "wal_sink.metrics.server", "prometheus_client"}
+        == set()
+    )
+    assert "prometheus_client" not in tops(
+        loaded_by("import wal_sink.spark.register, wal_sink.cli.main")
+    )
 
 
 def test_nothing_imports_pandas() -> None:
@@ -171,8 +179,8 @@ def test_nothing_imports_pandas() -> None:
 
 def test_who_reads_progress_never_connects() -> None:
     """`status` and `await_flushed` work with the target down: no flusher and no target in reach."""
-    reach = everything("wal_sink.progress")
-    assert "wal_sink.flusher" not in reach
+    reach = everything("wal_sink.progress.status")
+    assert "wal_sink.flush.flusher" not in reach
     assert {name for name in reach if name.startswith("wal_sink.targets.")} <= {
         "wal_sink.targets.base"
     }
@@ -231,7 +239,7 @@ def test_importing_the_package_loads_next_to_nothing() -> None:
 
 def test_importing_the_data_source_loads_no_driver() -> None:
     """A Python worker that only appends needs Spark and Arrow; pyspark itself loads no pandas here."""
-    loaded = loaded_by("import wal_sink.spark")
+    loaded = loaded_by("import wal_sink.spark.data_source")
     assert "pyspark" in loaded
     assert tops(loaded) & {"pandas", "cassandra", "pytest"} == set()
     assert "wal_sink.testing" not in loaded
@@ -240,6 +248,6 @@ def test_importing_the_data_source_loads_no_driver() -> None:
 def test_every_public_name_is_found_lazily() -> None:
     """What `__all__` promises can be had, and anything else is refused as usual."""
     program = "import wal_sink\nfor name in wal_sink.__all__: getattr(wal_sink, name)"
-    assert "wal_sink.handle" in loaded_by(program)
+    assert "wal_sink.spark.sink" in loaded_by(program)
     with pytest.raises(AttributeError, match="nothing"):
         _ = wal_sink.nothing

@@ -16,7 +16,7 @@ import pytest
 from cassandra.query import SimpleStatement
 
 from tests.quickstart import README, preparation, quick_start
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(900)]
 

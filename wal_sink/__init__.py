@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
-    from wal_sink.ask import await_flushed, status
-    from wal_sink.handle import Sink
-    from wal_sink.progress import Flushed, Status
-    from wal_sink.sessions import register
+    from wal_sink.progress.status import Flushed, Status
+    from wal_sink.spark.api import await_flushed, status
+    from wal_sink.spark.register import register
+    from wal_sink.spark.sink import Sink
 
 __version__ = "0.1.0"
 __all__ = ["Flushed", "Sink", "Status", "WalSinkError", "await_flushed", "register", "status"]
 
 _LAZY = {
-    "Flushed": "wal_sink.progress",
-    "Sink": "wal_sink.handle",
-    "Status": "wal_sink.progress",
-    "await_flushed": "wal_sink.ask",
-    "register": "wal_sink.sessions",
-    "status": "wal_sink.ask",
+    "Flushed": "wal_sink.progress.status",
+    "Sink": "wal_sink.spark.sink",
+    "Status": "wal_sink.progress.status",
+    "await_flushed": "wal_sink.spark.api",
+    "register": "wal_sink.spark.register",
+    "status": "wal_sink.spark.api",
 }
 
 

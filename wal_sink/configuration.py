@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from wal_sink.errors import OptionError
-from wal_sink.location import Location, locate
 from wal_sink.options import Options, SinkOptions, names, parse, public, refuse_unknown
 from wal_sink.targets.base import Target
 from wal_sink.targets.registry import target_type
+from wal_sink.wal.location import Location, locate
 
 
 class Configuration(NamedTuple):

@@ -17,11 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.benchmarks.rows import Source
-from wal_sink.append import Appended, Task, append
 from wal_sink.configuration import configure
-from wal_sink.publish import Publisher
-from wal_sink.targets.base import plan_key
-from wal_sink.ticket import take_ticket
+from wal_sink.model.plan import plan_key
+from wal_sink.model.task import Appended, Task
+from wal_sink.publish.append import append
+from wal_sink.publish.fencing import take_ticket
+from wal_sink.publish.publisher import Publisher
 
 _TASKS = 2
 _SLICE = 10_000

@@ -17,8 +17,8 @@ from tests.benchmarks.backlog import Backlog
 from tests.benchmarks.process import result_of
 from tests.benchmarks.run import Taken
 from wal_sink.configuration import configure
-from wal_sink.flusher import Flusher
-from wal_sink.steps import Rest
+from wal_sink.flush.flusher import Flusher
+from wal_sink.protocol.steps import Rest
 
 
 def flush(backlog: Backlog) -> Taken:

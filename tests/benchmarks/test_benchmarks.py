@@ -14,7 +14,7 @@ from tests.benchmarks.contenders.raw import Setting
 from tests.benchmarks.figure import at_least, at_most, figure
 from tests.benchmarks.rows import Name, Source
 from tests.benchmarks.table import RowsWrong, Table
-from wal_sink.testing.node import Node
+from wal_sink.testing.cassandra.node import Node
 
 ROOT = Path(__file__).parents[2]
 SHAPES: tuple[Name, ...] = ("grouped", "interleaved", "scattered", "narrow", "wide")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cassandra.node_contract import NodeContract
-from wal_sink.testing.embedded_cassandra import CassandraDidNotStart, EmbeddedCassandra
-from wal_sink.testing.maven import JavaNotFound
-from wal_sink.testing.node import Node
+from wal_sink.testing.cassandra.embedded import CassandraDidNotStart, EmbeddedCassandra
+from wal_sink.testing.cassandra.maven import JavaNotFound
+from wal_sink.testing.cassandra.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,19 +19,19 @@ from state_backends import open_backend
 from tests.cassandra.certificates import PASSWORD, Certificates
 from tests.cassandra.login import SETTINGS
 from tests.protocol.engine import World
-from wal_sink.checkpoint import Checkpoint
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.checkpoint.commit_watcher import Glimpse
 from wal_sink.errors import OptionError, TargetUnavailable
-from wal_sink.flush_loop import FlushLoop, Reporter
-from wal_sink.flusher import Flusher
-from wal_sink.glimpse import Glimpse
+from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.loop import FlushLoop, Reporter
 from wal_sink.options import parse
-from wal_sink.progress import Status, status
+from wal_sink.progress.status import Status, status
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.targets.cassandra.connection import connect
-from wal_sink.targets.cassandra.ddl import create_ledger
-from wal_sink.targets.cassandra.driver_internals import OverloadedErrorMessage
+from wal_sink.targets.cassandra.driver.connection import connect
+from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.options import TableName
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.targets.cassandra.schema.ddl import create_ledger
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
 
@@ -153,7 +153,7 @@ def flushing(
     node: EmbeddedCassandra, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Flushing]:
     """A query under that role, its password in the environment alone, and its flusher, which has flushed."""
-    monkeypatch.setattr("wal_sink.flush_loop._RETRY_MOST_S", 0.5)
+    monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
     monkeypatch.setenv("WAL_SINK_CASSANDRA_PASSWORD", "first")
     made = Flushing(
         World(
@@ -191,7 +191,7 @@ def test_a_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptu
     assert table(admin) == {"b": 2, "c": 3}
     assert "goes on, after" in caplog.text
     said = [record for record in caplog.records[before:] if record.levelno >= logging.WARNING]
-    assert [record.name for record in said].count("wal_sink.trouble") <= 3
+    assert [record.name for record in said].count("wal_sink.flush.trouble") <= 3
 
 
 def test_a_retyped_column(flushing: Flushing, admin: Any) -> None:
@@ -230,7 +230,7 @@ def test_a_column_that_changes_while_rows_are_written(
     changes: tuple[str, ...],
 ) -> None:
     """The last look comes after the last acknowledgement: the look on the way would come too late."""
-    monkeypatch.setattr("wal_sink.targets.cassandra.watch.LOOK_S", 3_600)
+    monkeypatch.setattr("wal_sink.targets.cassandra.schema.watch.LOOK_S", 3_600)
     for change in changes:
         admin.execute(change)
     flushing.batch(("b", 2))

@@ -8,8 +8,8 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.testing.node import Node
-from wal_sink.testing.target_contract import Table, TargetContract
+from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.contracts.target import Table, TargetContract
 
 pytestmark = pytest.mark.cassandra
 

@@ -16,13 +16,15 @@ import pyarrow as pa
 import pytest
 from cassandra.cluster import Cluster
 
+from wal_sink.model.plan import Plan
 from wal_sink.options import parse
-from wal_sink.targets.base import Plan, Slice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, frames
-from wal_sink.targets.cassandra.batches import Batches
-from wal_sink.targets.cassandra.connection import Connection, _profiles
-from wal_sink.targets.cassandra.write import Writer
-from wal_sink.testing.node import Node
+from wal_sink.targets.base import Slice
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.driver import frames
+from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
+from wal_sink.targets.cassandra.write.batches import Batches
+from wal_sink.targets.cassandra.write.writer import Writer
+from wal_sink.testing.cassandra.node import Node
 
 pytestmark = pytest.mark.cassandra
 
@@ -202,7 +204,7 @@ def test_the_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyP
     def of_twenty(*_: object) -> Batches:
         return Batches(None, np.arange(0, COUNT + 1, 100))
 
-    monkeypatch.setattr("wal_sink.targets.cassandra.write.in_batches", of_twenty)
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.writer.in_batches", of_twenty)
     with table.writer() as writer:
         said = " ".join(warnings(writer, plan, rows))
     assert "exceeding specified threshold of 5120" in said

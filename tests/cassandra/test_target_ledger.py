@@ -1,4 +1,4 @@
-"""The ledger on a real node; what every target owes is in wal_sink.testing.target_contract."""
+"""The ledger on a real node; what every target owes is in wal_sink.testing.contracts.target."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import CorruptLog
+from wal_sink.model.ledger import BegunEpoch, Outcome, Owner, Window
 from wal_sink.options import parse
-from wal_sink.targets.base import BegunEpoch, Outcome, Owner, Session, Window
+from wal_sink.targets.base import Session
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.node import Node
+from wal_sink.testing.cassandra.node import Node
 
 pytestmark = pytest.mark.cassandra
 

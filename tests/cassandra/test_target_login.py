@@ -14,12 +14,13 @@ from cassandra.policies import RoundRobinPolicy
 
 from tests.cassandra.login import SETTINGS
 from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
-from wal_sink.targets.base import Owner, Slice
+from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.targets.cassandra.ddl import create_ledger
 from wal_sink.targets.cassandra.options import TableName
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.targets.cassandra.schema.ddl import create_ledger
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
 

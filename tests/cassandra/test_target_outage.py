@@ -16,27 +16,19 @@ import pytest
 from cassandra import OperationTimedOut
 
 from wal_sink.errors import TargetUnavailable
-from wal_sink.meter import Meter
+from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.observer import Meter
 from wal_sink.options import parse
-from wal_sink.targets.base import (
-    BegunEpoch,
-    Kind,
-    Mark,
-    Outcome,
-    Owner,
-    Plan,
-    Session,
-    Slice,
-    Window,
-)
+from wal_sink.targets.base import Kind, Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.targets.cassandra.classify import was_not_sent
-from wal_sink.targets.cassandra.concurrency import Concurrency
-from wal_sink.targets.cassandra.connection import connect
-from wal_sink.targets.cassandra.send import Sender
+from wal_sink.targets.cassandra.driver.classify import was_not_sent
+from wal_sink.targets.cassandra.driver.connection import connect
+from wal_sink.targets.cassandra.schema.watch import Watch
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.watch import Watch
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.targets.cassandra.write.concurrency import Concurrency
+from wal_sink.targets.cassandra.write.send import Sender
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
+from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
-from wal_sink.targets.base import Owner
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.node import Node
+from wal_sink.testing.cassandra.node import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -16,10 +16,12 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan
 from wal_sink.options import parse
-from wal_sink.targets.base import Owner, Plan, Session, Slice
+from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.node import Node
+from wal_sink.testing.cassandra.node import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from tests.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
 from wal_sink.errors import SchemaMismatch
+from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan
 from wal_sink.options import parse
-from wal_sink.targets.base import Owner, Plan, Slice
+from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.node import Node
+from wal_sink.testing.cassandra.node import Node
 
 pytestmark = pytest.mark.cassandra
 

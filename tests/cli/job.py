@@ -13,12 +13,13 @@ from state_backends import open_backend
 from tests.cli.shell import Done, run
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
-from wal_sink import errors, layout
+from wal_sink import errors
+from wal_sink.model import paths
+from wal_sink.model.records import Claim
 from wal_sink.options import parse
-from wal_sink.records import Claim
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 
 class Job(NamedTuple):
@@ -76,7 +77,7 @@ def job(cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path) -> Job:
             world.flush()
     # As a run of Spark leaves it: the engine has no options.
     claim = Claim(run_id=batches.run_id, options={**options, "wal.compression": "lz4"})
-    edit(world.log_backend, layout.run(1), claim.to_json())
+    edit(world.log_backend, paths.run(1), claim.to_json())
     return Job(world, cassandra, keyspace, tmp_path)
 
 

@@ -13,11 +13,12 @@ import pytest
 from tests.cli.job import EVERYTHING, Job
 from tests.cli.shell import FOLLOWS, start
 from tests.protocol.test_corruption import edit, segments
-from wal_sink import errors, layout
-from wal_sink.flush_loop import Reporter
-from wal_sink.records import FlusherReport
-from wal_sink.testing import free_port
-from wal_sink.testing.faults import Faults
+from wal_sink import errors
+from wal_sink.flush.loop import Reporter
+from wal_sink.model import paths
+from wal_sink.model.records import FlusherReport
+from wal_sink.testing.cassandra import free_port
+from wal_sink.testing.crash.faults import Faults
 
 pytestmark = pytest.mark.cassandra
 
@@ -128,10 +129,10 @@ def test_following_as_people_see_it(job: Job) -> None:
 def test_beside_a_flusher_that_lives(job: Job) -> None:
     """It flushes, and leaves the word to the other: who ends must not look like a query that ended."""
     Reporter(job.world.log, lambda: time.time_ns() // 1_000).say("resting", None)
-    before = job.world.log_backend.read(layout.FLUSHER)
+    before = job.world.log_backend.read(paths.FLUSHER)
     assert job.command("flush", "--json").document["epochs"] == 3
     assert job.table() == EVERYTHING
-    assert job.world.log_backend.read(layout.FLUSHER) == before
+    assert job.world.log_backend.read(paths.FLUSHER) == before
     silent = FlusherReport(flusher="there:1", doing="resting", heartbeat_us=1)
     job.world.log.report(silent)
     job.command("flush")
@@ -156,7 +157,7 @@ def test_trim_asks_first(job: Job) -> None:
     disk = Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments")
     with pytest.raises(errors.LogUnavailable):
         job.world.flush(disk)
-    left = job.world.log_backend.list(layout.SEGMENTS)
+    left = job.world.log_backend.list(paths.SEGMENTS)
     assert left
     for answer in (None, "n\n"):
         refused = job.command("trim", "--json", answer=answer)
@@ -164,9 +165,9 @@ def test_trim_asks_first(job: Job) -> None:
         assert "Every epoch up to 4 is in the target" in refused.err
     down = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
     assert job.command("trim", "--yes", *down).code == 4
-    assert job.world.log_backend.list(layout.SEGMENTS) == left
+    assert job.world.log_backend.list(paths.SEGMENTS) == left
     done = job.command("trim", answer="y\n")
     assert done.code == 0, done.err
     assert "are deleted" in done.out
-    assert job.world.log_backend.list(layout.SEGMENTS) == []
+    assert job.world.log_backend.list(paths.SEGMENTS) == []
     assert job.command("trim", "--yes", "--json").document["files"] == []

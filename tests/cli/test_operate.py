@@ -10,9 +10,10 @@ import pytest
 from state_backends import open_backend
 from tests.cli.job import EVERYTHING, Job, target
 from tests.protocol.test_corruption import edit, segments
-from wal_sink import errors, layout
+from wal_sink import errors
 from wal_sink.cli.main import app
-from wal_sink.manifest import Attempt
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
 
 pytestmark = pytest.mark.cassandra
 
@@ -80,7 +81,7 @@ def test_verify_of_a_checkpoint_that_was_set_back(job: Job) -> None:
 
 def test_accept_gap(job: Job) -> None:
     """The document names the decision; `--yes` asks nobody."""
-    edit(job.world.log_backend, layout.manifest(Attempt(2, 1)), None)
+    edit(job.world.log_backend, paths.manifest(Attempt(2, 1)), None)
     job.flush(errors.MissingManifest)
     found = job.command("verify", "--json")
     assert (found.code, found.document["findings"][0]["kind"]) == (6, "MissingManifest")
@@ -161,7 +162,7 @@ def test_a_target_that_cannot_be_asked(job: Job) -> None:
     (finding,) = found.document["findings"]
     assert (found.code, finding["kind"]) == (4, "TargetUnavailable")
     assert found.document["ledger"] is None
-    edit(job.world.log_backend, layout.manifest(Attempt(3, 1)), b"{")
+    edit(job.world.log_backend, paths.manifest(Attempt(3, 1)), b"{")
     found = job.command("verify", "--json", *elsewhere)
     kinds = [finding["kind"] for finding in found.document["findings"]]
     assert (found.code, kinds) == (6, ["CorruptLog", "TargetUnavailable"])
@@ -200,7 +201,7 @@ def test_what_cannot_be_meant_is_refused(job: Job, arguments: list[str], named: 
 
 def test_a_plan_is_not_a_statement(job: Job) -> None:
     """A plan in the log that names another table, or more than a table, is refused before it is sent."""
-    (path,) = job.world.log_backend.list(layout.PLANS)
+    (path,) = job.world.log_backend.list(paths.PLANS)
     fields = json.loads(job.world.log_backend.read(path))
     for table in (f'"{job.keyspace}"."other"', f"{fields['table']} (k) VALUES ('x'); --"):
         edit(job.world.log_backend, path, json.dumps(fields | {"table": table}).encode())

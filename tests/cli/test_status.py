@@ -15,9 +15,9 @@ import pytest
 from tests.cli.shell import run, start
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
-from wal_sink import layout
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush_loop import Reporter
+from wal_sink.flush.loop import Reporter
+from wal_sink.model import paths
 
 
 def reporter(world: World) -> Reporter:
@@ -93,7 +93,7 @@ def test_a_drained_query(world: World, tmp_path: Path) -> None:
     batches.batch()
     world.flush()
     reporter(world).say("resting", None)
-    edit(world.log_backend, layout.FLUSHER, b"{")
+    edit(world.log_backend, paths.FLUSHER, b"{")
     found = run(tmp_path, "status", "checkpoint", "--json")
     assert found.code == 0, found.err
     shown = found.document

@@ -11,11 +11,12 @@ import pytest
 from tests.cli.shell import run
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
-from wal_sink import errors, layout
-from wal_sink.manifest import Attempt
-from wal_sink.operate.query import Query, find_query
-from wal_sink.operate.trim import plan_trim, trim
-from wal_sink.testing.faults import Faults
+from wal_sink import errors
+from wal_sink.admin.query import Query, find_query
+from wal_sink.admin.trim import plan_trim, trim
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.testing.crash.faults import Faults
 
 
 @pytest.fixture
@@ -38,12 +39,12 @@ def query_of(folder: Path) -> Query:
 
 def flushed_objects(world: World) -> set[str]:
     """What a flusher would trim."""
-    paths = set(world.log_backend.list(layout.SEGMENTS) + world.log_backend.list(layout.MANIFESTS))
-    ours = {layout.segment_folder(epoch) for epoch in (2, 3)}
+    there = set(world.log_backend.list(paths.SEGMENTS) + world.log_backend.list(paths.MANIFESTS))
+    ours = {paths.segment_folder(epoch) for epoch in (2, 3)}
     return {
         path
-        for path in paths
-        if not path.startswith(tuple(ours)) and path != layout.manifest(Attempt(2, 1))
+        for path in there
+        if not path.startswith(tuple(ours)) and path != paths.manifest(Attempt(2, 1))
     }
 
 
@@ -80,11 +81,11 @@ def test_old_records_go_as_well(
     left: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many stay as the flusher keeps."""
-    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 1)
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
     planned = plan_trim(query_of(tmp_path))
-    assert layout.flushed(0) in {file.path for file in planned.files}
+    assert paths.flushed(0) in {file.path for file in planned.files}
     trim(planned, left.target)
-    assert left.log_backend.list(layout.FLUSHED) == [layout.flushed(1)]
+    assert left.log_backend.list(paths.FLUSHED) == [paths.flushed(1)]
 
 
 def test_nothing_goes_when_the_ledger_does_not_agree(left: World, tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_nothing_goes_when_there_are_two_histories(left: World, tmp_path: Path) 
     assert found is not None
     fields = found[0].to_json().replace(b'"generation": 1', b'"generation": 2')
     fields = fields.replace(found[0].offsets_digest.encode(), b"0" * 64)
-    edit(left.log_backend, layout.manifest(Attempt(1, 2)), fields)
+    edit(left.log_backend, paths.manifest(Attempt(1, 2)), fields)
     before = left.log_backend.list()
     done = run(tmp_path, "trim", "checkpoint", "--dry-run", "--json")
     assert (done.code, done.document["error"]) == (7, "Diverged")

@@ -6,7 +6,7 @@ import pytest
 
 from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
-from wal_sink.testing.target_contract import Table, TargetContract
+from wal_sink.testing.contracts.target import Table, TargetContract
 
 
 class TestCellStore(TargetContract):

@@ -14,8 +14,8 @@ import pytest
 import docker
 from tests.cassandra import test_target_contract
 from tests.cassandra.node_contract import NodeContract
-from wal_sink.testing.cassandra_container import CassandraContainer
-from wal_sink.testing.node import CassandraDidNotStart, Node
+from wal_sink.testing.cassandra.container import CassandraContainer
+from wal_sink.testing.cassandra.node import CassandraDidNotStart, Node
 
 pytestmark = [pytest.mark.docker, pytest.mark.cassandra, pytest.mark.usefixtures("engine")]
 

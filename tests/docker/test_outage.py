@@ -11,7 +11,7 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.driver import Driver
 from tests.spark.tables import Table, wait_for
-from wal_sink.testing.cassandra_container import CassandraContainer
+from wal_sink.testing.cassandra.container import CassandraContainer
 
 pytestmark = [pytest.mark.docker, pytest.mark.cassandra, pytest.mark.spark]
 

@@ -16,15 +16,16 @@ from state_backends import open_backend
 from tests.metrics.watched import Watched, new_world
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
-from wal_sink import layout, metrics
-from wal_sink.commit_time import committed_us
-from wal_sink.flush_loop import FlushLoop
-from wal_sink.glimpse import Glimpse
-from wal_sink.log import Log
-from wal_sink.manifest import Attempt
-from wal_sink.metrics import Metrics
-from wal_sink.pending import PendingLook
-from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
+from wal_sink.checkpoint.commit_watcher import Glimpse
+from wal_sink.checkpoint.local_files import committed_us
+from wal_sink.flush.loop import FlushLoop
+from wal_sink.metrics import collector
+from wal_sink.metrics.collector import Metrics
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.progress.backlog import PendingLook
+from wal_sink.testing.crash.faults import AnswerLost, Faults, FaultyBackend
+from wal_sink.wal.log import Log
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def world() -> Iterator[World]:
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every scrape look."""
-    monkeypatch.setattr("wal_sink.pending.FRESH_S", -1.0)
+    monkeypatch.setattr("wal_sink.progress.backlog.FRESH_S", -1.0)
 
 
 def batches(world: World, count: int = 3) -> None:
@@ -199,14 +200,14 @@ class Gone(Faults):
 def test_an_epoch_that_cannot_be_read_waits_as_well(world: World) -> None:
     """Its manifest is damaged, or lost: nobody knows since when, so since it was first seen."""
     batches(world, 1)
-    edit(world.log_backend, layout.manifest(Attempt(0, 1)), b"{}")
+    edit(world.log_backend, paths.manifest(Attempt(0, 1)), b"{}")
     it = Watched(world)
     assert it.value("wal_sink_oldest_pending_seconds") == pytest.approx(0, abs=0.01)
     assert it.value("wal_sink_pending_rows") == 0
     assert it.value("wal_sink_pending_epochs") == 1
     time.sleep(0.02)
     assert (it.value("wal_sink_oldest_pending_seconds") or 0) > 0.01
-    world.log_backend.delete([layout.manifest(Attempt(0, 1))])
+    world.log_backend.delete([paths.manifest(Attempt(0, 1))])
     assert (it.value("wal_sink_oldest_pending_seconds") or 0) > 0.01
 
 
@@ -224,7 +225,7 @@ def test_each_manifest_is_read_once(world: World) -> None:
 
 
 def test_many_who_ask_are_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_sink.pending.FRESH_S", 3_600.0)
+    monkeypatch.setattr("wal_sink.progress.backlog.FRESH_S", 3_600.0)
     faults = Faults()
     look = PendingLook(
         Watched(world).flusher._checkpoint, Log(FaultyBackend(world.log_backend, faults))
@@ -271,14 +272,14 @@ def test_series_stay_while_anything_waits_and_go_afterwards(world: World) -> Non
     assert it.value("wal_sink_flushers") == 1
     it.meter.ended()
     for _ in range(3):
-        now_s[0] += metrics.KEEP_S + 1
+        now_s[0] += collector.KEEP_S + 1
         assert it.value("wal_sink_pending_epochs") == 1
         assert it.value("wal_sink_flushers") == 0
-    assert (it.value("wal_sink_oldest_pending_seconds") or 0) > metrics.KEEP_S
+    assert (it.value("wal_sink_oldest_pending_seconds") or 0) > collector.KEEP_S
     it.flush()
     it.reporter.failed(ZeroDivisionError())
     assert it.value("wal_sink_pending_epochs") == 0
-    now_s[0] += metrics.KEEP_S - 1
+    now_s[0] += collector.KEEP_S - 1
     assert it.value("wal_sink_flushed_rows_total") == 2, "the last counts are to be seen"
     assert it.value("wal_sink_pending_epochs") == 0
     now_s[0] += 2
@@ -294,13 +295,13 @@ def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:
     batches(world, 1)
     it.flush()
     assert it.value("wal_sink_pending_epochs") == 0
-    now_s[0] += metrics.KEEP_S - 1
+    now_s[0] += collector.KEEP_S - 1
     again = Watched(world, metrics=it.metrics)
     assert again.meter is it.meter
     now_s[0] += 10
     assert again.value("wal_sink_pending_epochs") == 0
     again.meter.started()
-    now_s[0] += 2 * metrics.KEEP_S
+    now_s[0] += 2 * collector.KEEP_S
     assert again.value("wal_sink_pending_epochs") == 0, "it lives"
     run = world.run()
     run.batch([("c", 1)])
@@ -326,7 +327,7 @@ def test_every_line_of_a_flush_says_query_and_epoch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Errors, a window that is resumed, a sweep, what is flushed: in the text, and as attributes."""
-    monkeypatch.setattr("wal_sink.flush_loop._RETRY_FIRST_S", 0.002)
+    monkeypatch.setattr("wal_sink.flush.loop._RETRY_FIRST_S", 0.002)
     caplog.set_level(logging.INFO, "wal_sink")
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     batches(world, 2)

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.metrics.watched import new_world
 from tests.protocol.engine import World
-from wal_sink.checkpoint import Checkpoint
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
-from wal_sink.exposition import Exposition, expose
+from wal_sink.metrics.server import Exposition, expose
 
 
 @pytest.fixture

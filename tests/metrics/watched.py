@@ -7,15 +7,15 @@ import uuid
 
 from state_backends import open_backend
 from tests.protocol.engine import World
-from wal_sink.checkpoint import Checkpoint
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
-from wal_sink.flush_loop import Reporter
-from wal_sink.flusher import Flusher
-from wal_sink.log import Log
-from wal_sink.metrics import Metrics, QueryMeter
-from wal_sink.steps import Rest
-from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.witness import Witness
+from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.loop import Reporter
+from wal_sink.flush.run_history import Witness
+from wal_sink.metrics.collector import Metrics, QueryMeter
+from wal_sink.protocol.steps import Rest
+from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.wal.log import Log
 
 
 def new_world() -> World:

@@ -27,7 +27,7 @@ class Bug(NamedTuple):
 BUGS = (
     Bug(
         "finish before write",
-        "wal_sink/flusher.py",
+        "wal_sink/flush/flusher.py",
         "        if not self._write(window, wanted):\n            return\n"
         "        with target_errors(self._target):\n"
         "            self._connected().drain()\n"
@@ -39,20 +39,20 @@ BUGS = (
     ),
     Bug(
         "finish before the rows are acknowledged",
-        "wal_sink/flusher.py",
+        "wal_sink/flush/flusher.py",
         "            self._connected().drain()\n        self._finish(window)\n",
         "            self._finish(window)\n        self._connected().drain()\n",
     ),
     Bug(
         "trim before finish",
-        "wal_sink/flusher.py",
+        "wal_sink/flush/flusher.py",
         "        self._finish(window)\n        self._record(window, given_up)\n",
         "        trim(self._log, [epoch.epoch for epoch in window.epochs])\n"
         "        self._finish(window)\n        self._record(window, given_up)\n",
     ),
     Bug(
         "trim before the record",
-        "wal_sink/flusher.py",
+        "wal_sink/flush/flusher.py",
         "        self._record(window, given_up)\n"
         "        if not self._trim_delay.seconds:\n"
         "            trim(self._log, [epoch.epoch for epoch in window.epochs])\n",
@@ -61,13 +61,13 @@ BUGS = (
     ),
     Bug(
         "flush without looking at the checkpoint",
-        "wal_sink/flusher.py",
+        "wal_sink/flush/flusher.py",
         "        checkpointed = self._checkpoint.last_commit()\n",
         "        checkpointed = max([-1, *(a.epoch for a in self._log.attempts())])\n",
     ),
     Bug(
         "manifests listed before the checkpoint is read",
-        "wal_sink/flusher.py",
+        "wal_sink/flush/flusher.py",
         "        checkpointed = self._checkpoint.last_commit()\n",
         "        early = self._log.attempts()\n"
         "        checkpointed = self._checkpoint.last_commit()\n"
@@ -75,45 +75,45 @@ BUGS = (
     ),
     Bug(
         "first manifest wins",
-        "wal_sink/choice.py",
+        "wal_sink/protocol/choose_attempt.py",
         "    highest = max(candidate.attempt for candidate in candidates)\n    if len(candidates) == 1:\n",
         "    highest = min(candidate.attempt for candidate in candidates)\n    if len(candidates) == 1:\n",
     ),
     Bug(
         "empty epochs publish nothing",
-        "wal_sink/publish.py",
+        "wal_sink/publish/publisher.py",
         "        self._see_segments(segments)\n        manifest = Manifest(",
         "        self._see_segments(segments)\n        if not segments:\n            return None\n"
         "        manifest = Manifest(",
     ),
     Bug(
         "no generation check before publishing",
-        "wal_sink/publish.py",
+        "wal_sink/publish/publisher.py",
         "        if self._log.highest_generation() > mine:\n",
         "        if self._log.highest_generation() > mine + 1_000:\n",
     ),
     Bug(
         "no generation check after publishing",
-        "wal_sink/publish.py",
+        "wal_sink/publish/publisher.py",
         "        if self._log.highest_generation() > generation:\n",
         "        if self._log.highest_generation() > generation + 1_000:\n",
     ),
     Bug(
         "generation taken without a ticket",
-        "wal_sink/publish.py",
+        "wal_sink/publish/publisher.py",
         "        mine = ticket.generation + 1\n",
         "        mine = self._log.highest_generation() + 1\n",
     ),
     Bug(
         "a run that waits leaves no proof for the epoch before",
-        "wal_sink/publish.py",
+        "wal_sink/publish/publisher.py",
         "            self._note_kept(before.epoch, ready.run_id)  # or it waits",
         "            pass  # or it waits",
         ("tests/protocol/test_budget.py",),
     ),
     Bug(
         "a run uses after a wait what it has seen before",
-        "wal_sink/publish.py",
+        "wal_sink/publish/publisher.py",
         "                ready = self._ready(epoch, query_id, run_id)  # nothing",
         "                ready = ready._replace(flushed=self._flushed_before(epoch, ready.offsets))"
         "  # nothing",
@@ -121,38 +121,38 @@ BUGS = (
     ),
     Bug(
         "timestamps taken at flush",
-        "wal_sink/slices.py",
+        "wal_sink/flush/read_window.py",
         "    first_us = begun.base_us\n",
         "    import time\n\n    first_us = begun.base_us + time.perf_counter_ns() % 1_000_000\n",
     ),
     Bug(
         "timestamps fixed at publish",
-        "wal_sink/protocol.py",
+        "wal_sink/protocol/next_step.py",
         "                base_us=max(min(manifest.published_us, now_us), last_us + 1),\n",
         "                base_us=manifest.published_us,\n",
     ),
     Bug(
         "timestamps of a window not chained",
-        "wal_sink/protocol.py",
+        "wal_sink/protocol/next_step.py",
         "        last_us = epochs[-1].last_us\n",
         "        last_us = mark.last_us\n",
     ),
     Bug(
         "an unproven choice shares a window",
-        "wal_sink/windows.py",
+        "wal_sink/protocol/windows.py",
         "    return isinstance(choice, Begin) and choice.proven\n",
         "    return isinstance(choice, Begin)\n",
         ("tests/unit/test_windows.py",),
     ),
     Bug(
         "max instead of contiguous",
-        "wal_sink/protocol.py",
+        "wal_sink/protocol/next_step.py",
         "    following = view.mark.flushed + 1\n",
         "    following = view.checkpointed\n",
     ),
     Bug(
         "abort deletes",
-        "wal_sink/spark.py",
+        "wal_sink/spark/data_source.py",
         '        """Delete nothing: a `commit` that raised may have published these very segments'
         ' (rule 7)."""\n',
         "        checkpoint = self._configuration.location.open_checkpoint()\n"
@@ -174,13 +174,13 @@ BUGS = (
     ),
     Bug(
         "begin lost, written all the same",
-        "wal_sink/flusher.py",
+        "wal_sink/flush/flusher.py",
         "        if protocol.is_mine(outcome, window, read_back):\n",
         "        if protocol.is_mine(outcome, window, read_back) or read_back != view.mark:\n",
     ),
     Bug(
         "skip on failure",
-        "wal_sink/window_rows.py",
+        "wal_sink/flush/write_window.py",
         "                with target_errors(rows.target):\n"
         "                    rows.session().write(plan, part)\n",
         "                try:\n"
@@ -190,81 +190,81 @@ BUGS = (
     ),
     Bug(
         "missing segment treated as flushed",
-        "wal_sink/flusher.py",
+        "wal_sink/flush/flusher.py",
         "            if mark is not None and mark.flushed >= window.last:  # rule 20\n"
         "                return False\n",
         "            if mark is not None:\n                return True\n",
     ),
     Bug(
         "missing manifest taken for an empty epoch",
-        "wal_sink/choice.py",
+        "wal_sink/protocol/choose_attempt.py",
         "        return LookAgain(evidence.epoch)  # rule 12\n",
         '        return PassOver(evidence.epoch, 0, "")\n',
     ),
     Bug(
         "ledger made anew though the log knows of flushes",
-        "wal_sink/protocol.py",
+        "wal_sink/protocol/next_step.py",
         "        if recorded is None and not view.rewound:  # rule 13\n",
         "        if recorded is None or recorded:  # rule 13\n",
     ),
     Bug(
         "an operator's decision is not looked at",
-        "wal_sink/flusher.py",
+        "wal_sink/flush/flusher.py",
         "        wanted = [epoch for epoch in window.epochs if epoch.epoch not in given_up]\n",
         "        wanted = [epoch for epoch in window.epochs if epoch.epoch not in ()]\n",
         ("tests/protocol/test_rules.py", "tests/protocol/test_ways_out.py"),
     ),
     Bug(
         "orphans of unflushed epochs swept",
-        "wal_sink/trim.py",
+        "wal_sink/wal/trim.py",
         "for epoch, path in log.segments() if epoch <= flushed]",
         "for _, path in log.segments()]",
     ),
     Bug(
         "trim.delay is not kept",
-        "wal_sink/protocol.py",
+        "wal_sink/protocol/next_step.py",
         "    upto = recorded if view.trimmable is None else min(view.trimmable, recorded)\n",
         "    upto = recorded\n",
         ("tests/protocol/test_trim_delay.py",),
     ),
     Bug(
         "records go before their delayed epochs",
-        "wal_sink/trim.py",
+        "wal_sink/wal/trim.py",
         "    return old if needed is None else [path for path in old if path < needed]\n",
         "    return old\n",
         ("tests/protocol/test_trim_delay.py",),
     ),
     Bug(
         "a retyped column is not noticed under an open connection",
-        "wal_sink/targets/cassandra/watch.py",
+        "wal_sink/targets/cassandra/schema/watch.py",
         "        if version != self._version:\n",
         "        if version is None:\n",
         ("tests/cassandra/test_permanent_errors.py",),
     ),
     Bug(
         "a cut segment's rows get the timestamps of its first ones",
-        "wal_sink/shares.py",
+        "wal_sink/protocol/split_window.py",
         "        first_us = self.first_us + start - self.start\n",
         "        first_us = self.first_us\n",
         ("tests/unit/test_shares.py", "tests/unit/test_flush_task.py"),
     ),
     Bug(
         "a job's errors are not looked at",
-        "wal_sink/flush_task.py",
+        "wal_sink/flush/task.py",
         "            return _placed(error)\n",
         "            _placed(error)\n",
         ("tests/unit/test_flush_task.py",),
     ),
     Bug(
         "what was gathered is not sent before the mark moves",
-        "wal_sink/targets/cassandra/write.py",
+        "wal_sink/targets/cassandra/write/writer.py",
         "            for prepared in self._prepared.values():\n                self._send(prepared)\n",
         "",
         ("tests/cassandra/test_target_contract.py",),
     ),
     Bug(
         "what was gathered outlives an interrupted flush",
-        "wal_sink/targets/cassandra/write.py",
+        "wal_sink/targets/cassandra/write/writer.py",
         "            prepared.waiting.take()\n",
         "            pass\n",
         ("tests/cassandra/test_target_outage.py",),
@@ -278,35 +278,35 @@ BUGS = (
     ),
     Bug(
         "rows of several epochs get the timestamps of the first",
-        "wal_sink/targets/cassandra/gather.py",
+        "wal_sink/targets/cassandra/write/gather.py",
         "[_stamps(each) for each in slices]",
         "[_stamps(slices[0]._replace(batch=each.batch)) for each in slices]",
         ("tests/unit/test_gather.py",),
     ),
     Bug(
         "what the socket had no room for is forgotten",
-        "wal_sink/targets/cassandra/send.py",
+        "wal_sink/targets/cassandra/write/send.py",
         "            self._unsent.append(ended.statement)\n",
         "            pass\n",
         ("tests/cassandra/test_target_outage.py",),
     ),
     Bug(
         "a column that was dropped and added again is not noticed",
-        "wal_sink/targets/cassandra/watch.py",
+        "wal_sink/targets/cassandra/schema/watch.py",
         "            refuse_hidden(plan, watched.live, first_us)\n",
         "            pass\n",
         ("tests/cassandra/test_permanent_errors.py",),
     ),
     Bug(
         "nobody sees that a table is made again under a flush job",
-        "wal_sink/spark_flush.py",
+        "wal_sink/spark/flush_job.py",
         "                rows.session().write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))\n",
         "                pass\n",
         ("tests/spark/test_flush_job.py",),
     ),
     Bug(
         "a request that the driver ends twice counts twice",
-        "wal_sink/targets/cassandra/send.py",
+        "wal_sink/targets/cassandra/write/send.py",
         "        if unsaid.acquire(blocking=False):\n            self._ended.put(ended)\n",
         "        self._ended.put(ended)\n",
         ("tests/cassandra/test_target_outage.py",),

@@ -15,18 +15,20 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from state_backends import StateBackend
-from wal_sink.append import Appended, Task, append
-from wal_sink.checkpoint import Checkpoint
-from wal_sink.flusher import Flusher
-from wal_sink.log import Log
-from wal_sink.manifest import Manifest
-from wal_sink.publish import Publisher
-from wal_sink.steps import Rest, Step
-from wal_sink.targets.base import Plan, Target, plan_key
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.run_history import Witness
+from wal_sink.model.manifest import Manifest
+from wal_sink.model.plan import Plan, plan_key
+from wal_sink.model.task import Appended, Task
+from wal_sink.protocol.steps import Rest, Step
+from wal_sink.publish.append import append
+from wal_sink.publish.fencing import take_ticket
+from wal_sink.publish.publisher import Publisher
+from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
-from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.ticket import take_ticket
-from wal_sink.witness import Witness
+from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.wal.log import Log
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 Rows = Sequence[tuple[str, int]]

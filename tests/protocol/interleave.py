@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from tests.protocol.engine import World
-from wal_sink.testing.faults import Faults
+from wal_sink.testing.crash.faults import Faults
 
 _HANGS_S = 60.0
 

@@ -1,7 +1,6 @@
 """A state-space model of the protocol: every order of every actor's steps, breadth first.
 
-The flushers decide with the real functions of `wal_sink.protocol` and `wal_sink.choice`, on views built
-from the state. Spark, the publishers and the stores are modelled: one step is one access to a store. A
+The flushers decide with the real functions of `wal_sink.protocol`, on views built from the state. Spark, the publishers and the stores are modelled: one step is one access to a store. A
 process that takes no further step is a crash, so crashes are everywhere; an older run may go on after a
 newer one has started. What is switched off in `Rules` is a rule broken on purpose.
 
@@ -19,19 +18,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.choice import choose
 from wal_sink.errors import MissingManifest
-from wal_sink.manifest import Attempt, Manifest, SegmentRef
-from wal_sink.protocol import (
-    after_finish,
-    flushed_epoch,
-    is_mine,
-    missing_manifest,
-    next_step,
-    plan_window,
-)
-from wal_sink.records import FlushedEpoch, Kept, LogIdentity
-from wal_sink.steps import (
+from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
+from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
+from wal_sink.protocol.choose_attempt import choose
+from wal_sink.protocol.ledger_updates import after_finish, flushed_epoch, is_mine, plan_window
+from wal_sink.protocol.next_step import missing_manifest, next_step
+from wal_sink.protocol.steps import (
     Begin,
     Choose,
     Contender,
@@ -45,8 +39,7 @@ from wal_sink.steps import (
     Trim,
     View,
 )
-from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Window
-from wal_sink.windows import Choice, following, joined
+from wal_sink.protocol.windows import Choice, following, joined
 
 OWNER = Owner("query", "log", "checkpoint")
 IDENTITY = LogIdentity(log_id="log", checkpoint="checkpoint", first_epoch=0)

@@ -9,16 +9,16 @@ from collections.abc import Callable
 import pytest
 
 from tests.protocol.engine import Rows, Run, World
-from wal_sink.budget import Backlog, Budget
-from wal_sink.checkpoint import Checkpoint
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced, LogFull, NoFlusher, StoppedWaiting, TargetRefused
-from wal_sink.manifest import Attempt, Manifest
-from wal_sink.publish import Publisher
-from wal_sink.records import ErrorReport, FlusherReport
-from wal_sink.room import Room
-from wal_sink.testing.faults import Faults
-from wal_sink.unflushed import Unflushed
-from wal_sink.witness import Witness
+from wal_sink.flush.run_history import Witness
+from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.progress.unflushed import Unflushed
+from wal_sink.protocol.budget import Backlog, Budget
+from wal_sink.publish.backpressure import Room
+from wal_sink.publish.publisher import Publisher
+from wal_sink.testing.crash.faults import Faults
 
 STORES = ("memory", "local")
 """What is counted, and when, does not depend on the store; cheap it has to be on all of them."""
@@ -118,7 +118,11 @@ def test_an_epoch_waits_until_what_is_before_it_is_flushed(
     assert driver.pauses == 10
     world.flush()
     assert world.table() == world.expected() == {"a": 1, "b": 2}
-    said = [record.getMessage() for record in caplog.records if record.name == "wal_sink.room"]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "wal_sink.publish.backpressure"
+    ]
     assert len(said) == 3, "it waits; a minute later, it still does; it goes on"
     assert "epoch 1 waits" in said[0]
     assert "nobody does within" in said[0].lower()

@@ -14,19 +14,20 @@ import pytest
 
 from state_backends import StateBackend, open_backend
 from tests.protocol.engine import NOW_US, World
-from wal_sink import errors, layout
-from wal_sink.checkpoint import Checkpoint
+from wal_sink import errors
+from wal_sink.admin.decide import GivenUp
+from wal_sink.admin.findings import Verified
+from wal_sink.admin.query import Query
+from wal_sink.admin.rewind import Rewound, plan_rewind, rewind
+from wal_sink.admin.set_aside import plan_set_aside, set_aside
+from wal_sink.admin.verify import verify
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
-from wal_sink.log import Log
-from wal_sink.manifest import Attempt
-from wal_sink.operate.decide import GivenUp
-from wal_sink.operate.findings import Verified
-from wal_sink.operate.query import Query
-from wal_sink.operate.rewind import Rewound, plan_rewind, rewind
-from wal_sink.operate.set_aside import plan_set_aside, set_aside
-from wal_sink.operate.verify import verify
-from wal_sink.progress import await_flushed, status
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.progress.status import await_flushed, status
 from wal_sink.testing.oracle import judge
+from wal_sink.wal.log import Log
 
 STORES = ("memory", "local")
 """Over S3 nothing is different here but the time."""
@@ -53,11 +54,11 @@ def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
 
 
 def segments(world: World, epoch: int = BROKEN) -> list[str]:
-    return world.log_backend.list(layout.segment_folder(epoch))
+    return world.log_backend.list(paths.segment_folder(epoch))
 
 
 def manifest_path(epoch: int = BROKEN) -> str:
-    return layout.manifest(Attempt(epoch, 1))
+    return paths.manifest(Attempt(epoch, 1))
 
 
 def flip_a_byte(world: World) -> str:
@@ -97,11 +98,11 @@ def future_manifest(world: World) -> str:
 
 def delete_manifest(world: World) -> str:
     edit(world.log_backend, manifest_path(), None)
-    return layout.MANIFESTS
+    return paths.MANIFESTS
 
 
 def delete_plan(world: World) -> str:
-    (path,) = world.log_backend.list(layout.PLANS)
+    (path,) = world.log_backend.list(paths.PLANS)
     edit(world.log_backend, path, None)
     return path
 
@@ -220,7 +221,7 @@ def test_a_healthy_log_has_no_findings(world: World) -> None:
     assert (found.checkpointed, found.published, found.flushed, found.ledger) == (4, 5, 1, 1)
     assert (found.epochs, found.segments) == (4, 7)
     assert found.bytes == sum(
-        world.log_backend.size(path) for path in world.log_backend.list(layout.SEGMENTS)
+        world.log_backend.size(path) for path in world.log_backend.list(paths.SEGMENTS)
     )
     alone = verify(query(world), None, NOW_US)
     assert (alone.findings, alone.ledger, alone.segments) == ((), None, 7)
@@ -231,7 +232,7 @@ def test_a_healthy_log_has_no_findings(world: World) -> None:
 def test_a_lost_log_json_stops_the_line(world: World) -> None:
     """Before the first flush, too: epochs that wait are not taken for nothing published."""
     world.run().batch([("a", 1)])
-    edit(world.log_backend, layout.LOG, None)
+    edit(world.log_backend, paths.LOG, None)
     said = stuck(world, errors.CorruptLog)
     assert "log.json is gone" in said
     for target in (None, lambda: world.target):
@@ -298,7 +299,7 @@ def test_verify_finds_what_cannot_be_trimmed(world: World) -> None:
         "segments": [],
     }
     world.flush()
-    path = layout.manifest(Attempt(BROKEN, 2))
+    path = paths.manifest(Attempt(BROKEN, 2))
     world.log_backend.create(path, json.dumps(stray).encode())
     (finding,) = look(world).findings
     assert (finding.kind, finding.epoch) == ("Diverged", BROKEN)
@@ -442,7 +443,7 @@ def goes_on_without(world: World, lost: dict[str, int]) -> None:
     assert (mark.flushed, mark.begun) == (EPOCHS - 1, None)
     assert world.log.flushed_epochs() == list(range(EPOCHS))
     assert world.log.attempts() == ()
-    assert world.log_backend.list(layout.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENTS) == []
     assert look(world).findings == ()
 
 
@@ -475,5 +476,5 @@ def test_set_aside_lets_the_line_go_on(world: World, name: str, flushed_first: b
 
 def of_epoch(world: World, epoch: int = BROKEN) -> list[str]:
     """Everything that the log holds of an epoch."""
-    found = [layout.manifest(a) for a in world.log.attempts() if a.epoch == epoch]
+    found = [paths.manifest(a) for a in world.log.attempts() if a.epoch == epoch]
     return sorted([*segments(world, epoch), *found])

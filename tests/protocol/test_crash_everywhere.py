@@ -18,9 +18,9 @@ from tests.protocol import raw
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World
 from wal_sink.errors import WalSinkError
-from wal_sink.flusher import Flusher
-from wal_sink.steps import Rest
-from wal_sink.testing.faults import AnswerLost, Crash, Faults
+from wal_sink.flush.flusher import Flusher
+from wal_sink.protocol.steps import Rest
+from wal_sink.testing.crash.faults import AnswerLost, Crash, Faults
 
 EPOCHS = 4
 """Epoch 2 has no rows; every other one updates a key of the epoch before, and adds one of its own."""

@@ -11,7 +11,7 @@ from state_backends import open_backend
 from tests.protocol.engine import Rows, World
 from tests.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
 from wal_sink.errors import LogFull
-from wal_sink.store_errors import full_disk
+from wal_sink.wal.store_errors import full_disk
 
 MEGABYTE = 1_000_000
 

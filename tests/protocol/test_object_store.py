@@ -14,14 +14,14 @@ import wal_sink
 from state_backends import S3Backend, StorageOptions, open_backend
 from tests.protocol.engine import World
 from tests.s3 import S3
-from wal_sink.checkpoint import Checkpoint
+from wal_sink.admin.original import Sight, look_for_checkpoint
+from wal_sink.admin.query import Query, find_query
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, OptionError
-from wal_sink.location import locate
-from wal_sink.log import Log
-from wal_sink.operate.original import Sight, look_for_checkpoint
-from wal_sink.operate.query import Query, find_query
-from wal_sink.progress import await_flushed, status
-from wal_sink.testing.faults import Crash, Faults
+from wal_sink.progress.status import await_flushed, status
+from wal_sink.testing.crash.faults import Crash, Faults
+from wal_sink.wal.location import locate
+from wal_sink.wal.log import Log
 
 README = Path(__file__).parents[2] / "state_backends" / "README.md"
 

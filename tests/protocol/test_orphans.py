@@ -14,17 +14,18 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import World
-from wal_sink import errors, layout
-from wal_sink.manifest import Attempt
-from wal_sink.testing.faults import Faults
-from wal_sink.trim import sweep
+from wal_sink import errors
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.testing.crash.faults import Faults
+from wal_sink.wal.trim import sweep
 
 _DAY_S = 86_400
 
 
 def segment_epochs(world: World) -> list[int | None]:
     """Return the epoch of each segment in the log."""
-    return [layout.parse_segment_epoch(path) for path in world.log_backend.list(layout.SEGMENTS)]
+    return [paths.parse_segment_epoch(path) for path in world.log_backend.list(paths.SEGMENTS)]
 
 
 def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:
@@ -54,7 +55,7 @@ def test_what_a_killed_task_left_half_written_is_swept(tmp_path: Path) -> None:
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     run = world.run()
     run.batch([("a", 1)])
-    folder = tmp_path / "log" / layout.segment_folder(0)
+    folder = tmp_path / "log" / paths.segment_folder(0)
     old, young = (folder / f".{uuid.uuid4().hex}.tmp" for _ in range(2))
     long_ago = time.time() - _DAY_S - 60
     for path in (old, young, *folder.glob("*.arrow")):
@@ -72,7 +73,7 @@ def test_a_flusher_that_starts_sweeps_half_written_files(tmp_path: Path) -> None
     run.batch([("a", 1)])
     world.flush()
     run.tasks([("not yet published", 1)])
-    half = tmp_path / "log" / layout.segment_folder(1) / f".{uuid.uuid4().hex}.tmp"
+    half = tmp_path / "log" / paths.segment_folder(1) / f".{uuid.uuid4().hex}.tmp"
     half.touch()
     os.utime(half, (0, 0))
     world.flush()
@@ -92,13 +93,13 @@ def test_segments_of_an_epoch_that_is_not_flushed_stay(world: World, flushed: in
     run.publish([("published", 2)])
     run.next += 1
     run.tasks([("of a task that runs", 3)])
-    before = world.log_backend.list(layout.SEGMENTS)
+    before = world.log_backend.list(paths.SEGMENTS)
     assert len(before) == 4
     for _ in range(3):
         down = Faults(at=0, error=ConnectionError, matching="begin")
         with pytest.raises(errors.TargetUnavailable):
             world.flush(down)
-        assert world.log_backend.list(layout.SEGMENTS) == before
+        assert world.log_backend.list(paths.SEGMENTS) == before
     world.flush()
     assert segment_epochs(world) == [flushed + 1, flushed + 2]
     assert world.table() == world.expected()

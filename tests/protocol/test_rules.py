@@ -13,15 +13,19 @@ import pytest
 
 from state_backends import StateBackend, open_backend
 from tests.protocol.engine import NOW_US, Run, World
-from wal_sink import errors, layout, windows
-from wal_sink.checkpoint import Checkpoint
-from wal_sink.log import Log
-from wal_sink.manifest import Attempt
-from wal_sink.orphans import orphans
-from wal_sink.progress import status
-from wal_sink.records import Claim, Decision, Kept
-from wal_sink.slices import slices
-from wal_sink.steps import (
+from wal_sink import errors
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.read_window import slices
+from wal_sink.flush.run_history import Witness
+from wal_sink.model import paths
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.plan import Plan
+from wal_sink.model.records import Claim, Decision, Kept
+from wal_sink.progress.orphans import orphans
+from wal_sink.progress.status import status
+from wal_sink.protocol import windows
+from wal_sink.protocol.steps import (
     Begin,
     CreateLedger,
     PassOver,
@@ -32,10 +36,10 @@ from wal_sink.steps import (
     Trim,
     Unjoined,
 )
-from wal_sink.targets.base import Mark, Outcome, Owner, Plan, Session, Slice, Window
+from wal_sink.targets.base import Session, Slice
 from wal_sink.testing.cell_store import CellSession
-from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
-from wal_sink.witness import Witness
+from wal_sink.testing.crash.faults import AnswerLost, Faults, FaultyBackend
+from wal_sink.wal.log import Log
 
 
 def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
@@ -72,7 +76,7 @@ def test_rule_1_a_copied_checkpoint_neither_publishes_nor_flushes(world: World) 
     identity = world.log.identity()
     assert identity is not None
     moved = msgspec.structs.replace(identity, checkpoint="file:///production")
-    edit(world.log_backend, layout.LOG, moved.to_json())
+    edit(world.log_backend, paths.LOG, moved.to_json())
     with pytest.raises(errors.WrongOwner, match="production"):
         run.batch([("b", 2)])
     with pytest.raises(errors.WrongOwner, match="production"):
@@ -204,7 +208,7 @@ def test_rule_4_a_failing_task_leaves_no_segment(world: World) -> None:
     with pytest.raises(OSError, match="disk full"):
         run.publish([("a", 1)])
     assert faults.injected is not None
-    assert world.log_backend.list(layout.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENTS) == []
 
 
 def test_rule_4_an_unseen_segment_stops_the_publish(world: World) -> None:
@@ -266,7 +270,7 @@ def test_rule_5_a_replay_of_what_was_flushed_long_ago_diverges(world: World) -> 
     run.batch([("a", 1)])
     run.batch([("b", 2)])
     world.flush()
-    world.log_backend.delete([layout.flushed(0)])
+    world.log_backend.delete([paths.flushed(0)])
     for epoch in range(2):
         edit(world.checkpoint, f"commits/{epoch}", None)
     with pytest.raises(errors.Diverged, match="long ago"):
@@ -471,7 +475,7 @@ def test_rule_10_a_begun_manifest_is_flushed_to_the_byte(world: World) -> None:
     manifest = world.log.manifest(Attempt(0, 1))
     assert manifest is not None
     edited = msgspec.structs.replace(manifest[0], published_us=1)
-    edit(world.log_backend, layout.manifest(Attempt(0, 1)), edited.to_json())
+    edit(world.log_backend, paths.manifest(Attempt(0, 1)), edited.to_json())
     with pytest.raises(errors.CorruptLog, match="changed"):
         world.flush()
 
@@ -532,12 +536,12 @@ def test_rule_10_an_epoch_that_stops_the_line_does_not_stop_those_before_it(
     found = world.log.manifest(Attempt(2, 1))
     assert found is not None
     if damaged == "manifest":
-        edit(world.log_backend, layout.manifest(Attempt(2, 1)), b"{")
+        edit(world.log_backend, paths.manifest(Attempt(2, 1)), b"{")
     elif damaged == "segment":
         edit(world.log_backend, found[0].segments[0].path, b"torn")
     else:
         other = msgspec.structs.replace(found[0], plan="0" * 32)
-        edit(world.log_backend, layout.manifest(Attempt(2, 1)), other.to_json())
+        edit(world.log_backend, paths.manifest(Attempt(2, 1)), other.to_json())
     with pytest.raises(errors.CorruptLog):
         world.flush()
     assert world.log.flushed_epochs() == [0, 1]
@@ -580,7 +584,7 @@ def test_rule_11_a_fenced_run_says_that_its_last_epoch_was_kept(world: World) ->
     steps = world.flush()
     assert Begin((Attempt(0, 1),)) in steps
     assert world.table() == world.expected() == {"zombie": 1, "both": 1}
-    assert world.log_backend.list(layout.KEPT) == []
+    assert world.log_backend.list(paths.KEPT) == []
 
 
 def test_rule_11_a_note_that_could_not_be_written_is_said(
@@ -588,7 +592,7 @@ def test_rule_11_a_note_that_could_not_be_written_is_said(
 ) -> None:
     """The run is fenced all the same; the choice is unproven then, and that is said, too."""
     old, _ = overtaken(world)
-    faults = Faults(at=0, error=lambda: OSError("disk full"), matching=f"create {layout.KEPT}")
+    faults = Faults(at=0, error=lambda: OSError("disk full"), matching=f"create {paths.KEPT}")
     old.log.backend = FaultyBackend(world.log_backend, faults)
     with pytest.raises(errors.Fenced):
         old.publish([("late", 3)])
@@ -604,7 +608,7 @@ def test_rule_11_a_run_that_cannot_read_its_manifest_is_fenced_all_the_same(
 ) -> None:
     """Whoever reads the error has to learn that another run has taken over."""
     old, _ = overtaken(world)
-    path = layout.manifest(Attempt(0, 1))
+    path = paths.manifest(Attempt(0, 1))
     world.log_backend.delete([path])
     world.log_backend.create(path, b"{")
     old.log = Log(old.log.backend)  # Spark calls `commit` in another worker
@@ -620,7 +624,7 @@ def test_rule_11_no_note_about_an_epoch_of_another_run(world: World) -> None:
     new.publish([("b", 2)])
     with pytest.raises(errors.Fenced):
         old.publish([("c", 3)])
-    assert world.log_backend.list(layout.KEPT) == []
+    assert world.log_backend.list(paths.KEPT) == []
 
 
 def test_rule_11_a_progress_event_proves_which_attempt_was_kept(world: World) -> None:
@@ -720,7 +724,7 @@ def test_rule_11_a_generation_that_falls_is_logged(
     run.batch([("c", 3)])
     manifest = world.log.manifest(Attempt(2, 2))
     assert manifest is not None
-    edit(world.log_backend, layout.manifest(Attempt(2, 2)), None)
+    edit(world.log_backend, paths.manifest(Attempt(2, 2)), None)
     world.log.create_manifest(msgspec.structs.replace(manifest[0], generation=1))
     world.flush()
     assert "falls from 2 at epoch 1 to 1 at epoch 2" in caplog.text
@@ -775,7 +779,7 @@ def test_rule_12_what_the_repartition_passed_over_is_not_flushed(
     world.flush()
     assert world.table() == {"a": 1, "again": 2}
     assert [r.epoch for r in world.log.flushed_since(-1)] == [0, 1, 2, 3]
-    assert world.log_backend.list(layout.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENTS) == []
     assert world.log.attempts() == ()
 
 
@@ -818,7 +822,7 @@ def test_rule_12_a_checkpointed_epoch_without_manifest_stops_the_line(world: Wor
     run = world.run()
     for epoch in range(3):
         run.batch([(f"k{epoch}", epoch)])
-    world.log_backend.delete([layout.manifest(Attempt(1, 1))])
+    world.log_backend.delete([paths.manifest(Attempt(1, 1))])
     with pytest.raises(errors.MissingManifest, match="Epoch 1"):
         world.flush()
     assert world.table() == {"k0": 0}
@@ -975,7 +979,7 @@ def test_rule_15_a_flusher_stops_when_another_one_has_finished(world: World) -> 
         if len(calls) == 2:  # the first slice comes in two halves
             world.clock.us += 2_000_000
             with pytest.MonkeyPatch.context() as kept:
-                kept.setattr("wal_sink.flusher.trim", lambda log, epoch: None)
+                kept.setattr("wal_sink.flush.flusher.trim", lambda log, epoch: None)
                 world.flusher().run_once()  # finishes it; segments are still there
 
     with pytest.MonkeyPatch.context() as patch:
@@ -1014,7 +1018,7 @@ def test_rule_17_the_record_is_written_before_anything_is_deleted(world: World) 
     world.run().batch([("a", 1)])
     faults = Faults()
     world.flush(faults)
-    record = faults.operations.index(f"create {layout.flushed(0)}")
+    record = faults.operations.index(f"create {paths.flushed(0)}")
     deletions = [i for i, name in enumerate(faults.operations) if name.startswith("delete")]
     assert deletions
     assert record < min(deletions)
@@ -1026,9 +1030,7 @@ def test_rule_17_a_record_that_is_missing_is_made_from_the_ledger(world: World) 
     run = world.run()
     run.batch([("a", 1)])
     with pytest.raises(errors.LogUnavailable):
-        world.flush(
-            Faults(at=0, error=lambda: OSError("gone"), matching=f"create {layout.FLUSHED}")
-        )
+        world.flush(Faults(at=0, error=lambda: OSError("gone"), matching=f"create {paths.FLUSHED}"))
     assert world.store.ledger[world.query_id].flushed == 0
     assert world.log.newest_flushed() is None
     steps = world.flush()
@@ -1067,9 +1069,7 @@ def test_rule_17_at_start_up_the_ledger_is_read_in_any_case(world: World) -> Non
     world.flush()
     run.batch([("b", 2)])
     with pytest.raises(errors.LogUnavailable):
-        world.flush(
-            Faults(at=0, error=lambda: OSError("gone"), matching=f"create {layout.FLUSHED}")
-        )
+        world.flush(Faults(at=0, error=lambda: OSError("gone"), matching=f"create {paths.FLUSHED}"))
     edit(world.checkpoint, "commits/1", None)
     steps = world.flush()
     assert isinstance(steps[0], RecordFlushed)
@@ -1082,12 +1082,12 @@ def test_rule_17_old_records_are_forgotten_the_newest_stay(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder does not grow for ever."""
-    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 3)
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
     run = world.run()
     for epoch in range(6):
         run.batch([("k", epoch)])
     world.flush()
-    assert world.log_backend.list(layout.FLUSHED) == [layout.flushed(n) for n in (3, 4, 5)]
+    assert world.log_backend.list(paths.FLUSHED) == [paths.flushed(n) for n in (3, 4, 5)]
 
 
 def test_rule_18_what_is_flushed_leaves_the_log(world: World) -> None:
@@ -1111,8 +1111,8 @@ def test_rule_18_an_interrupted_trim_is_finished(world: World) -> None:
         with pytest.raises(errors.LogUnavailable):
             world.flush(faults)
         assert any(isinstance(step, Trim) for step in world.flush())
-        assert world.log_backend.list(layout.SEGMENTS) == []
-        assert world.log_backend.list(layout.MANIFESTS) == []
+        assert world.log_backend.list(paths.SEGMENTS) == []
+        assert world.log_backend.list(paths.MANIFESTS) == []
 
 
 def test_rule_18_late_segments_of_a_flushed_epoch_are_swept(world: World) -> None:
@@ -1122,12 +1122,12 @@ def test_rule_18_late_segments_of_a_flushed_epoch_are_swept(world: World) -> Non
     world.flush()
     run.next = 0
     run.tasks([("late", 1)])
-    assert world.log_backend.list(layout.SEGMENTS) != []
+    assert world.log_backend.list(paths.SEGMENTS) != []
     run.next = 1
     run.tasks([("not yet flushed", 1)])
     world.flush()
-    left = world.log_backend.list(layout.SEGMENTS)
-    assert [layout.parse_segment_epoch(path) for path in left] == [1]
+    left = world.log_backend.list(paths.SEGMENTS)
+    assert [paths.parse_segment_epoch(path) for path in left] == [1]
 
 
 def test_rule_18_orphans_of_unflushed_epochs_are_counted_and_stay(world: World) -> None:
@@ -1135,16 +1135,16 @@ def test_rule_18_orphans_of_unflushed_epochs_are_counted_and_stay(world: World) 
     run = world.run()
     run.batch([("a", 1)])
     run.tasks([("of a failed attempt", 1)], [("too", 2)])
-    assert world.log_backend.list(layout.KEPT) == []
+    assert world.log_backend.list(paths.KEPT) == []
     world.flush()
     assert len(orphans(world.log)) == 2
     run.batch([("b", 2)])
     assert len(orphans(world.log)) == 2
-    assert len(world.log_backend.list(layout.SEGMENTS)) == 3
+    assert len(world.log_backend.list(paths.SEGMENTS)) == 3
     assert status(Checkpoint(world.checkpoint), world.log).orphan_segments == 2
     world.flush()
     assert orphans(world.log) == []
-    assert world.log_backend.list(layout.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENTS) == []
 
 
 def test_rule_18_late_notes_of_fenced_runs_are_swept(world: World) -> None:
@@ -1155,7 +1155,7 @@ def test_rule_18_late_notes_of_fenced_runs_are_swept(world: World) -> None:
     for epoch in (0, 1):
         world.log.create_kept(Kept(epoch=epoch, generation=1, run_id=run.run_id, highest=2))
     world.flush()
-    assert world.log_backend.list(layout.KEPT) == [layout.kept(Attempt(1, 1))]
+    assert world.log_backend.list(paths.KEPT) == [paths.kept(Attempt(1, 1))]
 
 
 def test_rule_18_a_late_manifest_is_deleted_with_a_warning(
@@ -1181,8 +1181,8 @@ def test_rule_18_a_manifest_put_back_behind_the_records_diverges(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was flushed under its epoch is forgotten: nobody can say whether it is the same."""
-    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 1)
-    path = layout.manifest(Attempt(0, 1))
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
+    path = paths.manifest(Attempt(0, 1))
     run = world.run()
     run.batch([("a", 1)])
     run.batch([("b", 2)])
@@ -1335,7 +1335,7 @@ def test_rule_22_a_decision_is_made_once(world: World) -> None:
 def test_rule_22_an_unreadable_decision_stops_the_line(world: World) -> None:
     """Whether the epoch is to be flushed is not guessed."""
     world.run().batch([("a", 1)])
-    world.log_backend.create(layout.decision(0), b"{")
+    world.log_backend.create(paths.decision(0), b"{")
     with pytest.raises(errors.CorruptLog, match="decisions/"):
         world.flush()
     assert world.table() == {}
@@ -1345,7 +1345,7 @@ def test_rule_22_nothing_is_swept_while_the_ledger_lies_behind(world: World) -> 
     """What an operator has put back for a rewind is still there when the error is read."""
     run = world.run()
     run.batch([("a", 1)])
-    kept = {path: world.log_backend.read(path) for path in world.log_backend.list(layout.SEGMENTS)}
+    kept = {path: world.log_backend.read(path) for path in world.log_backend.list(paths.SEGMENTS)}
     world.flush()
     run.batch([("b", 2)])
     for path, data in kept.items():
@@ -1353,7 +1353,7 @@ def test_rule_22_nothing_is_swept_while_the_ledger_lies_behind(world: World) -> 
     set_mark(world, flushed=-1, last=None)
     with pytest.raises(errors.LedgerBehindLog):
         world.flush()
-    assert kept.keys() <= set(world.log_backend.list(layout.SEGMENTS))
+    assert kept.keys() <= set(world.log_backend.list(paths.SEGMENTS))
 
 
 def decision(epoch: int) -> Decision:

@@ -32,12 +32,12 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, Run, World
 from tests.protocol.test_crash_everywhere import Unanswered, new_world
 from wal_sink import errors
-from wal_sink.flusher import Flusher
-from wal_sink.steps import Rest
-from wal_sink.targets.base import Mark
+from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.run_history import Witness
+from wal_sink.model.ledger import Mark
+from wal_sink.protocol.steps import Rest
 from wal_sink.testing.cell_store import CellSession
-from wal_sink.testing.faults import Crash, Faults
-from wal_sink.witness import Witness
+from wal_sink.testing.crash.faults import Crash, Faults
 
 SEED = int(os.environ.get("WAL_SINK_SEED") or random.randrange(2**32))
 EXAMPLES = int(os.environ.get("WAL_SINK_EXAMPLES") or 200)

@@ -9,10 +9,10 @@ import pytest
 from tests.protocol.engine import Run, World
 from wal_sink.configuration import Configuration
 from wal_sink.errors import WalSinkError
-from wal_sink.location import locate
 from wal_sink.options import SinkOptions
-from wal_sink.spark import Message, WalSinkStreamWriter
+from wal_sink.spark.data_source import Message, WalSinkStreamWriter
 from wal_sink.testing.cell_store import CellStoreOptions
+from wal_sink.wal.location import locate
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ from typing import Literal
 import pytest
 
 from tests.protocol.engine import World
-from wal_sink import layout
-from wal_sink.checkpoint import Checkpoint
-from wal_sink.flusher import Flusher
-from wal_sink.manifest import Attempt
-from wal_sink.operate.query import Query
-from wal_sink.operate.rewind import plan_rewind, rewind
-from wal_sink.operate.trim import plan_trim, trim
-from wal_sink.progress import status
-from wal_sink.steps import Rest, Trim
-from wal_sink.testing.faults import Crash, Faults
+from wal_sink.admin.query import Query
+from wal_sink.admin.rewind import plan_rewind, rewind
+from wal_sink.admin.trim import plan_trim, trim
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.flusher import Flusher
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.progress.status import status
+from wal_sink.protocol.steps import Rest, Trim
+from wal_sink.testing.crash.faults import Crash, Faults
 
 DELAY_S = 60.0
 DELAY_US = 60_000_000
@@ -78,12 +78,12 @@ def test_it_stays_for_its_time_and_goes_by_itself(world: World) -> None:
 def test_a_look_while_nothing_is_due_reads_one_record_once(world: World) -> None:
     """However many wait: each look may be paid for."""
     fill(world, 20)
-    faults = Faults(matching=f"read {layout.FLUSHED}")
+    faults = Faults(matching=f"read {paths.FLUSHED}")
     flusher = world.flusher(faults)
     for _ in range(5):
         assert rest(flusher) == []
-    newest = f"read {layout.flushed(19)}"
-    assert [name for name in faults.operations if name != newest] == [f"read {layout.flushed(0)}"]
+    newest = f"read {paths.flushed(19)}"
+    assert [name for name in faults.operations if name != newest] == [f"read {paths.flushed(0)}"]
 
 
 def test_nobody_who_asks_sees_a_difference(world: World) -> None:
@@ -112,7 +112,7 @@ def test_late_segments_of_what_stays_stay(world: World) -> None:
     fill(world, 2, apart_us=DELAY_US // 2)
     world.flush()
     assert left(world) == [1]
-    late = f"{layout.segment_folder(0)}0-0-{'0' * 32}.arrow"
+    late = f"{paths.segment_folder(0)}0-0-{'0' * 32}.arrow"
     world.log_backend.create(late, b"late")
     world.flush()
     assert left(world) == [1]
@@ -120,7 +120,7 @@ def test_late_segments_of_what_stays_stay(world: World) -> None:
 
 def test_records_of_what_stays_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without them nobody could tell whether their manifests may go."""
-    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 2)
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 2)
     fill(world, 3)
     world.clock.us += DELAY_US // 2
     fill(world, 3)
@@ -169,7 +169,7 @@ def test_the_command_keeps_the_delay(world: World) -> None:
     world.trim_delay_s = 3_600.0
     fill(world, 1)
     done = trim(plan_trim(query(world), DELAY_S), world.target)
-    assert layout.manifest(Attempt(0, 1)) in {file.path for file in done.files}
+    assert paths.manifest(Attempt(0, 1)) in {file.path for file in done.files}
     assert left(world) == [1]
     assert plan_trim(query(world), DELAY_S).files == ()
     trim(plan_trim(query(world)), world.target)

@@ -3,7 +3,7 @@
 Driver A stops before its k-th operation, B starts from the same checkpoint and runs to its end or to its
 j-th operation, A goes on to its end, then B: all pairs (k, j). Both compute other rows for the same epoch,
 and flush what they see. Then a third driver takes over. Why one history comes out is argued in
-`wal_sink.protocol`; here it is looked at.
+`wal_sink.protocol.next_step`; here it is looked at.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.protocol.interleave import (
 )
 from tests.protocol.test_crash_everywhere import flush, new_world
 from wal_sink.errors import Fenced
-from wal_sink.testing.faults import Faults
-from wal_sink.witness import Witness
+from wal_sink.flush.run_history import Witness
+from wal_sink.testing.crash.faults import Faults
 
 EPOCHS = 2
 Stops = tuple[int, ...]

@@ -15,8 +15,8 @@ from tests.protocol.engine import World
 from tests.protocol.interleave import Process, Turns, open_operations, take_turns
 from tests.protocol.test_crash_everywhere import flush, new_world
 from tests.protocol.test_two_drivers import rows
-from wal_sink.testing.faults import Faults
-from wal_sink.witness import Witness
+from wal_sink.flush.run_history import Witness
+from wal_sink.testing.crash.faults import Faults
 
 EPOCHS = 3
 

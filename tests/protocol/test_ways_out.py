@@ -42,18 +42,19 @@ from tests.protocol.test_corruption import (
     truncate_ledger,
     upto,
 )
-from wal_sink import errors, layout
-from wal_sink.checkpoint import Checkpoint
-from wal_sink.log import Log
-from wal_sink.manifest import Attempt
-from wal_sink.operate.accept_gap import accept_gap, plan_accept_gap
-from wal_sink.operate.adopt import Adopted, adopt, plan_adopt
-from wal_sink.operate.decide import GivenUp
-from wal_sink.operate.query import Query, find_query
-from wal_sink.operate.rewind import plan_rewind, rewind
-from wal_sink.operate.set_aside import plan_set_aside, set_aside
-from wal_sink.records import ErrorReport, FlusherReport
-from wal_sink.testing.faults import AnswerLost, Crash, Faults, FaultyBackend, FaultyTarget
+from wal_sink import errors
+from wal_sink.admin.accept_gap import accept_gap, plan_accept_gap
+from wal_sink.admin.adopt import Adopted, adopt, plan_adopt
+from wal_sink.admin.decide import GivenUp
+from wal_sink.admin.query import Query, find_query
+from wal_sink.admin.rewind import plan_rewind, rewind
+from wal_sink.admin.set_aside import plan_set_aside, set_aside
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.testing.crash.faults import AnswerLost, Crash, Faults, FaultyBackend, FaultyTarget
+from wal_sink.wal.log import Log
 
 STORES = ("memory", "local")
 """Over S3 nothing is different here but the time."""
@@ -326,7 +327,7 @@ def test_several_attempts_go_together(world: World) -> None:
     run.tasks([("orphan", 9)])
     run.batch([("a", 1)])
     run.batch([("b", 2)])
-    edit(world.log_backend, layout.manifest(Attempt(0, 1)), b"{")
+    edit(world.log_backend, paths.manifest(Attempt(0, 1)), b"{")
     with pytest.raises(errors.CorruptLog):
         world.flush()
     given = give_up(world, 0)
@@ -342,7 +343,7 @@ def test_what_is_given_up_is_trimmed_although_it_cannot_be_read(world: World) ->
     run = world.run()
     run.batch([("a", 1)])
     run.batch([("b", 2)])
-    edit(world.log_backend, layout.manifest(Attempt(0, 1)), b"{")
+    edit(world.log_backend, paths.manifest(Attempt(0, 1)), b"{")
     broken = Faults(at=0, matching="delete")
     plan = plan_set_aside(
         faulty(world, broken), world.target, 0, elsewhere(world), NOW_US, begun=False
@@ -352,7 +353,7 @@ def test_what_is_given_up_is_trimmed_although_it_cannot_be_read(world: World) ->
     world.flush()
     assert world.table() == {"b": 2}
     assert world.log.attempts() == ()
-    assert world.log_backend.list(layout.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENTS) == []
 
 
 # --- who flushes meanwhile ------------------------------------------------------------------------
@@ -418,8 +419,8 @@ def fill_and_keep(world: World) -> dict[str, bytes]:
 def restore(world: World, backup: dict[str, bytes], epochs: range) -> None:
     """Put back what the log held of some epochs."""
     for path, data in backup.items():
-        attempt = layout.parse_manifest(path)
-        epoch = attempt.epoch if attempt else layout.parse_segment_epoch(path)
+        attempt = paths.parse_manifest(path)
+        epoch = attempt.epoch if attempt else paths.parse_segment_epoch(path)
         if epoch in epochs:
             world.log_backend.create(path, data)
 
@@ -482,7 +483,7 @@ def test_rewind_is_refused_where_the_log_has_forgotten(world: World) -> None:
     """It names the first epoch that is gone, and how far back it can go."""
     backup = fill_and_keep(world)
     restore(world, backup, range(2, EPOCHS - 1))
-    path = world.log_backend.list(layout.segment_folder(2))[0]
+    path = world.log_backend.list(paths.segment_folder(2))[0]
     with pytest.raises(errors.MissingManifest, match=r"Epoch 1 .*\n.*only to 1:.*--to 1"):
         go_back(world, 0)
     edit(world.log_backend, path, b"damaged")
@@ -514,7 +515,7 @@ def test_no_rewind_above_the_mark_of_the_log_is_advised(world: World) -> None:
     """The ledger is an epoch ahead: a flusher died before it recorded it, and then its files went."""
     fill(world)
     with pytest.raises(Crash):
-        world.flush(Faults(at=0, matching=f"create {layout.FLUSHED}"))
+        world.flush(Faults(at=0, matching=f"create {paths.FLUSHED}"))
     world.log.delete(of_epoch(world))
     mark = world.store.ledger[world.query_id].flushed
     assert (mark, world.log.flushed_epochs()[-1]) == (BROKEN, BROKEN - 1)
@@ -525,7 +526,7 @@ def test_a_rewind_to_an_epoch_that_has_a_record_is_advised(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one before the newest records is forgotten, so it cannot become the mark."""
-    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 2)
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 2)
     backup = fill_and_keep(world)
     assert world.log.flushed_epochs() == [2, 3]
     restore(world, backup, range(2, EPOCHS - 1))
@@ -570,7 +571,7 @@ def test_a_rewind_over_epochs_that_were_given_up(world: World) -> None:
     late = max(row.cells["v"].us for row in world.store.table.values())
     assert late > given.decision.last_us
     truncate_ledger(world)
-    world.log.delete([layout.flushed(3), layout.flushed(4)])
+    world.log.delete([paths.flushed(3), paths.flushed(4)])
     go_back(world, 2)
     assert world.store.ledger[world.query_id].last_us == given.decision.last_us
 
@@ -711,7 +712,7 @@ def test_a_copy_is_not_adopted(places: Places) -> None:
     stuck(copy, errors.WrongOwner)
     with pytest.raises(errors.WrongOwner, match=r"still at .*/checkpoint.*is a copy"):
         take_over(copy)
-    assert copy.log_backend.list(layout.DECISIONS) == []
+    assert copy.log_backend.list(paths.DECISIONS) == []
     goes_on_without(places.world, {})
 
 
@@ -733,7 +734,7 @@ def test_an_original_that_cannot_be_read_is_not_taken_for_gone(places: Places) -
     (places.root / "checkpoint").symlink_to("checkpoint")  # a store that answers with an error
     with pytest.raises(errors.LogUnavailable, match=r"/checkpoint, .*\n.*--original-is-gone"):
         take_over(copy)
-    assert copy.log_backend.list(layout.DECISIONS) == []
+    assert copy.log_backend.list(paths.DECISIONS) == []
     plan = plan_adopt(query(copy), copy.target, NOW_US, original_is_gone=True)
     assert f"checkpoint {places.world.checkpoint.url}: it cannot be read" in plan.consequences
     adopt(plan, NOW_US, "the disk died")
@@ -770,7 +771,7 @@ def test_a_log_that_has_lost_its_name_is_still_there(places: Places) -> None:
         places.root / "checkpoint" / "wal_sink" / places.world.query_id,
         places.root / "copies" / places.world.query_id,
     )
-    edit(old, layout.LOG, None)
+    edit(old, paths.LOG, None)
     copy = places.at(places.root / "checkpoint", places.root / "copies", places.world)
     with pytest.raises(errors.WrongOwner, match=r"log is still at .*is a copy"):
         take_over(copy)
@@ -806,7 +807,7 @@ def test_nothing_to_adopt(world: World) -> None:
     fill(world)
     with pytest.raises(errors.OptionError, match="belong together"):
         take_over(world)
-    assert world.log_backend.list(layout.DECISIONS) == []
+    assert world.log_backend.list(paths.DECISIONS) == []
 
 
 def test_other_verbs_want_the_owner(places: Places) -> None:

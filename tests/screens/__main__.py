@@ -18,12 +18,12 @@ import wal_sink
 from tests.screens.picture import elsewhere, picture
 from tests.spark.live_query import live_query
 from tests.spark.tables import Table, wait_for
+from wal_sink.admin.inspect import inspect
+from wal_sink.admin.inspect_epoch import inspect_epoch
+from wal_sink.admin.query import find_query
 from wal_sink.cli.inspect_screen import epoch_screen, log_screen
 from wal_sink.cli.status import screen
-from wal_sink.operate.inspect import inspect
-from wal_sink.operate.inspect_epoch import inspect_epoch
-from wal_sink.operate.query import find_query
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.testing.local_spark import local_session
 
 FOLDER = Path(__file__).parents[2] / "wal_sink" / "cli"

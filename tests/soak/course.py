@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple
 from tests.soak.app import TABLE
 from tests.soak.feed import Feed
 from tests.spark.remains import processes
-from wal_sink.location import locate
-from wal_sink.testing.driver import Driver
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.crash.driver import Driver
 from wal_sink.testing.oracle import Verdict, judge
+from wal_sink.wal.location import locate
 
 KEYSPACE = "soak"
 

@@ -1,7 +1,7 @@
 """A streaming application to be killed: `python -m tests.spark.app CONFIG.json`.
 
 Each of its queries streams Parquet files, one a micro-batch, into a table; where they stand still is the
-business of `wal_sink.testing.pausing`.
+business of `wal_sink.testing.crash.pausing`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import wal_sink
 from tests.spark.gate import Gate
 from tests.spark.tables import wait_for
+from wal_sink.testing.crash.pausing import PAUSING_TARGET, PausingDataSource, pause_at
 from wal_sink.testing.local_spark import local_session
-from wal_sink.testing.pausing import PAUSING_TARGET, PausingDataSource, pause_at
 
 SCHEMA = "id bigint, text string"
 

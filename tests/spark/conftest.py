@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from wal_sink.spark import WalSinkDataSource
+from wal_sink.spark.data_source import WalSinkDataSource
 from wal_sink.testing.local_spark import local_session
 
 ROWS_PER_FILE = 400

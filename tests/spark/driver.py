@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from wal_sink.testing import driver
-from wal_sink.testing.pausing import PAUSES, Pause, pauses
+from wal_sink.testing.crash import driver
+from wal_sink.testing.crash.pausing import PAUSES, Pause, pauses
 
 
 class Driver(driver.Driver):

@@ -23,10 +23,11 @@ from tests.spark.app import writer
 from tests.spark.remains import remains
 from tests.spark.tables import wait_for
 from wal_sink.errors import TargetUnavailable
-from wal_sink.targets.base import Owner, Session
+from wal_sink.flush.run_history import THIS_PROCESS
+from wal_sink.model.ledger import Owner
+from wal_sink.targets.base import Session
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.local_spark import local_session
-from wal_sink.witness import THIS_PROCESS
 
 DOOR = "WAL_SINK_TEST_DOOR"
 """Environment variable: path of the door."""

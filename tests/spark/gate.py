@@ -7,10 +7,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from wal_sink.targets.base import Owner, Plan, Session, Slice
+from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.credentials import Login, login
-from wal_sink.testing.faults import Faults, FaultySession
+from wal_sink.targets.cassandra.driver.credentials import Login, login
+from wal_sink.testing.crash.faults import Faults, FaultySession
 
 GATED_TARGET = "tests.spark.gate:GatedTarget"
 """For option `target`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wal_sink import budget
+from wal_sink.protocol import budget
 from wal_sink.targets.cassandra import CassandraTarget
 
 IMPATIENT_TARGET = "tests.spark.impatient:ImpatientTarget"

@@ -13,8 +13,8 @@ from pyspark.sql.functions import expr
 import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.tables import Table, start, stream
-from wal_sink.location import locate
-from wal_sink.testing.node import Node
+from wal_sink.testing.cassandra.node import Node
+from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 

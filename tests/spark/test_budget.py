@@ -23,14 +23,14 @@ from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.impatient import IMPATIENT_TARGET
 from tests.spark.tables import Table, options, start, stream, wait_for
+from wal_sink.admin.flush import OwnFlusher
+from wal_sink.admin.query import Query
 from wal_sink.configuration import configure
 from wal_sink.errors import FlushTimeout, OptionError
-from wal_sink.location import locate
-from wal_sink.log import Log
-from wal_sink.manifest import Attempt
-from wal_sink.operate.flush import OwnFlusher
-from wal_sink.operate.query import Query
-from wal_sink.testing.node import Node
+from wal_sink.model.manifest import Attempt
+from wal_sink.testing.cassandra.node import Node
+from wal_sink.wal.location import locate
+from wal_sink.wal.log import Log
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
 

@@ -16,8 +16,8 @@ from cassandra import InvalidRequest
 
 import wal_sink
 from tests.spark.tables import wait_for
-from wal_sink.testing.cassandra_container import IMAGE
-from wal_sink.testing.node import Node
+from wal_sink.testing.cassandra.container import IMAGE
+from wal_sink.testing.cassandra.node import Node
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "docker" / "job.py"

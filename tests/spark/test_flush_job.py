@@ -20,11 +20,11 @@ from tests.spark.standalone import standalone_cluster
 from tests.spark.tables import Table, options, start, stream, wait_for
 from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained
-from wal_sink.flusher import Flusher
-from wal_sink.location import locate
-from wal_sink.steps import Rest
-from wal_sink.targets.cassandra.credentials import ENVIRONMENT
-from wal_sink.testing.node import Node
+from wal_sink.flush.flusher import Flusher
+from wal_sink.protocol.steps import Rest
+from wal_sink.targets.cassandra.driver.credentials import ENVIRONMENT
+from wal_sink.testing.cassandra.node import Node
+from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
 

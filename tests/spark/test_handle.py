@@ -17,11 +17,11 @@ import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.remains import remains
 from tests.spark.tables import Table, start, stream, wait_for
-from wal_sink import spark_internals
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
-from wal_sink.testing.node import Node
-from wal_sink.witness import THIS_PROCESS
+from wal_sink.flush.run_history import THIS_PROCESS
+from wal_sink.spark import internals
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.cassandra.node import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
@@ -44,11 +44,11 @@ def test_a_spark_that_lacks_a_name_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The canary: at `register`, naming what is missing and the versions that have it."""
-    monkeypatch.setattr(spark_internals, "_STREAM_EXECUTION_METHODS", {"sink", "gone"})
+    monkeypatch.setattr(internals, "_STREAM_EXECUTION_METHODS", {"sink", "gone"})
     with pytest.raises(UnsupportedSpark, match=r"lacks StreamExecution\.gone(.|\n)*4\.3\.0"):
         wal_sink.register(spark)
     monkeypatch.undo()
-    monkeypatch.setattr(spark_internals, "_PYTHON_TABLE", "org.example.Nothing")
+    monkeypatch.setattr(internals, "_PYTHON_TABLE", "org.example.Nothing")
     with pytest.raises(UnsupportedSpark, match=r"org\.example\.Nothing"):
         wal_sink.register(spark)
 
@@ -65,7 +65,7 @@ def test_an_epoch_is_heard_of_without_the_copy_of_its_progress(
 ) -> None:
     """That costs 0.1 s of CPU. With a pyspark that is built otherwise it is taken as it comes."""
     if spark_differs:
-        monkeypatch.setattr(spark_internals, "_LISTENER_WRAPPER", "org.example.Nothing")
+        monkeypatch.setattr(internals, "_LISTENER_WRAPPER", "org.example.Nothing")
     copied: list[Any] = []
     copy = QueryProgressEvent.fromJObject
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.spark.victims import At, Control, InJob, Read, Repeatedly, Victim, WithoutRows
-from wal_sink.testing.driver import Driver
-from wal_sink.testing.node import Node
-from wal_sink.testing.pausing import PAUSES, pauses
+from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.crash.driver import Driver
+from wal_sink.testing.crash.pausing import PAUSES, pauses
 
 KILLS = (1, 2, 3)
 IN_JOB = 3

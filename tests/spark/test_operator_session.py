@@ -22,8 +22,8 @@ from state_backends import open_backend
 from tests.cli.shell import FOLLOWS, run, start
 from tests.spark.live_query import live_query
 from tests.spark.tables import Table, wait_for
-from wal_sink import layout
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.model import paths
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
 
@@ -169,7 +169,7 @@ def in_the_outage(shell: Shell, folder: Path) -> Path:
     assert after["flushed"] == before["flushed"]
     for grows in ("checkpointed", "pending_epochs", "pending_rows", "oldest_pending_seconds"):
         assert after[grows] > before[grows], grows
-    (segment,) = shell.checkpoint.glob(f"wal_sink/*/{layout.segment_folder(epoch)}*.arrow")
+    (segment,) = shell.checkpoint.glob(f"wal_sink/*/{paths.segment_folder(epoch)}*.arrow")
     return Path(shutil.copytree(segment.parent, folder / "aside"))
 
 
@@ -193,17 +193,17 @@ def drained(shell: Shell, put_aside: Path) -> None:
     assert (shown["pending_epochs"], shown["safe_to_delete"]) == (0, True)
     assert "safe, once the query is stopped" in said
     log = open_backend(shown["log"])
-    records = [layout.parse_flushed(path) for path in log.list(layout.FLUSHED)]
+    records = [paths.parse_flushed(path) for path in log.list(paths.FLUSHED)]
     assert records == list(range(shown["flushed"] + 1)), "every epoch, in order"
     (segment,) = put_aside.iterdir()
-    path = f"{layout.segment_folder(0)}{segment.name}"
+    path = f"{paths.segment_folder(0)}{segment.name}"
     log.create(path, segment.read_bytes())
     said, found = shell.both("trim", "--dry-run")
     assert [file["path"] for file in found["files"]] == [path]
     assert "1 objects of" in said
-    assert log.list(layout.segment_folder(0)) == [path]
+    assert log.list(paths.segment_folder(0)) == [path]
     assert [file["path"] for file in shell.json("trim", "--yes")["files"]] == [path]
-    assert log.list(layout.segment_folder(0)) == []
+    assert log.list(paths.segment_folder(0)) == []
 
 
 def assert_told(watched: list[dict[str, Any]]) -> None:

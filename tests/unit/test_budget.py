@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.alive import stopped_at
-from wal_sink.budget import (
+from wal_sink.errors import LogFull, NoFlusher, TargetRefused, WalSinkError
+from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.progress.heartbeat import stopped_at
+from wal_sink.protocol.budget import (
     ALONE_S,
     SILENT_S,
     Backlog,
@@ -15,8 +17,6 @@ from wal_sink.budget import (
     refuse_full,
     waiting,
 )
-from wal_sink.errors import LogFull, NoFlusher, TargetRefused, WalSinkError
-from wal_sink.records import ErrorReport, FlusherReport
 
 FULL = Backlog(3, 1_500)
 BLOCK, FAIL = Budget(1_000, "block"), Budget(1_000, "fail")

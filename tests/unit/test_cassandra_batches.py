@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_sink.targets.base import Column, Plan
-from wal_sink.targets.cassandra.batches import Batches, Limits, divide, limits
+from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.cassandra.write.batches import Batches, Limits, divide, limits
 
 LIMITS = Limits(rows=4, bytes=40, shared_partitions=3, shared_bytes=24, row_weight=2)
 

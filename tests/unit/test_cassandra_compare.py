@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.base import Plan
-from wal_sink.targets.cassandra import ddl
-from wal_sink.targets.cassandra.compare import agree, refuse_changed, refuse_hidden
-from wal_sink.targets.cassandra.ledger_table import refuse_other_ledger
-from wal_sink.targets.cassandra.live import LiveColumn, LiveTable
+from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.options import TableName
+from wal_sink.targets.cassandra.schema import ddl
+from wal_sink.targets.cassandra.schema.compare import agree, refuse_changed, refuse_hidden
+from wal_sink.targets.cassandra.schema.ledger_table import refuse_other_ledger
+from wal_sink.targets.cassandra.schema.live_table import LiveColumn, LiveTable
 
 COLUMNS = (
     LiveColumn("id", "bigint", "partition"),

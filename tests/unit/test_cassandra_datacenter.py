@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.targets.cassandra.connection import choose_datacenter
+from wal_sink.targets.cassandra.driver.connection import choose_datacenter
 
 
 def test_the_only_one_needs_no_name() -> None:

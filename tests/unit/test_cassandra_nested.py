@@ -12,15 +12,15 @@ import pytest
 from cassandra.query import UNSET_VALUE
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.targets.base import Column, Plan
-from wal_sink.targets.cassandra.bind import Rows, bind
+from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check
-from wal_sink.targets.cassandra.compare import agree, refuse_changed, types_of
-from wal_sink.targets.cassandra.live import LiveColumn, LiveTable
 from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.sizes import sizes
-from wal_sink.targets.cassandra.spark_types import canonical
-from wal_sink.targets.cassandra.tree import written
+from wal_sink.targets.cassandra.schema.compare import agree, refuse_changed, types_of
+from wal_sink.targets.cassandra.schema.live_table import LiveColumn, LiveTable
+from wal_sink.targets.cassandra.types.cql_type import written
+from wal_sink.targets.cassandra.types.spark_types import canonical
+from wal_sink.targets.cassandra.types.value_sizes import sizes
+from wal_sink.targets.cassandra.write.bind import Rows, bind
 
 V1 = "123e4567-e89b-12d3-a456-426614174000"
 V4 = "123e4567-e89b-42d3-a456-426614174000"

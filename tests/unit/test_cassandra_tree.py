@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.targets.cassandra.tree import Cql, Types, parse, user_types
+from wal_sink.targets.cassandra.types.cql_type import Cql, Types, parse, user_types
 
 TYPES: Types = {
     "Ad,dr<": (('a "b', "int"), ("inner", 'frozen<"in ner">')),

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 import wal_sink.targets.cassandra
-from wal_sink.targets.cassandra.fit import misfits
-from wal_sink.targets.cassandra.spark_types import CQL_FOR, canonical, spark_ddl, spark_type
-from wal_sink.targets.cassandra.tree import Types, parse
-from wal_sink.targets.cassandra.types import TYPES
-from wal_sink.targets.cassandra.types_table import types_table
+from wal_sink.targets.cassandra.types.cql_type import Types, parse
+from wal_sink.targets.cassandra.types.fit import misfits
+from wal_sink.targets.cassandra.types.mapping import TYPES
+from wal_sink.targets.cassandra.types.mapping_table import types_table
+from wal_sink.targets.cassandra.types.spark_types import CQL_FOR, canonical, spark_ddl, spark_type
 
 SPARK = {
     "tinyint": pa.int8(),

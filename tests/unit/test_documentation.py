@@ -19,7 +19,7 @@ from wal_sink.cli.main import app
 from wal_sink.cli.status import screen
 from wal_sink.errors import WalSinkError
 from wal_sink.options import SinkOptions, names
-from wal_sink.progress import Status
+from wal_sink.progress.status import Status
 from wal_sink.targets.cassandra.options import CassandraOptions
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ PAGES = sorted(
     if not path.relative_to(ROOT).parts[0].startswith(".")
 )
 OPERATE, MECHANISM, MOVING, CLI = (
-    Path("wal_sink", *parts, "README.md") for parts in (("operate",), (), ("targets",), ("cli",))
+    Path("wal_sink", *parts, "README.md") for parts in (("admin",), (), ("targets",), ("cli",))
 )
 
 

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.cql_driver import driver_rows
-from wal_sink.targets.base import Column, Plan
+from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.tree import with_types, written
+from wal_sink.targets.cassandra.types.cql_type import with_types, written
 
 PAIR = {"pair": (("x", "int"), ("y", "text"))}
 DAY = 86_400 * 10**9

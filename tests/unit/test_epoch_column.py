@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from wal_sink.epoch_column import with_epoch, with_epoch_field
 from wal_sink.errors import OptionError
+from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -16,16 +16,17 @@ import tenacity
 
 from state_backends import open_backend
 from tests.protocol.engine import World
-from wal_sink import errors, layout
-from wal_sink.checkpoint import Checkpoint
-from wal_sink.flush_loop import FlushLoop, Reporter
-from wal_sink.flusher import Flusher
-from wal_sink.glimpse import Glimpse
-from wal_sink.log import Log
-from wal_sink.progress import await_flushed
-from wal_sink.records import ErrorReport
-from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.trouble import Trouble
+from wal_sink import errors
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.checkpoint.commit_watcher import Glimpse
+from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.loop import FlushLoop, Reporter
+from wal_sink.flush.trouble import Trouble
+from wal_sink.model import paths
+from wal_sink.model.records import ErrorReport
+from wal_sink.progress.status import await_flushed
+from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.wal.log import Log
 
 SECONDS = 10.0
 """Longer than anything takes here; a test that waits so long fails."""
@@ -132,14 +133,14 @@ def flushing_in() -> Iterator[Callable[..., Flushing]]:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing happens by time alone, unless a test says so."""
-    monkeypatch.setattr("wal_sink.flush_loop.POLL_S", NEVER)
+    monkeypatch.setattr("wal_sink.flush.loop.POLL_S", NEVER)
     times(monkeypatch, first=0.002, most=0.01)
 
 
 def times(monkeypatch: pytest.MonkeyPatch, first: float, most: float) -> None:
     """Set how long the loop waits between tries; it waits a random part of it."""
-    monkeypatch.setattr("wal_sink.flush_loop._RETRY_FIRST_S", first)
-    monkeypatch.setattr("wal_sink.flush_loop._RETRY_MOST_S", most)
+    monkeypatch.setattr("wal_sink.flush.loop._RETRY_FIRST_S", first)
+    monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", most)
 
 
 Flushings = Callable[..., Flushing]
@@ -175,7 +176,7 @@ def test_it_finds_commits_by_itself(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events are lost in a crash, and late otherwise: the checkpoint is looked at all the same."""
-    monkeypatch.setattr("wal_sink.flush_loop.POLL_S", 0.01)
+    monkeypatch.setattr("wal_sink.flush.loop.POLL_S", 0.01)
     run = world.run()
     it = flushing().start()
     for epoch in range(3):
@@ -223,7 +224,7 @@ def test_it_tries_again_and_skips_nothing(
 
 
 @pytest.mark.usefixtures("one_by_one")
-@pytest.mark.parametrize("operation", ["flushed", "write", f"create {layout.FLUSHED}", "finish"])
+@pytest.mark.parametrize("operation", ["flushed", "write", f"create {paths.FLUSHED}", "finish"])
 def test_a_connection_that_breaks_once(world: World, flushing: Flushings, operation: str) -> None:
     """An outage of a moment, at each place once: the rows arrive, and only once."""
     run = world.run()
@@ -274,7 +275,7 @@ def test_its_error_can_be_read_while_it_fails(
 def test_a_bug_stops_the_line_and_not_the_thread(world: World, flushing: Flushings) -> None:
     """An exception of no known kind is reported as one, and tried again like the others."""
     world.run().batch([("a", 1)])
-    outage = Outage(f"list {layout.MANIFESTS}", lambda: ZeroDivisionError("a bug"))
+    outage = Outage(f"list {paths.MANIFESTS}", lambda: ZeroDivisionError("a bug"))
     it = flushing(outage).start()
     until(lambda: outage.failures >= 2)
     until(lambda: it.error() is not None)
@@ -289,7 +290,7 @@ def test_a_bug_stops_the_line_and_not_the_thread(world: World, flushing: Flushin
 def test_a_log_that_fails_is_tried_again(world: World, flushing: Flushings) -> None:
     """The log's store is no more reliable than the target."""
     world.run().batch([("a", 1)])
-    outage = Outage(f"read {layout.LOG}", lambda: OSError("stale handle"))
+    outage = Outage(f"read {paths.LOG}", lambda: OSError("stale handle"))
     it = flushing(outage).start()
     until(lambda: outage.failures >= 2)
     outage.over.set()
@@ -448,7 +449,7 @@ def test_a_backlog_drains_while_new_epochs_come(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query goes on through the outage and after it: windows are bounded, and all is flushed in order."""
-    monkeypatch.setattr("wal_sink.windows.MOST_EPOCHS", 8)
+    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 8)
     run = world.run()
     outage = Outage("connect")
     it = flushing(outage).start()
@@ -475,7 +476,7 @@ def test_each_step_counts_its_own_tries(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under an overloaded target every window may fail once: a drain would end with the longest pauses."""
-    monkeypatch.setattr("wal_sink.windows.MOST_EPOCHS", 1)
+    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 1)
     run = world.run()
     for epoch in range(6):
         run.batch([("k", epoch)])
@@ -520,7 +521,7 @@ def test_a_look_at_the_ledger_that_fails_stops_no_rows(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overloaded target takes rows and has no time for reads: what it has taken is not sent again."""
-    monkeypatch.setattr("wal_sink.flusher._LEDGER_LOOK_US", 0)
+    monkeypatch.setattr("wal_sink.flush.flusher._LEDGER_LOOK_US", 0)
     world.run().batch(*([(f"k{i}", i)] for i in range(5)))
 
     class NoReads(Outage):

@@ -20,14 +20,15 @@ from wal_sink.errors import (
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.flush_task import FlushError, FlushTask, gravest
-from wal_sink.log import Log
-from wal_sink.manifest import Attempt
-from wal_sink.shares import share_out
-from wal_sink.slices import GoneError, pieces
-from wal_sink.targets.base import Owner, Target
-from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.window_rows import Rows
+from wal_sink.flush.read_window import GoneError, pieces
+from wal_sink.flush.task import FlushError, FlushTask, gravest
+from wal_sink.flush.write_window import Rows
+from wal_sink.model.ledger import Owner
+from wal_sink.model.manifest import Attempt
+from wal_sink.protocol.split_window import share_out
+from wal_sink.targets.base import Target
+from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.wal.log import Log
 
 OWNER = Owner("query", "log", "memory://checkpoint")
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra import gather
-from wal_sink.targets.cassandra.gather import Gathered
+from wal_sink.targets.cassandra.write import gather
+from wal_sink.targets.cassandra.write.gather import Gathered
 
 ROWS = 100
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from wal_sink.glimpse import Glimpse
+from wal_sink.checkpoint.commit_watcher import Glimpse
 
 
 def commit(checkpoint: Path, name: str) -> None:

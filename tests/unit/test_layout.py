@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_backends import check_path
-from wal_sink import layout
-from wal_sink.manifest import Attempt
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
 
 EPOCHS = st.integers(0, 2**63 - 1)
 GENERATIONS = st.integers(1, 10**9)
 NUMBERS = st.integers(0, 10**7)
 
 PARSERS: list[Callable[[str], object]] = [
-    layout.parse_manifest,
-    layout.parse_kept,
-    layout.parse_run,
-    layout.parse_flushed,
-    layout.parse_segment_epoch,
+    paths.parse_manifest,
+    paths.parse_kept,
+    paths.parse_run,
+    paths.parse_flushed,
+    paths.parse_segment_epoch,
 ]
 
 
@@ -30,36 +30,36 @@ PARSERS: list[Callable[[str], object]] = [
 @settings(deadline=None)
 def test_a_manifest_is_parsed_back(epoch: int, generation: int) -> None:
     """By its own parser, and by no other."""
-    path = layout.manifest(Attempt(epoch, generation))
-    assert layout.parse_manifest(path) == Attempt(epoch, generation)
-    only(layout.parse_manifest, path)
+    path = paths.manifest(Attempt(epoch, generation))
+    assert paths.parse_manifest(path) == Attempt(epoch, generation)
+    only(paths.parse_manifest, path)
 
 
 @given(EPOCHS, GENERATIONS)
 @settings(deadline=None)
 def test_a_kept_note_is_parsed_back(epoch: int, generation: int) -> None:
     """It names an attempt, as a manifest does, and is never taken for one."""
-    path = layout.kept(Attempt(epoch, generation))
-    assert layout.parse_kept(path) == Attempt(epoch, generation)
-    only(layout.parse_kept, path)
+    path = paths.kept(Attempt(epoch, generation))
+    assert paths.parse_kept(path) == Attempt(epoch, generation)
+    only(paths.parse_kept, path)
 
 
 @given(GENERATIONS)
 @settings(deadline=None)
 def test_a_claim_is_parsed_back(generation: int) -> None:
     """Also above a million generations, where the number is longer than its padding."""
-    path = layout.run(generation)
-    assert layout.parse_run(path) == generation
-    only(layout.parse_run, path)
+    path = paths.run(generation)
+    assert paths.parse_run(path) == generation
+    only(paths.parse_run, path)
 
 
 @given(EPOCHS)
 @settings(deadline=None)
 def test_a_flushed_record_is_parsed_back(epoch: int) -> None:
     """The newest of them is the log's mark."""
-    path = layout.flushed(epoch)
-    assert layout.parse_flushed(path) == epoch
-    only(layout.parse_flushed, path)
+    path = paths.flushed(epoch)
+    assert paths.parse_flushed(path) == epoch
+    only(paths.parse_flushed, path)
 
 
 @given(EPOCHS, NUMBERS, NUMBERS, st.uuids())
@@ -68,11 +68,11 @@ def test_a_segment_is_parsed_back(
     epoch: int, partition: int, attempt: int, unique: uuid.UUID
 ) -> None:
     """And lies in the folder of its epoch, which is what trim lists."""
-    path = layout.segment(epoch, partition, attempt, unique.hex)
-    assert layout.parse_segment_epoch(path) == epoch
-    assert layout.parse_segment_task(path) == (partition, attempt)
-    assert path.startswith(layout.segment_folder(epoch))
-    only(layout.parse_segment_epoch, path)
+    path = paths.segment(epoch, partition, attempt, unique.hex)
+    assert paths.parse_segment_epoch(path) == epoch
+    assert paths.parse_segment_task(path) == (partition, attempt)
+    assert path.startswith(paths.segment_folder(epoch))
+    only(paths.parse_segment_epoch, path)
 
 
 def only(parser: Callable[[str], object], path: str) -> None:
@@ -85,12 +85,12 @@ def only(parser: Callable[[str], object], path: str) -> None:
 @settings(deadline=None)
 def test_what_is_parsed_was_made_here(path: str) -> None:
     """No text has two readings: whatever a parser takes is what its maker makes of the result."""
-    attempt = layout.parse_manifest(path)
-    assert attempt is None or layout.manifest(attempt) == path
-    generation = layout.parse_run(path)
-    assert generation is None or layout.run(generation) == path
-    epoch = layout.parse_flushed(path)
-    assert epoch is None or layout.flushed(epoch) == path
+    attempt = paths.parse_manifest(path)
+    assert attempt is None or paths.manifest(attempt) == path
+    generation = paths.parse_run(path)
+    assert generation is None or paths.run(generation) == path
+    epoch = paths.parse_flushed(path)
+    assert epoch is None or paths.flushed(epoch) == path
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def test_epochs_sort_as_text_as_they_sort_as_numbers(
 ) -> None:
     """Stores list names sorted as text; people look at them so, too."""
     makers: list[Callable[[int], str]] = [
-        layout.flushed,
-        layout.segment_folder,
-        lambda epoch: layout.manifest(Attempt(epoch, first if epoch == one else second)),
-        lambda epoch: layout.segment(epoch, first if epoch == one else second, 0, "x"),
+        paths.flushed,
+        paths.segment_folder,
+        lambda epoch: paths.manifest(Attempt(epoch, first if epoch == one else second)),
+        lambda epoch: paths.segment(epoch, first if epoch == one else second, 0, "x"),
     ]
     for make in makers:
         assert (make(one) < make(other)) == (one < other) or one == other
@@ -167,21 +167,21 @@ def test_epochs_sort_as_text_as_they_sort_as_numbers(
 def test_generations_and_partitions_sort_within_their_padding(one: int, other: int) -> None:
     """A million runs of a query, or partitions of a micro-batch."""
     for make in (
-        layout.run,
-        lambda number: layout.manifest(Attempt(7, number)),
-        lambda number: layout.segment(7, number, 0, "x"),
+        paths.run,
+        lambda number: paths.manifest(Attempt(7, number)),
+        lambda number: paths.segment(7, number, 0, "x"),
     ):
         assert (make(one) < make(other)) == (one < other)
 
 
 def test_paths_are_as_documented() -> None:
     """Operators, and later versions, find things where the architecture says."""
-    assert layout.LOG == "log.json"
-    assert layout.FLUSHER == "flusher.json"
-    assert layout.plan("key") == "plans/key.json"
-    assert layout.ticket("run") == "tickets/run.json"
-    assert layout.run(12) == "runs/000012.json"
-    assert layout.manifest(Attempt(41, 3)) == "manifests/00000000000000000041-000003.json"
-    assert layout.kept(Attempt(41, 3)) == "kept/00000000000000000041-000003.json"
-    assert layout.segment(41, 5, 2, "x") == "segments/00000000000000000041/000005-2-x.arrow"
-    assert layout.flushed(41) == "flushed/00000000000000000041.json"
+    assert paths.LOG == "log.json"
+    assert paths.FLUSHER == "flusher.json"
+    assert paths.plan("key") == "plans/key.json"
+    assert paths.ticket("run") == "tickets/run.json"
+    assert paths.run(12) == "runs/000012.json"
+    assert paths.manifest(Attempt(41, 3)) == "manifests/00000000000000000041-000003.json"
+    assert paths.kept(Attempt(41, 3)) == "kept/00000000000000000041-000003.json"
+    assert paths.segment(41, 5, 2, "x") == "segments/00000000000000000041/000005-2-x.arrow"
+    assert paths.flushed(41) == "flushed/00000000000000000041.json"

@@ -12,15 +12,7 @@ from msgspec import Meta
 
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError
-from wal_sink.options import (
-    SECRET,
-    Options,
-    SinkOptions,
-    names,
-    parse,
-    public,
-    refuse_unknown,
-)
+from wal_sink.options import SECRET, Options, SinkOptions, names, parse, public, refuse_unknown
 from wal_sink.targets.cassandra import CassandraOptions
 
 SPARKS_OWN = ["checkpointLocation", "queryName", "path"]

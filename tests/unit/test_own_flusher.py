@@ -10,12 +10,12 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink import errors
-from wal_sink.checkpoint import Checkpoint
-from wal_sink.operate.flush import OwnFlusher
-from wal_sink.operate.query import Query
-from wal_sink.records import FlusherReport
-from wal_sink.testing.faults import Faults, FaultyTarget
-from wal_sink.witness import Witness
+from wal_sink.admin.flush import OwnFlusher
+from wal_sink.admin.query import Query
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.run_history import Witness
+from wal_sink.model.records import FlusherReport
+from wal_sink.testing.crash.faults import Faults, FaultyTarget
 
 
 @pytest.fixture

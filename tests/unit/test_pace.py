@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import OptionError
+from wal_sink.flush.rate_limit import Pace, divided
+from wal_sink.model.plan import Plan
 from wal_sink.options import SinkOptions, parse
-from wal_sink.pace import Pace, divided
-from wal_sink.targets.base import Plan, Slice
+from wal_sink.targets.base import Slice
 
 PLAN = Plan(key="k", target="t", table="t", columns=())
 

@@ -13,14 +13,15 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import NOW_US, World
-from wal_sink import errors, layout
-from wal_sink.checkpoint import Checkpoint
+from wal_sink import errors
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CheckpointNotVisible, FlushTimeout, NoFlusher, WalSinkError
-from wal_sink.log import Log
-from wal_sink.manifest import Attempt
-from wal_sink.progress import Flushed, Status, await_flushed, status
-from wal_sink.records import ErrorReport, FlusherReport
-from wal_sink.testing.faults import Faults, FaultyBackend
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.progress.status import Flushed, Status, await_flushed, status
+from wal_sink.testing.crash.faults import Faults, FaultyBackend
+from wal_sink.wal.log import Log
 
 SECONDS = 10.0
 """Longer than anything takes here; a test that waits so long fails."""
@@ -35,7 +36,7 @@ def world() -> World:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_sink.progress._POLL_S", 0.002)
+    monkeypatch.setattr("wal_sink.progress.status._POLL_S", 0.002)
 
 
 def look(world: World) -> Status:
@@ -158,7 +159,7 @@ def test_an_epoch_without_manifest_is_pending_all_the_same(world: World) -> None
     run = world.run()
     run.batch([("a", 1)])
     run.batch([("b", 2)])
-    world.log_backend.delete([layout.manifest(Attempt(1, 1))])
+    world.log_backend.delete([paths.manifest(Attempt(1, 1))])
     got = look(world)
     assert (got.pending_epochs, got.pending_rows) == (2, 1)
     assert not got.safe_to_delete
@@ -198,7 +199,7 @@ def test_what_the_flusher_says(world: World) -> None:
 @contextmanager
 def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Flushed]]:
     """Call `await_flushed` in a thread; go on when it has seen what is checkpointed, and waits."""
-    seen = Faults(matching=layout.FLUSHER)
+    seen = Faults(matching=paths.FLUSHER)
     log = Log(FaultyBackend(world.log_backend, seen))
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(await_flushed, Checkpoint(world.checkpoint), log, timeout)
@@ -264,7 +265,7 @@ def test_only_what_was_checkpointed_when_called_is_waited_for(world: World) -> N
 
 def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even when they are flushed by the time that it looks again."""
-    monkeypatch.setattr("wal_sink.progress._POLL_S", 0.3)
+    monkeypatch.setattr("wal_sink.progress.status._POLL_S", 0.3)
     run = world.run()
     run.batch([("a", 1)])
 
@@ -280,7 +281,7 @@ def test_rows_are_complete_when_records_are_forgotten_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a long outage more epochs are waited for than records are kept."""
-    monkeypatch.setattr("wal_sink.trim.RECORDS_KEPT", 3)
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
     run = world.run()
     for epoch in range(6):
         run.batch([(f"k{epoch}", epoch)])
@@ -316,7 +317,7 @@ def test_the_time_is_over(world: World, timeout: float) -> None:
 @pytest.mark.parametrize("age_s", [None, 3_600.0])
 def test_nobody_flushes(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None) -> None:
     """No word for too long; an old process's last word gives the next one time to start."""
-    monkeypatch.setattr("wal_sink.progress.SILENT_S", 0.1)
+    monkeypatch.setattr("wal_sink.progress.status.SILENT_S", 0.1)
     world.run().batch([("a", 1)])
     if age_s is not None:
         report(world, age_s=age_s)
@@ -331,7 +332,7 @@ def test_a_flusher_that_reports_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a timeout, for as long as it lives."""
-    monkeypatch.setattr("wal_sink.progress.SILENT_S", 0.1)
+    monkeypatch.setattr("wal_sink.progress.status.SILENT_S", 0.1)
     world.run().batch([("a", 1)])
     report(world, age_s=-SECONDS)  # it goes on reporting
     with waiting(world, None) as future:
@@ -345,7 +346,7 @@ def test_a_timeout_is_waited_for_though_nobody_flushes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who gives a time has decided how long to wait; a flusher may start within it."""
-    monkeypatch.setattr("wal_sink.progress.SILENT_S", 0.0)
+    monkeypatch.setattr("wal_sink.progress.status.SILENT_S", 0.0)
     world.run().batch([("a", 1)])
 
     def later() -> None:

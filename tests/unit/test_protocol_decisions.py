@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_sink.choice import choose, doubts, plan_without_rows
 from wal_sink.errors import (
     CorruptLog,
     Diverged,
@@ -21,19 +20,14 @@ from wal_sink.errors import (
     WalSinkError,
     WrongOwner,
 )
-from wal_sink.manifest import Attempt, Manifest, SegmentRef
-from wal_sink.offsets import Offsets, parse_offsets
-from wal_sink.protocol import (
-    after_finish,
-    is_mine,
-    missing_manifest,
-    next_step,
-    plan_window,
-    resting,
-    unjoined,
-)
-from wal_sink.records import FlushedEpoch, Kept, LogIdentity
-from wal_sink.steps import (
+from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
+from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.model.offsets import Offsets, parse_offsets
+from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
+from wal_sink.protocol.choose_attempt import choose, doubts, plan_without_rows
+from wal_sink.protocol.ledger_updates import after_finish, is_mine, plan_window
+from wal_sink.protocol.next_step import missing_manifest, next_step, resting, unjoined
+from wal_sink.protocol.steps import (
     Begin,
     Choose,
     Contender,
@@ -49,7 +43,6 @@ from wal_sink.steps import (
     Unjoined,
     View,
 )
-from wal_sink.targets.base import BegunEpoch, Mark, Outcome, Owner, Window
 
 OWNER = Owner("query", "log", "file:///checkpoint")
 NOW = 1_700_000_000_000_000

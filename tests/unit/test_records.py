@@ -13,9 +13,11 @@ import msgspec
 import pytest
 
 from wal_sink.errors import CorruptLog
-from wal_sink.manifest import Attempt, Manifest, SegmentRef
-from wal_sink.record import FORMAT, Record, digest
-from wal_sink.records import (
+from wal_sink.model.codec import FORMAT, Record, digest
+from wal_sink.model.ledger import BegunEpoch, Window
+from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.model.plan import Column, Plan
+from wal_sink.model.records import (
     Claim,
     Decision,
     ErrorReport,
@@ -28,7 +30,6 @@ from wal_sink.records import (
     LogUrl,
     Ticket,
 )
-from wal_sink.targets.base import BegunEpoch, Column, Plan, Window
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 

@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_backends import StateBackend, open_backend
-from wal_sink import layout
-from wal_sink.append import Task, append
 from wal_sink.errors import CorruptLog, InvalidRow
-from wal_sink.manifest import SegmentRef
-from wal_sink.record import digest
-from wal_sink.segment import Compression, SegmentWriter, read_segment
+from wal_sink.model import paths
+from wal_sink.model.codec import digest
+from wal_sink.model.manifest import SegmentRef
+from wal_sink.model.task import Task
+from wal_sink.publish.append import append
+from wal_sink.wal.segment import Compression, SegmentWriter, read_segment
 
 COMPRESSIONS: tuple[Compression, ...] = ("lz4", "zstd", "none")
 PATH = "segments/00000000000000000007/000000-0-x.arrow"
@@ -262,7 +263,7 @@ def test_a_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
     appended = append(batches, task=TASK, backend=backend, check=as_is, compression="zstd")
     (ref,) = appended.segments
     assert backend.list() == [ref.path]
-    assert ref.path.startswith(f"{layout.segment_folder(7)}000003-1-")
+    assert ref.path.startswith(f"{paths.segment_folder(7)}000003-1-")
     values = [v for batch in read_segment(backend, ref) for v in batch.column("v").to_pylist()]
     assert values == list(range(10))
     assert ref.rows == 10

@@ -12,9 +12,8 @@ import pytest
 from state_backends import open_backend
 from tests.unit.test_options import GIVEN
 from wal_sink.configuration import Configuration, configure
-from wal_sink.log import Log
 from wal_sink.options import SinkOptions
-from wal_sink.start_block import (
+from wal_sink.spark.start_block import (
     Source,
     block,
     cannot_replay,
@@ -24,6 +23,7 @@ from wal_sink.start_block import (
     unreplayable,
 )
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.wal.log import Log
 
 SECRETS = {
     "cassandra.username": "ann",

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.testing.cassandra_container import CassandraContainer
-from wal_sink.testing.choice import choose
-from wal_sink.testing.docker_engine import DockerNotUsable
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.cassandra.choice import choose
+from wal_sink.testing.cassandra.container import CassandraContainer
+from wal_sink.testing.cassandra.docker_engine import DockerNotUsable
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from wal_sink.targets.base import Owner
+from wal_sink.flush.session_pool import WarmSessions
+from wal_sink.model.ledger import Owner
 from wal_sink.testing.cell_store import CellSession, CellStore, CellStoreOptions
-from wal_sink.warm_sessions import WarmSessions
 
 OWNER = Owner("query", "log", "memory://checkpoint")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from wal_sink.errors import CorruptLog, WalSinkError
-from wal_sink.manifest import Attempt
-from wal_sink.steps import Begin, Choose, LookAgain, PassOver, Rest
-from wal_sink.windows import MOST_BYTES, MOST_EPOCHS, Choice, fits, following, joined
+from wal_sink.model.manifest import Attempt
+from wal_sink.protocol.steps import Begin, Choose, LookAgain, PassOver, Rest
+from wal_sink.protocol.windows import MOST_BYTES, MOST_EPOCHS, Choice, fits, following, joined
 
 
 def taken(epoch: int, *, proven: bool = True) -> Begin:

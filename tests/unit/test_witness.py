@@ -12,8 +12,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from wal_sink.wakeup import Listener
-from wal_sink.witness import Witness
+from wal_sink.flush.run_history import Witness
+from wal_sink.spark.listener import Listener
 
 QUERY, FIRST, SECOND = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 

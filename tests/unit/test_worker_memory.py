@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wal_sink import worker_memory
+from wal_sink.spark import worker_gc
 
 
 class Cycle:
@@ -21,7 +21,7 @@ class Cycle:
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
     """Leave this process as it was."""
-    worker_memory.settle.cache_clear()
+    worker_gc.settle.cache_clear()
     yield
     gc.unfreeze()
 
@@ -29,7 +29,7 @@ def thawed() -> Iterator[None]:
 def test_what_is_alive_is_left_alone_from_then_on() -> None:
     """And only that: garbage of before is gone, and later garbage is collected."""
     before = weakref.ref(Cycle())
-    worker_memory.settle()
+    worker_gc.settle()
     assert before() is None
     assert gc.get_freeze_count() > 10_000
     after = weakref.ref(Cycle())
@@ -39,8 +39,8 @@ def test_what_is_alive_is_left_alone_from_then_on() -> None:
 
 def test_only_once() -> None:
     """Or garbage of each epoch would be kept."""
-    worker_memory.settle()
+    worker_gc.settle()
     after = weakref.ref(Cycle())
-    worker_memory.settle()
+    worker_gc.settle()
     gc.collect()
     assert after() is None

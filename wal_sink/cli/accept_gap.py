@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wal_sink.admin import accept_gap as verb
 from wal_sink.cli.arguments import (
     Begun,
     CheckpointArgument,
@@ -13,7 +14,6 @@ from wal_sink.cli.arguments import (
 )
 from wal_sink.cli.output import AsJson
 from wal_sink.cli.way_out import Asked, take_way_out
-from wal_sink.operate import accept_gap as verb
 
 
 def accept_gap(

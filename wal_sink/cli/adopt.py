@@ -6,17 +6,11 @@ from typing import Annotated
 
 import typer
 
-from wal_sink.cli.arguments import (
-    CheckpointArgument,
-    OptionPairs,
-    Wal,
-    Why,
-    Yes,
-)
+from wal_sink.admin import adopt as verb
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, Why, Yes
 from wal_sink.cli.output import AsJson
 from wal_sink.cli.way_out import Asked, take_way_out
 from wal_sink.clock import now_us
-from wal_sink.operate import adopt as verb
 
 
 def adopt(

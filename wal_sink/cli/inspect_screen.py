@@ -6,11 +6,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from wal_sink.admin.inspect import EpochLine, Inspected, iso
+from wal_sink.admin.inspect_epoch import AttemptView, InspectedEpoch
+from wal_sink.admin.value_text import printable
 from wal_sink.cli.quantities import byte_count, epoch_id
-from wal_sink.operate.inspect import EpochLine, Inspected, iso
-from wal_sink.operate.inspect_epoch import AttemptView, InspectedEpoch
-from wal_sink.operate.value_text import printable
-from wal_sink.records import FlushedEpoch
+from wal_sink.model.records import FlushedEpoch
 
 _STYLES = {
     "flushed": "green",

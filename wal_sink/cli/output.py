@@ -16,7 +16,7 @@ from rich.logging import RichHandler
 from rich.markup import escape
 
 from wal_sink.errors import WalSinkError
-from wal_sink.store_errors import store_errors
+from wal_sink.wal.store_errors import store_errors
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 """Type of every command's parameter `as_json`."""

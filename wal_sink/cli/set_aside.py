@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from state_backends import StateBackend, StateBackendError, child_url
+from wal_sink.admin import set_aside as verb
+from wal_sink.admin.decide import GivenUp
+from wal_sink.admin.query import Query
 from wal_sink.cli.arguments import (
     Begun,
     CheckpointArgument,
@@ -20,9 +23,6 @@ from wal_sink.cli.output import AsJson
 from wal_sink.cli.way_out import Asked, take_way_out
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError
-from wal_sink.operate import set_aside as verb
-from wal_sink.operate.decide import GivenUp
-from wal_sink.operate.query import Query
 
 
 def set_aside(

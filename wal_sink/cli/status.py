@@ -11,14 +11,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from wal_sink import progress
+from wal_sink.admin.query import Query, find_query
+from wal_sink.admin.value_text import printable
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
 from wal_sink.cli.output import AsJson, Failure, document, document_line, output
 from wal_sink.cli.quantities import byte_count, duration, epoch_id
 from wal_sink.errors import WalSinkError
-from wal_sink.operate.query import Query, find_query
-from wal_sink.operate.value_text import printable
-from wal_sink.progress import Status
+from wal_sink.progress import status as progress
+from wal_sink.progress.status import Status
 
 _EVERY_S = 1.0
 """How often `--watch` looks."""

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import DownloadColumn, TimeRemainingColumn
 
+from wal_sink.admin.findings import Verified
+from wal_sink.admin.query import find_query, target_of
+from wal_sink.admin.verify import verify as look
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
 from wal_sink.cli.bar import LateBar
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.clock import now_us
-from wal_sink.operate.findings import Verified
-from wal_sink.operate.query import find_query, target_of
-from wal_sink.operate.verify import verify as look
 
 
 def verify(

@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 from rich.markup import escape
 
+from wal_sink.admin.query import Query, find_query, target_of
 from wal_sink.cli.arguments import option_values
 from wal_sink.cli.confirm import confirm
 from wal_sink.cli.output import document, output
 from wal_sink.clock import now_us
-from wal_sink.operate.query import Query, find_query, target_of
 from wal_sink.targets.base import Target
 
 

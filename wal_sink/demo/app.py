@@ -1,7 +1,7 @@
 """The application that is killed: `python -m wal_sink.demo.app FOLDER PORT`.
 
 Three queries in one session, so that each SIGKILL hits all of them. Where they stand still to be killed
-is the business of `wal_sink.testing.pausing`; without that in the environment they run to their end.
+is the business of `wal_sink.testing.crash.pausing`; without that in the environment they run to their end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import wal_sink
 from wal_sink.demo.control import write_batch
 from wal_sink.demo.queries import KEYSPACE, QUERIES, Query
 from wal_sink.testing import flights
+from wal_sink.testing.crash.pausing import PAUSING_TARGET, PausingDataSource
 from wal_sink.testing.local_spark import local_session
-from wal_sink.testing.pausing import PAUSING_TARGET, PausingDataSource
 
 
 def main(folder: Path, port: int) -> None:

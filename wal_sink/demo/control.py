@@ -11,7 +11,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 from pyspark.sql import DataFrame, Row
 
 from wal_sink.demo.queries import KEYSPACE
-from wal_sink.testing.pausing import pause_at
+from wal_sink.testing.crash.pausing import pause_at
 
 _IN_FLIGHT = 100
 

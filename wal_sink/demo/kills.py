@@ -7,12 +7,12 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from wal_sink import layout
 from wal_sink.demo.queries import CONTROL, FLIGHTS, KEYSPACE, TENTH, Query
-from wal_sink.location import locate
-from wal_sink.log import Log
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
-from wal_sink.testing.pausing import Pause, Point
+from wal_sink.model import paths
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.crash.pausing import Pause, Point
+from wal_sink.wal.location import locate
+from wal_sink.wal.log import Log
 
 Window = Literal[
     "while a task writes",
@@ -81,7 +81,7 @@ def discarded_rows(folder: Path, query: Query) -> int:
 
 def _segment_files(log: Log, epoch: int) -> list[Path]:
     """List the segments, and the files that a dead task did not finish."""
-    folder = Path(log.url.removeprefix("file://")) / layout.segment_folder(epoch)
+    folder = Path(log.url.removeprefix("file://")) / paths.segment_folder(epoch)
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 

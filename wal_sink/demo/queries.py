@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.testing import flights
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 KEYSPACE = "travel"
 

@@ -22,10 +22,10 @@ from wal_sink.demo.queries import (
 )
 from wal_sink.demo.report import Comparison, Death, Report, comparison, report
 from wal_sink.demo.watch import Sample, Watch
-from wal_sink.testing.driver import Driver
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.crash.driver import Driver
+from wal_sink.testing.crash.pausing import PAUSES, pauses
 from wal_sink.testing.oracle import judge
-from wal_sink.testing.pausing import PAUSES, pauses
 
 
 def run(

@@ -11,9 +11,9 @@ from typing import NamedTuple, Self
 
 from wal_sink.demo.queries import KEYSPACE, QUERIES, Query
 from wal_sink.errors import WalSinkError
-from wal_sink.location import locate
 from wal_sink.testing import flights
-from wal_sink.testing.embedded_cassandra import EmbeddedCassandra
+from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.wal.location import locate
 
 _EVERY_S = 1.0
 _COUNTABLE = 100_000

@@ -12,8 +12,8 @@ connect   the flusher                           yes: rows and the ledger
 
 The **ledger** is one row per query that says how far the target is. The flusher moves it by two
 conditional updates per window, `begin` and `finish`; in between it writes rows and drains. What makes
-that exactly-once is argued in `wal_sink.protocol`; what a target owes for it is stated here, and is
-what `wal_sink.testing.target_contract` checks:
+that exactly-once is argued in `wal_sink.protocol.next_step`; what a target owes for it is stated here, and is
+what `wal_sink.testing.contracts.target` checks:
 
 1. `flushed()` is linearizable: it sees every conditional update that was acknowledged before.
 2. `begin` and `finish` take effect at most once, and only from the state that they name.
@@ -29,140 +29,17 @@ what `wal_sink.testing.target_contract` checks:
 
 from __future__ import annotations
 
-import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-import msgspec
 import pyarrow as pa
 
-from wal_sink.meter import Meter
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.observer import Meter
 from wal_sink.options import Options
-from wal_sink.record import Record, digest
-
-
-class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One column of the DataFrame and the column of the target that it goes to."""
-
-    name: str
-    source: str
-    """Arrow type in the DataFrame, as `str(pyarrow.DataType)`, timestamps in UTC."""
-    type: str
-    """Type in the target, in the target's words."""
-    role: Literal["partition", "clustering", "static", "regular"]
-
-
-class Plan(Record, frozen=True, kw_only=True):
-    """`plans/<key>.json`: what was agreed with the target, as plain data; immutable.
-
-    While it is there a query starts and runs without a connection.
-    """
-
-    key: str
-    target: str
-    table: str
-    """Qualified and quoted as the target writes it."""
-    columns: tuple[Column, ...]
-    """In the order of the DataFrame."""
-    details: dict[str, str] = msgspec.field(default_factory=dict)
-    """What else the target wants to remember."""
-
-
-def plan_key(schema: pa.Schema, target: str, shape: Mapping[str, str]) -> str:
-    """Digest of all that a plan depends on: the same key means the same plan."""
-    fields = [(field.name, str(field.type)) for field in schema]
-    return digest(msgspec.json.encode([fields, target, sorted(shape.items())]))[:32]
-
-
-class BegunEpoch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The decision about one epoch: which attempt is flushed and with which timestamps (rule 14)."""
-
-    epoch: int
-    generation: int
-    manifest: str
-    """Path of the manifest; empty for an epoch that Spark's state repartition made (rule 12)."""
-    digest: str
-    """Digest of the manifest's file: the decision is about these bytes; empty without a manifest."""
-    offsets_digest: str
-    base_us: int
-    """Write timestamp of row 0; row i has `base_us + i` (rule 15)."""
-    rows: int
-    bytes: int
-    published_us: int
-
-    @property
-    def last_us(self) -> int:
-        """The last write timestamp that belongs to the epoch; an empty one uses up its base."""
-        return self.base_us + max(self.rows, 1) - 1
-
-
-class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The epochs that are begun and finished together, contiguous and ascending (rule 10)."""
-
-    nonce: str
-    begun_us: int
-    epochs: tuple[BegunEpoch, ...]
-
-    @property
-    def first(self) -> int:
-        """The first epoch."""
-        return self.epochs[0].epoch
-
-    @property
-    def last(self) -> int:
-        """The last epoch."""
-        return self.epochs[-1].epoch
-
-    @property
-    def last_us(self) -> int:
-        """The last write timestamp of the window."""
-        return self.epochs[-1].last_us
-
-    def to_text(self) -> str:
-        """JSON for the ledger; equal windows have equal texts, which the conditional updates compare."""
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """Inverse of `to_text`.
-
-        :raises msgspec.DecodeError: the text is not a window, or one of a newer version.
-        """
-        return msgspec.json.decode(text, type=cls)
-
-
-class Owner(NamedTuple):
-    """Whom a ledger row belongs to (rule 1)."""
-
-    query_id: str
-    log_id: str
-    checkpoint: str
-
-
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger row of one query."""
-
-    log_id: str
-    checkpoint: str
-    flushed: int
-    """Every epoch up to this one is in the target; first epoch - 1 for none."""
-    last_us: int
-    """The highest write timestamp used so far, 0 for none."""
-    begun: Window | None
-    """What is being flushed: whoever comes next finishes exactly this (rule 10)."""
-    last: Window | None
-    """What was flushed last; enough to write its `flushed/` record (rule 17)."""
-
-
-class Outcome(enum.Enum):
-    """What became of a conditional update."""
-
-    APPLIED = "applied"
-    REFUSED = "refused"
-    UNKNOWN = "unknown"
-    """The answer was lost; only a read can tell."""
 
 
 class Slice(NamedTuple):

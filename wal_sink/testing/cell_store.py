@@ -20,19 +20,10 @@ import pyarrow as pa
 from msgspec import Meta
 
 from wal_sink.errors import InvalidRow
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import (
-    Column,
-    Kind,
-    Mark,
-    Outcome,
-    Owner,
-    Plan,
-    Session,
-    Slice,
-    Target,
-    Window,
-)
+from wal_sink.targets.base import Kind, Session, Slice, Target
 
 Key = tuple[Any, ...]
 

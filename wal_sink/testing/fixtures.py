@@ -12,8 +12,8 @@ and in a test, with a fixture `spark` of your own::
             run_my_job(spark, cassandra.host, cassandra.port, keyspace, tmp_path)
         assert cassandra.execute(f"SELECT id FROM {keyspace}.orders")
 
-`cassandra` is a started `wal_sink.testing.node.Node`, one for the whole run; `keyspace` is the name of a
-new keyspace in it, dropped after the test. Which node it is stands in pytest's header, with the
+`cassandra` is a started `wal_sink.testing.cassandra.node.Node`, one for the whole run; `keyspace` is the
+name of a new keyspace in it, dropped after the test. Which node it is stands in pytest's header, with the
 reason. The environment variable WAL_SINK_TEST_CASSANDRA forces one: `docker`, which refuses the run
 where Docker cannot do it, or `embedded`; the default is `auto`. Nothing starts before a test
 asks for it.
@@ -28,9 +28,9 @@ from collections.abc import Iterator
 import pytest
 
 from wal_sink.errors import WalSinkError
-from wal_sink.testing import docker_engine
-from wal_sink.testing.choice import VARIABLE, Choice, choose
-from wal_sink.testing.node import Node
+from wal_sink.testing.cassandra import docker_engine
+from wal_sink.testing.cassandra.choice import VARIABLE, Choice, choose
+from wal_sink.testing.cassandra.node import Node
 
 _CHOICE = pytest.StashKey[Choice]()
 

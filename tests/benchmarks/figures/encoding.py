@@ -15,7 +15,7 @@ from tests.benchmarks.figure import Figure, at_most, figure
 from tests.benchmarks.rows import Source
 from tests.benchmarks.table import Table
 from wal_sink.configuration import configure
-from wal_sink.targets.base import Plan, plan_key
+from wal_sink.model.plan import Plan, plan_key
 
 _MODULE = "wal_sink.targets.cassandra.encode"
 _SLICE = 10_000

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.targets.base import Column, Plan
-from wal_sink.targets.cassandra.constants import TRUE, long
-from wal_sink.targets.cassandra.faults import Fault, first_fault
-from wal_sink.targets.cassandra.sizes import sizes
-from wal_sink.targets.cassandra.spark_types import canonical
-from wal_sink.targets.cassandra.store import store
-from wal_sink.targets.cassandra.tree import planned
+from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.cassandra.types.column_cast import store
+from wal_sink.targets.cassandra.types.constants import TRUE, long
+from wal_sink.targets.cassandra.types.cql_type import planned
+from wal_sink.targets.cassandra.types.first_fault import Fault, first_fault
+from wal_sink.targets.cassandra.types.spark_types import canonical
+from wal_sink.targets.cassandra.types.value_sizes import sizes
 
 MAX_KEY_BYTES = 65_535
 """Of a partition key, and of the clustering columns of a row together; the server's limit."""

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from wal_sink.errors import CorruptLog, TargetUnavailable
-from wal_sink.targets.base import Mark, Outcome, Owner, Window
-from wal_sink.targets.cassandra.classify import classify, effect_unknown
-from wal_sink.targets.cassandra.connection import LEDGER, LEDGER_READ
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.targets.cassandra.driver.classify import classify, effect_unknown
+from wal_sink.targets.cassandra.driver.connection import LEDGER, LEDGER_READ
 from wal_sink.targets.cassandra.names import qualified
 from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.send import PATIENCE, retrying
+from wal_sink.targets.cassandra.write.send import PATIENCE, retrying
 
 NOTHING = ""
 """What `begun` and `last` hold for none: a condition on null would not match a deleted cell alone."""

@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from cassandra import Unauthorized
 
 from wal_sink.errors import TargetRefused
-from wal_sink.meter import Meter
-from wal_sink.targets.base import Mark, Outcome, Owner, Plan, Session, Slice, Window
-from wal_sink.targets.cassandra.connection import Connection, connect, explained
-from wal_sink.targets.cassandra.credentials import login
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.observer import Meter
+from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.cassandra.driver.connection import Connection, connect, explained
+from wal_sink.targets.cassandra.driver.credentials import login
 from wal_sink.targets.cassandra.ledger import Ledger
-from wal_sink.targets.cassandra.ledger_table import refuse_other_ledger
-from wal_sink.targets.cassandra.live import read_table
 from wal_sink.targets.cassandra.names import qualified, quote
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.write import Writer
+from wal_sink.targets.cassandra.schema.ledger_table import refuse_other_ledger
+from wal_sink.targets.cassandra.schema.live_table import read_table
+from wal_sink.targets.cassandra.write.writer import Writer
 
 
 class CassandraSession(Session):

@@ -7,9 +7,11 @@ from typing import Self
 
 import pyarrow as pa
 
+from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import Kind, Owner, Plan, Session, Target
-from wal_sink.targets.cassandra.credentials import with_environment
+from wal_sink.targets.base import Kind, Session, Target
+from wal_sink.targets.cassandra.driver.credentials import with_environment
 from wal_sink.targets.cassandra.options import CassandraOptions
 
 
@@ -58,7 +60,7 @@ class CassandraTarget(Target):
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table; create the ledger's table if need be."""
-        from wal_sink.targets.cassandra.plan import make_plan  # noqa: PLC0415 -- the driver
+        from wal_sink.targets.cassandra.schema.plan import make_plan  # noqa: PLC0415 -- the driver
 
         return make_plan(self._options, schema, key)
 
@@ -84,6 +86,6 @@ class CassandraTarget(Target):
 
     def classify(self, error: Exception) -> Kind:
         """Say what an exception of the driver means for rows."""
-        from wal_sink.targets.cassandra.classify import classify  # noqa: PLC0415 -- the driver
+        from wal_sink.targets.cassandra.driver.classify import classify  # noqa: PLC0415 -- the driver
 
         return classify(error)

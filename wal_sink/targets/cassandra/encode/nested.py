@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from wal_sink.targets.cassandra import arrays
 from wal_sink.targets.cassandra.encode import views
 from wal_sink.targets.cassandra.encode.scalars import SCALARS
 from wal_sink.targets.cassandra.encode.segments import (
@@ -21,7 +20,8 @@ from wal_sink.targets.cassandra.encode.segments import (
     varying,
 )
 from wal_sink.targets.cassandra.encode.views import Array
-from wal_sink.targets.cassandra.tree import Cql
+from wal_sink.targets.cassandra.types import arrays
+from wal_sink.targets.cassandra.types.cql_type import Cql
 
 NULL = -1
 """The length of a null."""

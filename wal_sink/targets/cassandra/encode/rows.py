@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from wal_sink.targets.base import Plan
+from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.encode import views
 from wal_sink.targets.cassandra.encode.nested import NULL, UNSET, prefixed, values
 from wal_sink.targets.cassandra.encode.segments import (
@@ -21,7 +21,7 @@ from wal_sink.targets.cassandra.encode.segments import (
     varying,
 )
 from wal_sink.targets.cassandra.encode.views import Array
-from wal_sink.targets.cassandra.tree import planned
+from wal_sink.targets.cassandra.types.cql_type import planned
 
 _PART_BYTES = 65_535
 """That a part of a routing key can have: its length has two bytes."""

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.cassandra.constants import blob
 from wal_sink.targets.cassandra.encode import views
 from wal_sink.targets.cassandra.encode.views import Array
+from wal_sink.targets.cassandra.types.constants import blob
 
 MOST_BYTES = 2**31 - 1
 """That offsets of 32 bits can tell apart; above, joining takes those of 64 bits."""

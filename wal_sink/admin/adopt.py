@@ -1,0 +1,181 @@
+"""`adopt`: says that checkpoint, log and ledger row belong together, after one of them was moved (rule 1).
+
+Who names whom: the checkpoint its log (`wal_sink/location.json`), the log its checkpoint (`log.json`), the
+ledger row a log id and a checkpoint. After the checkpoint was moved with its log inside, all three name the
+old place; after the log alone was moved, only the checkpoint does; after a log was deleted and made anew,
+only the ledger row is another's.
+
+A copy looks just like a move, but for the original: where any of the old names still leads to this query,
+nothing is adopted, since two owners would flush into one table. Who has copied moves the original away
+first; renaming it is enough. Where an old place cannot be read, the operator has to say that nothing is
+there any more; the record keeps that. See `original`.
+
+What is durable when: first the record of what is about to change. Then the ledger row, by compare-and-set
+from the state that was seen: of two who adopt one row one wins, and whoever owned it before stops with
+`WrongOwner`. Then `log.json`, then the checkpoint's file, each replaced whole. As long as one of the three is
+missing, every flusher and publisher still stops with `WrongOwner`, and the command can be run again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from wal_sink.admin.ledger import ledger
+from wal_sink.admin.live import refuse_flusher
+from wal_sink.admin.original import Original, Sight, look_for_checkpoint, look_for_log, refuse_copy
+from wal_sink.admin.query import Query, who
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import OptionError
+from wal_sink.model import paths
+from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.records import Intervention, LogIdentity
+from wal_sink.targets.base import Target
+
+
+class Adopted(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of `adopt`."""
+
+    query_id: str
+    record: str
+    """URL of the record."""
+    before: dict[str, str]
+    after: dict[str, str]
+
+
+class Adopting(NamedTuple):
+    """What `adopt` is going to do; nothing is changed yet."""
+
+    query: Query
+    target: Target
+    noted: str | None
+    """The log that the checkpoint names."""
+    old: LogIdentity
+    mark: Mark | None
+    originals: tuple[Original, ...] = ()
+    """The places to which the old names lead, and what was seen there."""
+
+    @property
+    def new(self) -> LogIdentity:
+        """What `log.json` will say."""
+        return msgspec.structs.replace(self.old, checkpoint=self.query.checkpoint.url)
+
+    @property
+    def new_mark(self) -> Mark | None:
+        """What the ledger row will say; a row that is not there is not made."""
+        return self.mark and msgspec.structs.replace(
+            self.mark, log_id=self.new.log_id, checkpoint=self.new.checkpoint
+        )
+
+    @property
+    def consequences(self) -> str:
+        """Say what the operator agrees to."""
+        changes = "\n".join(
+            f"  {name}: {was} -> {self.after[name]}"
+            for name, was in self.before.items()
+            if was != self.after[name]
+        )
+        looked = "".join(f"\n  {original}" for original in self.originals)
+        return (
+            f"{self.query.log.url} and the ledger row of query {self.query.query_id} will belong to the"
+            f" checkpoint {self.query.checkpoint.url}:\n{changes}\n"
+            + (f"Of the original is known:{looked}\n" if looked else "")
+            + "Whoever owned them before can no longer flush. If this is a copy and the original lives on,"
+            " answer no."
+        )
+
+    @property
+    def before(self) -> dict[str, str]:
+        """Who names whom now."""
+        return _names(self.noted or "", self.old.checkpoint, self.mark)
+
+    @property
+    def after(self) -> dict[str, str]:
+        """Who will name whom."""
+        return _names(self.query.log.url, self.new.checkpoint, self.new_mark)
+
+
+def plan_adopt(
+    query: Query, target: Target, now_us: int, *, original_is_gone: bool = False
+) -> Adopting:
+    """Look who names whom.
+
+    :param original_is_gone: the operator knows that an original that cannot be read is gone for good.
+    :raises WrongOwner: the original is still there.
+    :raises LogUnavailable: nobody can see whether it is.
+    :raises OptionError: nothing is to be changed, or nothing was ever published.
+    :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
+    :raises TargetUnavailable: the ledger cannot be read.
+    """
+    noted = query.checkpoint.log_url()
+    old = query.log.identity()
+    if old is None:
+        raise OptionError(
+            f"{query.log.url} has no log.json: nothing is published there, or it is lost",
+            "Restore log.json from a copy; if the log is elsewhere, pass --wal.",
+        )
+    with ledger(target, Owner(query.query_id, old.log_id, query.checkpoint.url)) as row:
+        mark = row.read()
+    plan = Adopting(query, target, noted, old, mark)
+    if plan.before == plan.after:
+        raise OptionError(
+            f"{query.checkpoint.url}, its log and its ledger row belong together",
+            "There is nothing to adopt.",
+        )
+    refuse_flusher(query.log, now_us, unless_stopped=True)
+    plan = plan._replace(originals=_originals(plan))
+    for original in plan.originals:
+        refuse_copy(original, query, is_gone=original_is_gone)
+    return plan
+
+
+def adopt(plan: Adopting, now_us: int, why: str = "") -> Adopted:
+    """Carry it out; can be repeated at any point.
+
+    :raises FlusherAtWork: the ledger row was moved since it was read; only the record was written.
+    """
+    query = plan.query
+    unseen = [f"said to be gone: {o}" for o in plan.originals if o.sight is Sight.UNKNOWN]
+    record = query.log.record_intervention(
+        Intervention(
+            verb="adopt",
+            by=who(),
+            at_us=now_us,
+            why="; ".join(filter(None, [why, *unseen])),
+            before=plan.before,
+            after=plan.after,
+        )
+    )
+    if plan.mark is not None and plan.new_mark is not None and plan.mark != plan.new_mark:
+        with ledger(plan.target, query.owner(plan.new)) as row:
+            row.replace(plan.mark, plan.new_mark)
+    if plan.old != plan.new:
+        query.log.replace_identity(plan.new)
+    if plan.noted != query.log.url:
+        query.checkpoint.replace_log_url(query.log.url)
+    return Adopted(
+        query_id=query.query_id,
+        record=f"{query.log.url}/{record}",
+        before=plan.before,
+        after=plan.after,
+    )
+
+
+def _names(noted: str, checkpoint: str, mark: Mark | None) -> dict[str, str]:
+    names = {Checkpoint.LOG_URL: noted, paths.LOG: checkpoint}
+    if mark is not None:
+        names |= {"ledger.log_id": mark.log_id, "ledger.checkpoint": mark.checkpoint}
+    return names
+
+
+def _originals(plan: Adopting) -> tuple[Original, ...]:
+    """Look where the old names lead."""
+    query = plan.query
+    checkpoints = {plan.old.checkpoint, plan.mark.checkpoint if plan.mark else ""}
+    found = [
+        look_for_checkpoint(url, query) for url in sorted(checkpoints - {query.checkpoint.url, ""})
+    ]
+    if plan.noted not in (None, query.log.url):
+        found.append(look_for_log(str(plan.noted), query, plan.old.log_id))
+    return tuple(found)

@@ -1,0 +1,30 @@
+"""What a process without Spark can know of a query's runs (rule 11): no event ever reaches it."""
+
+from __future__ import annotations
+
+from wal_sink.clock import now_us
+from wal_sink.flush.run_history import Witness
+from wal_sink.progress.heartbeat import is_live, last_report, this_process
+from wal_sink.wal.log import Log
+
+
+class Bystander(Witness):
+    """Takes the newest run for a living one while another process says that it flushes the query.
+
+    That process sees the run's events. So where nothing proves which of several attempts was kept, the
+    choice is left to it, or to the epoch that comes next.
+    """
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def running(self, query_id: str) -> str | None:  # noqa: ARG002 - the log is that query's
+        """Return the newest run, if somebody else flushes the query."""
+        report = last_report(self._log)
+        if report is None or report.flusher == this_process():
+            return None
+        if not is_live(report, now_us()):
+            return None
+        claim = self._log.newest_claim()
+        return claim.run_id if claim else None

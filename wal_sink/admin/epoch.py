@@ -1,0 +1,163 @@
+"""Looks at epochs that are not flushed yet: manifests, plans, and each segment to the last byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from wal_sink.admin.findings import Findings
+from wal_sink.admin.query import Query
+from wal_sink.errors import MissingManifest, MissingSegment
+from wal_sink.flush.evidence import gather
+from wal_sink.flush.read_window import GoneError, begun_manifest, plan_of
+from wal_sink.flush.run_history import Witness
+from wal_sink.model import paths
+from wal_sink.model.ledger import BegunEpoch, Window
+from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.protocol.choose_attempt import choose
+from wal_sink.protocol.next_step import missing_manifest
+from wal_sink.protocol.steps import Begin, Choose, LookAgain, PassOver
+from wal_sink.remedies import accept_gap, lost_segment
+from wal_sink.wal.segment import check_segment
+
+
+class EpochCheck:
+    """Checks what a flusher would read.
+
+    :param attempts: the manifests there are.
+    :param progress: told how many bytes of how many are read.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        attempts: Sequence[Attempt],
+        findings: Findings,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._query = query
+        self._log = query.log
+        self._attempts = tuple(attempts)
+        self._findings = findings
+        self._progress = progress
+        self.segments = 0
+        self.bytes = 0
+
+    def look(self, epochs: Sequence[int], checkpointed: int, begun: Window | None) -> None:
+        """Look at epochs, ascending.
+
+        :param begun: what the ledger says is begun: then only that attempt counts (rule 10).
+        """
+        decided = {epoch.epoch: epoch for epoch in begun.epochs} if begun else {}
+        needed: list[tuple[Manifest, bool]] = []
+        missing: list[int] = []
+        given_up = set(self._log.decided())
+        for epoch in epochs:
+            if epoch in given_up:
+                with self._findings.noting(epoch, f"{self._log.url}/{paths.decision(epoch)}"):
+                    self._log.decision(epoch)
+            elif epoch in decided:
+                needed += [(manifest, True) for manifest in self._begun(decided[epoch])]
+            else:
+                found = self._manifests(epoch, missing if epoch <= checkpointed else None)
+                needed += [(manifest, False) for manifest in found]
+        self._missing(missing)
+        self._read(needed)
+
+    def _begun(self, begun: BegunEpoch) -> list[Manifest]:
+        self._readable(begun.epoch)
+        with self._findings.noting(begun.epoch, f"{self._log.url}/{begun.manifest}"):
+            try:
+                return [begun_manifest(self._log, begun)] if begun.manifest else []
+            except GoneError as gone:
+                raise MissingSegment(
+                    f"Epoch {begun.epoch} is begun and needs {gone.path}, which is gone",
+                    lost_segment(begun.epoch, begun=True),
+                ) from gone
+        return []
+
+    def _manifests(self, epoch: int, missing: list[int] | None) -> list[Manifest]:
+        """Return what may be flushed as an epoch.
+
+        :param missing: where to put an epoch that has nothing; None when it is not checkpointed.
+        """
+        readable = self._readable(epoch)
+        if readable is None:
+            return []  # a flusher would stop there
+        if missing is None:
+            return readable
+        with self._findings.noting(epoch):
+            step = choose(
+                gather(
+                    Choose(epoch, self._attempts),
+                    self._log,
+                    self._query.checkpoint,
+                    self._query.query_id,
+                    Witness(),
+                )
+            )
+            match step:
+                case Begin():
+                    return [found for found in readable if found.attempt in step.attempts]
+                case LookAgain():
+                    missing.append(epoch)
+                case PassOver():
+                    return []
+            return readable
+        return []
+
+    def _readable(self, epoch: int) -> list[Manifest] | None:
+        """Read every manifest of an epoch; None when one of them cannot be used."""
+        found, whole = [], True
+        for attempt in self._attempts:
+            if attempt.epoch != epoch:
+                continue
+            read = None
+            before = len(self._findings.found)
+            with self._findings.noting(epoch, f"{self._log.url}/{paths.manifest(attempt)}"):
+                read = self._log.manifest(attempt)
+            whole = whole and len(self._findings.found) == before
+            if read is not None:  # else it was trimmed meanwhile
+                found.append(read[0])
+        return found if whole else None
+
+    def _missing(self, epochs: list[int]) -> None:
+        """Report epochs without a manifest; a whole folder that is lost is one finding."""
+        for _, run in groupby(enumerate(epochs), key=lambda item: item[1] - item[0]):
+            first, *others = [epoch for _, epoch in run]
+            file = f"{self._log.url}/{paths.MANIFESTS}"
+            with self._findings.noting(first, file):
+                if others:
+                    raise MissingManifest(
+                        f"Epochs {first} to {others[-1]} are checkpointed but have no manifest in the log",
+                        "Restore the log's manifests/ folder from a copy. To give their rows up, one"
+                        f" after the other: {accept_gap(first)}.",
+                    )
+                missing_manifest(first, None)
+
+    def _read(self, needed: list[tuple[Manifest, bool]]) -> None:
+        total = sum(manifest.bytes for manifest, _ in needed)
+        plans: set[str] = set()
+        for manifest, begun in needed:
+            if manifest.plan not in plans:
+                plans.add(manifest.plan)
+                file = f"{self._log.url}/{paths.plan(manifest.plan)}"
+                with self._findings.noting(manifest.epoch, file):
+                    plan_of(self._log, manifest)
+            for segment in manifest.segments:
+                self._segment(manifest.epoch, segment, total, begun=begun)
+
+    def _segment(self, epoch: int, segment: SegmentRef, total: int, *, begun: bool) -> None:
+        def read(size: int) -> None:
+            self.bytes += size
+            self._progress(self.bytes, total)
+
+        with self._findings.noting(epoch, f"{self._log.url}/{segment.path}"):
+            try:
+                check_segment(self._log.backend, segment, read)
+            except FileNotFoundError as error:
+                raise MissingSegment(
+                    f"Epoch {epoch} needs {segment.path}, which is gone from {self._log.url}",
+                    lost_segment(epoch, begun=begun),
+                ) from error
+        self.segments += 1

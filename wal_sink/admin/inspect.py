@@ -1,0 +1,223 @@
+"""`inspect`: what the log holds, epoch by epoch. Changes nothing; the query may run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from wal_sink.admin.ledger import ledger
+from wal_sink.admin.query import Query
+from wal_sink.errors import WalSinkError
+from wal_sink.flush.evidence import gather
+from wal_sink.flush.run_history import Witness
+from wal_sink.model.ledger import Window
+from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.records import FlushedEpoch
+from wal_sink.progress.readable import read_manifests
+from wal_sink.protocol.choose_attempt import choose
+from wal_sink.protocol.steps import Begin, Choose
+from wal_sink.targets.base import Target
+
+State = Literal[
+    "flushed",
+    "begun",
+    "waiting",
+    "not checkpointed",
+    "superseded",
+    "given up",
+    "damaged",
+    "no manifest",
+]
+"""`superseded`: Spark has kept another attempt at the epoch. `no manifest`: `verify` says what to do."""
+
+
+class EpochLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at an epoch, or what is known of the epoch without any."""
+
+    epoch: int
+    generation: int | None
+    state: State
+    segments: int | None
+    """None: not known any more, since the manifest is trimmed, or not known yet."""
+    rows: int | None
+    bytes: int | None
+    published: str | None
+    """ISO 8601 in UTC."""
+    problem: str | None = None
+
+
+class Inspected(msgspec.Struct, frozen=True, kw_only=True):
+    """What the log holds; epoch ids are -1 for none."""
+
+    query_id: str
+    checkpoint: str
+    log: str
+    checkpointed: int
+    flushed: int
+    begun_known: bool
+    """Whether the ledger was asked. Else what is begun is listed as waiting."""
+    epochs: tuple[EpochLine, ...]
+    """Ascending; of what is flushed the newest ones, of what is not the oldest."""
+    left_out_flushed: int
+    left_out_waiting: int
+
+
+class Standing(NamedTuple):
+    """What decides about the state of an attempt."""
+
+    checkpointed: int
+    attempts: tuple[Attempt, ...]
+    """All manifests there are."""
+    given_up: Collection[int]
+    begun: Collection[Attempt]
+
+
+def inspect(query: Query, begun: Window | None, most: int, *, asked: bool = False) -> Inspected:
+    """List epochs.
+
+    :param begun: what the ledger says is begun.
+    :param most: how many flushed epochs, and how many others.
+    :param asked: whether the ledger was asked.
+    """
+    checkpointed = query.checkpoint.last_commit()
+    recorded = query.log.flushed_epochs()
+    flushed = max(recorded, default=-1)
+    standing = look(query, checkpointed, begun)
+    above = {attempt.epoch for attempt in standing.attempts if attempt.epoch > flushed}
+    if (identity := query.log.identity()) is not None:
+        above |= set(range(max(flushed + 1, identity.first_epoch), checkpointed + 1))
+    done = [query.log.flushed(epoch) for epoch in recorded[max(0, len(recorded) - most) :]]
+    lines = [_recorded(record, standing.given_up) for record in done if record is not None]
+    for epoch in sorted(above)[:most]:
+        lines += _unflushed(query, epoch, standing)
+    return Inspected(
+        query_id=query.query_id,
+        checkpoint=query.checkpoint.url,
+        log=query.log.url,
+        checkpointed=checkpointed,
+        flushed=flushed,
+        begun_known=asked,
+        epochs=tuple(lines),
+        left_out_flushed=max(0, len(recorded) - most),
+        left_out_waiting=max(0, len(above) - most),
+    )
+
+
+def begun_window(query: Query, target: Target) -> Window | None:
+    """Ask the ledger what is begun.
+
+    :raises TargetUnavailable, SchemaMismatch: it cannot be asked.
+    :raises WrongOwner, OptionError: see `Query.identity`.
+    """
+    with ledger(target, query.owner(query.identity())) as row:
+        mark = row.read()
+    return mark.begun if mark else None
+
+
+def look(query: Query, checkpointed: int, begun: Window | None) -> Standing:
+    """Read what decides about states."""
+    window = begun.epochs if begun else ()
+    return Standing(
+        checkpointed,
+        query.log.attempts(),
+        frozenset(query.log.decided()),
+        frozenset(Attempt(epoch.epoch, epoch.generation) for epoch in window if epoch.manifest),
+    )
+
+
+def states(query: Query, epoch: int, standing: Standing) -> dict[Attempt, State]:
+    """Tell the states of the attempts at an epoch that is not flushed.
+
+    :raises WalSinkError: at which a flusher would stop, too, such as `Diverged`.
+    """
+    attempts = [attempt for attempt in standing.attempts if attempt.epoch == epoch]
+    if epoch in standing.given_up:
+        return dict.fromkeys(attempts, "given up")
+    if epoch > standing.checkpointed:
+        return dict.fromkeys(attempts, "not checkpointed")
+    taken = [attempt for attempt in attempts if attempt in standing.begun]
+    state: State = "begun" if taken else "waiting"
+    chosen = taken or _chosen(query, epoch, standing)
+    return {attempt: state if attempt in chosen else "superseded" for attempt in attempts}
+
+
+def iso(us: int) -> str:
+    """Return microseconds since 1970 as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(us / 1_000_000, UTC).isoformat()
+
+
+def _chosen(query: Query, epoch: int, standing: Standing) -> Sequence[Attempt]:
+    """Choose as a flusher does that has seen no event of Spark (rule 11)."""
+    step = choose(
+        gather(
+            Choose(epoch, standing.attempts), query.log, query.checkpoint, query.query_id, Witness()
+        )
+    )
+    return step.attempts if isinstance(step, Begin) else ()
+
+
+def _recorded(record: FlushedEpoch, given_up: Collection[int]) -> EpochLine:
+    return EpochLine(
+        epoch=record.epoch,
+        generation=record.generation or None,
+        state="given up" if record.epoch in given_up else "flushed",
+        segments=None,
+        rows=record.rows,
+        bytes=record.bytes,
+        published=iso(record.published_us),
+    )
+
+
+def _unflushed(query: Query, epoch: int, standing: Standing) -> list[EpochLine]:
+    attempts = [attempt for attempt in standing.attempts if attempt.epoch == epoch]
+    if not attempts and (record := query.log.flushed(epoch)) is not None:
+        return [_recorded(record, standing.given_up)]  # flushed and trimmed since
+    if not attempts:
+        return [_nothing(epoch, "given up" if epoch in standing.given_up else "no manifest")]
+    found = read_manifests(query.log, attempts)
+    problem = None
+    known: dict[Attempt, State] = {}
+    try:
+        known = states(query, epoch, standing)
+    except WalSinkError as error:
+        problem = f"{type(error).__name__}: {error.what}"
+    lines = []
+    for attempt in attempts:
+        if (damage := found.damaged.get(attempt)) is not None:
+            what = f"{type(damage).__name__}: {damage.what}"
+            lines.append(_nothing(epoch, "damaged", attempt.generation, what))
+        elif attempt in found.manifests:
+            state = known.get(attempt, "waiting")
+            lines.append(_published(found.manifests[attempt], state, problem))
+    return lines
+
+
+def _nothing(
+    epoch: int, state: State, generation: int | None = None, problem: str | None = None
+) -> EpochLine:
+    return EpochLine(
+        epoch=epoch,
+        generation=generation,
+        state=state,
+        segments=None,
+        rows=None,
+        bytes=None,
+        published=None,
+        problem=problem,
+    )
+
+
+def _published(manifest: Manifest, state: State, problem: str | None) -> EpochLine:
+    return EpochLine(
+        epoch=manifest.epoch,
+        generation=manifest.generation,
+        state=state,
+        segments=len(manifest.segments),
+        rows=manifest.rows,
+        bytes=manifest.bytes,
+        published=iso(manifest.published_us),
+        problem=problem,
+    )

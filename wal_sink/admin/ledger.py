@@ -1,0 +1,67 @@
+"""The ledger row as operators' commands use it: read, and replaced from the state that was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from wal_sink.errors import FlusherAtWork, LedgerShadowed, TargetUnavailable
+from wal_sink.flush.target_connection import target_errors
+from wal_sink.model.ledger import Mark, Outcome, Owner
+from wal_sink.protocol.ledger_updates import shadow_remedy
+from wal_sink.targets.base import Session, Target
+
+
+class LedgerRow:
+    """The row of one query."""
+
+    def __init__(self, target: Target, session: Session) -> None:
+        self._target = target
+        self._session = session
+
+    def read(self) -> Mark | None:
+        """Read the row.
+
+        :raises TargetUnavailable, TargetRefused, CorruptLog: it cannot be read.
+        """
+        with target_errors(self._target):
+            return self._session.flushed()
+
+    def replace(self, seen: Mark | None, new: Mark) -> None:
+        """Replace the row that was seen, and see that it is replaced: an answer may be lost, or untrue.
+
+        :raises FlusherAtWork: somebody has moved it since.
+        :raises LedgerShadowed: the target says that it is replaced, and it is not.
+        :raises TargetUnavailable: it may be replaced or not; the command is run again.
+        """
+        with target_errors(self._target):
+            outcome = self._session.replace_row(seen, new)
+        found = self.read()
+        if found == new:
+            return
+        if outcome is Outcome.APPLIED and found == seen:
+            raise LedgerShadowed(
+                "The ledger acknowledged another row for the query and still shows the old one",
+                shadow_remedy(new.flushed),
+            )
+        if found == seen:
+            raise TargetUnavailable(
+                "The ledger row could not be replaced", "See to the target, and run this again."
+            )
+        raise FlusherAtWork(
+            f"The ledger row was moved meanwhile: it says that epoch"
+            f" {found.flushed if found else 'none'} is flushed",
+            "See who flushes, look at `wal-sink verify CHECKPOINT`, and decide again.",
+        )
+
+
+@contextmanager
+def ledger(target: Target, owner: Owner) -> Iterator[LedgerRow]:
+    """Connect to the ledger.
+
+    :raises TargetUnavailable, SchemaMismatch: no connection, or no ledger table.
+    """
+    with target_errors(target):
+        session = target.connect(owner)
+    with session:
+        yield LedgerRow(target, session)

@@ -1,0 +1,29 @@
+"""Refuses a command while somebody flushes the query."""
+
+from __future__ import annotations
+
+from wal_sink.errors import FlusherAtWork
+from wal_sink.progress.heartbeat import is_live, last_report
+from wal_sink.wal.log import Log
+
+_REMEDY = (
+    "Stop the query, or close the handle of wal_sink.register, and run the command again; if its"
+    " process was killed on another host, wait two minutes first."
+)
+
+
+def refuse_flusher(log: Log, now_us: int, *, unless_stopped: bool) -> None:
+    """See that nobody flushes the query.
+
+    :param unless_stopped: a flusher that has stopped at an error, and only tries again, is no harm.
+    :raises FlusherAtWork: somebody does.
+    """
+    report = last_report(log)
+    if report is None or not is_live(report, now_us):
+        return
+    if unless_stopped and report.error is not None and not report.error.transient:
+        return
+    ago = max(0, now_us - report.heartbeat_us) // 1_000_000
+    raise FlusherAtWork(
+        f"{report.flusher} flushes this query: {ago} seconds ago it was {report.doing!r}", _REMEDY
+    )

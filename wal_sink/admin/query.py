@@ -1,0 +1,110 @@
+"""Finds what a command is about: a query's checkpoint, its log, and the target as its runs knew it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from state_backends import StateBackend, StorageOptions, open_backend, url_scheme
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.configuration import configure, storage_options
+from wal_sink.errors import OptionError
+from wal_sink.model.ledger import Owner
+from wal_sink.model.records import LogIdentity
+from wal_sink.options import SinkOptions, parse
+from wal_sink.targets.base import Target
+from wal_sink.wal.find import find_by_checkpoint
+from wal_sink.wal.log import Log
+from wal_sink.wal.ownership import owned
+
+_OURS = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
+
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+
+
+class Query(NamedTuple):
+    """One query, as an operator sees it."""
+
+    query_id: str
+    checkpoint: Checkpoint
+    log: Log
+    stores: Mapping[str, StorageOptions] = {}
+    """How to open what is in an object store, by the scheme of its URL."""
+
+    def open(self, url: str) -> StateBackend:
+        """Open another place, with the options of its kind of store."""
+        return open_backend(url, self.stores.get(url_scheme(url)))
+
+    def identity(self) -> LogIdentity:
+        """Read whose the log is.
+
+        :raises WrongOwner: log and checkpoint do not belong together.
+        :raises OptionError: nothing was ever published to it.
+        """
+        identity = owned(self.log, self.checkpoint)
+        if identity is None:
+            raise OptionError(
+                f"{self.log.url} has no log.json: nothing is published there, or it is lost",
+                "See with `wal-sink verify CHECKPOINT`; if the log is elsewhere, pass --wal.",
+            )
+        return identity
+
+    def owner(self, identity: LogIdentity) -> Owner:
+        """Return whom the ledger row has to belong to."""
+        return Owner(self.query_id, identity.log_id, identity.checkpoint)
+
+
+def find_query(
+    checkpoint: str, wal: str | None = None, options: Mapping[str, str] = NO_OPTIONS
+) -> Query:
+    """Find a query by the location of its checkpoint.
+
+    :param options: those about storage count here.
+    :raises CheckpointNotVisible, WrongOwner, OptionError: see `find_by_checkpoint`.
+    """
+    given = storage_options(parse({**options, "checkpointLocation": checkpoint}, SinkOptions))
+    found = find_by_checkpoint(checkpoint, wal, given, "--wal")
+    stores = {
+        url_scheme(found.location.logs): found.location.log_options,
+        url_scheme(found.location.checkpoint): found.location.checkpoint_options,
+    }
+    return Query(found.query_id, found.checkpoint, found.log, stores)
+
+
+def target_of(query: Query, options: Mapping[str, str]) -> Target:
+    """Make the target from the options of the newest run, which the log holds without secrets.
+
+    :param options: what the log does not hold, or what has changed; names are case-insensitive.
+    :raises OptionError: an option is missing, unknown, or does not fit.
+    """
+    return configure(_options(query, options)).target
+
+
+def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
+    """Return the sink's own options in the same way, those of the target aside.
+
+    :raises OptionError: one does not fit.
+    """
+    return parse(_options(query, options), SinkOptions)
+
+
+def _options(query: Query, options: Mapping[str, str]) -> dict[str, str]:
+    claim = query.log.newest_claim()
+    known = {} if claim is None else claim.options
+    raw = {name.lower(): value for name, value in known.items()}
+    raw |= {name.lower(): value for name, value in options.items()}
+    raw = {name: value for name, value in raw.items() if name not in _OURS}
+    return {**raw, "checkpointLocation": query.checkpoint.url}
+
+
+def who() -> str:
+    """Return who gives the command, as `<user>@<host>`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,210 @@
+"""`rewind`: sets ledger and log to an earlier epoch, so that what came after is flushed again.
+
+For a target that was restored from a backup, or lost rows; and, to the log's own mark, for a ledger row that
+was lost, or lies behind although the rows are there. How far it can go is argued in `rewinding`.
+
+What is durable when
+--------------------
+
+1. The record of what is about to change.
+2. Of the epochs to be flushed again, attempts that were not flushed go; those that have no rows get a
+   decision that says so, as Spark's own files may no longer. Both change nothing while they are flushed.
+3. The ledger row, by compare-and-set. From here on every flusher that looks stops with `LedgerBehindLog`.
+4. The `flushed/` records above the epoch, newest first: at each instant the newest one is a mark above which
+   everything is there. With the last of them the line goes on by itself.
+
+A command that dies in between is run again. No flusher may be alive: one that rests would trim, as flushed,
+what was restored for the rewind.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from wal_sink.admin.ledger import ledger
+from wal_sink.admin.live import refuse_flusher
+from wal_sink.admin.query import Query, who
+from wal_sink.errors import CorruptLog, WalSinkError
+from wal_sink.flush.read_window import plan_of
+from wal_sink.model import paths
+from wal_sink.model.ledger import Mark
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import Decision, FlushedEpoch, Intervention
+from wal_sink.protocol.rewind import Past, refuse_lost, refuse_rewind, rewound
+from wal_sink.targets.base import Target
+from wal_sink.wal.segment import check_segment
+
+
+class Rewound(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of `rewind`."""
+
+    query_id: str
+    record: str
+    """URL of the record."""
+    to: int
+    again: int
+    """How many epochs are flushed again."""
+    before: dict[str, str]
+    after: dict[str, str]
+
+
+class Rewinding(NamedTuple):
+    """What `rewind` is going to do; nothing is changed yet."""
+
+    query: Query
+    target: Target
+    past: Past
+    to: int
+    new: Mark
+    rivals: tuple[Attempt, ...]
+    """The attempts at the epoch after the log's mark."""
+
+    @property
+    def again(self) -> range:
+        """The epochs that are flushed again."""
+        return range(self.to + 1, self.past.upper + 1)
+
+    @property
+    def consequences(self) -> str:
+        """Say what the operator agrees to."""
+        text = (
+            f"Query {self.query.query_id}: ledger and log will say that epoch {self.to} is flushed."
+        )
+        if self.again:
+            text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, with newer timestamps."
+        if given_up := [epoch for epoch in self.again if epoch in self.past.decisions]:
+            listed = ", ".join(map(str, given_up))
+            text += f" Not the rows of these, which were given up and stay so: {listed}."
+        known = self.past.mark.flushed if self.past.mark else None
+        if known is None or known < self.to:
+            text += (
+                f" The ledger {'has no row' if known is None else f'says {known}'}: the table must hold"
+                f" every epoch up to {self.to} already. What it lacks of them stays lost."
+            )
+        if known is None and len(self.rivals) > 1:
+            text += (
+                f" Epoch {self.rivals[0].epoch} has {len(self.rivals)} attempts in the log: if it was begun"
+                " in the row that is lost, rows of another one than is flushed now may be in the table."
+            )
+        return text
+
+
+def plan_rewind(query: Query, target: Target, to: int, now_us: int) -> Rewinding:
+    """Look whether everything above an epoch can be flushed again; reads its segments to the last byte.
+
+    :raises OptionError: it makes no sense, see `rewinding`.
+    :raises MissingManifest: an epoch is no longer in the log.
+    :raises FlusherAtWork: a flusher is alive.
+    :raises WrongOwner, TargetUnavailable, CorruptLog: see `wal_sink.errors`.
+    """
+    identity = query.identity()
+    owner = query.owner(identity)
+    refuse_flusher(query.log, now_us, unless_stopped=False)
+    with ledger(target, owner) as row:
+        mark = row.read()
+    log = query.log
+    records = {e: record for e in log.flushed_epochs() if (record := log.flushed(e)) is not None}
+    decisions = {e: decision for e in log.decided() if (decision := log.decision(e)) is not None}
+    earlier = [int(done.after["last_us"]) for done in log.interventions("rewind")]
+    past = Past(identity, mark, records, decisions, {}, max(earlier, default=0))
+    refuse_rewind(past, to, owner)
+    above = range(to + 1, past.upper + 1)
+    past = past._replace(usable={epoch: _is_usable(query, past, epoch) for epoch in above})
+    refuse_lost(past, to)
+    rivals = tuple(attempt for attempt in log.attempts() if attempt.epoch == past.floor + 1)
+    return Rewinding(query, target, past, to, rewound(past, to, owner), rivals)
+
+
+def rewind(plan: Rewinding, now_us: int, why: str = "") -> Rewound:
+    """Carry it out; can be repeated at any point.
+
+    :raises FlusherAtWork: the ledger row was moved since it was read.
+    """
+    query, past = plan.query, plan.past
+    before, after = _row(past.mark), _row(plan.new)
+    record = query.log.record_intervention(
+        Intervention(verb="rewind", by=who(), at_us=now_us, why=why, before=before, after=after)
+    )
+    for epoch in plan.again:
+        _pin(plan, epoch, now_us)
+    with ledger(plan.target, query.owner(past.identity)) as row:
+        row.replace(past.mark, plan.new)
+    for epoch in sorted((epoch for epoch in past.records if epoch > plan.to), reverse=True):
+        query.log.delete([paths.flushed(epoch)])
+    return Rewound(
+        query_id=query.query_id,
+        record=f"{query.log.url}/{record}",
+        to=plan.to,
+        again=len(plan.again),
+        before=before,
+        after=after,
+    )
+
+
+def _flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
+    """Return the attempt that was flushed; without a record, the only one there is."""
+    attempts = [attempt for attempt in query.log.attempts() if attempt.epoch == epoch]
+    record = past.records.get(epoch)
+    if record is not None:
+        attempts = [a for a in attempts if a.generation == record.generation]
+    return attempts[0] if len(attempts) == 1 else None
+
+
+def _is_usable(query: Query, past: Past, epoch: int) -> bool:
+    """Whether the attempt that was flushed is there, to the byte."""
+    attempt = _flushed_attempt(query, past, epoch)
+    record = past.records.get(epoch)
+    try:
+        found = query.log.manifest(attempt) if attempt is not None else None
+        if found is None or (record and record.offsets_digest != found[0].offsets_digest):
+            return False
+        plan_of(query.log, found[0])
+        for segment in found[0].segments:
+            check_segment(query.log.backend, segment)
+    except (CorruptLog, FileNotFoundError):
+        return False
+    return record is None or (record.rows, record.bytes) == (found[0].rows, found[0].bytes)
+
+
+def _pin(plan: Rewinding, epoch: int, now_us: int) -> None:
+    """See that an epoch is flushed again as it was flushed before, and not otherwise."""
+    query, past = plan.query, plan.past
+    if past.passed_over(epoch):
+        if epoch not in past.decisions:
+            query.log.create_decision(_without_rows(past.records[epoch], now_us))
+        return
+    kept = _flushed_attempt(query, past, epoch)
+    if kept is None:
+        raise WalSinkError(f"Epoch {epoch} was changed meanwhile", "Run the command again.")
+    others = [a for a in query.log.attempts() if a.epoch == epoch and a != kept]
+    query.log.delete(paths.manifest(attempt) for attempt in others)
+
+
+def _without_rows(record: FlushedEpoch, now_us: int) -> Decision:
+    return Decision(
+        verb="rewind",
+        epoch=record.epoch,
+        by=who(),
+        at_us=now_us,
+        why="it was flushed without rows before: Spark's state repartition made it",
+        where="",
+        files=(),
+        generation=record.generation,
+        offsets_digest=record.offsets_digest,
+        rows=0,
+        last_us=0,
+    )
+
+
+def _row(mark: Mark | None) -> dict[str, str]:
+    """Return the ledger row as texts."""
+    if mark is None:
+        return {}
+    return {
+        "flushed": str(mark.flushed),
+        "last_us": str(mark.last_us),
+        "begun": mark.begun.to_text() if mark.begun else "",
+        "last": mark.last.to_text() if mark.last else "",
+    }

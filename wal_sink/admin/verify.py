@@ -1,0 +1,201 @@
+"""`verify`: looks for everything at which the line would stop, and changes nothing.
+
+It looks as a flusher does, in the same order (rule 9) and with the same decisions, but at every epoch that
+is not flushed instead of the next one, and at every byte of it. The query may run meanwhile: what a
+flusher has flushed and trimmed since is no finding, so those are dropped at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wal_sink.admin.epoch import EpochCheck
+from wal_sink.admin.findings import Finding, Findings, Verified
+from wal_sink.admin.query import Query
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.target_connection import target_errors
+from wal_sink.model import paths
+from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import FlushedEpoch, LogIdentity
+from wal_sink.progress.heartbeat import is_live, last_report
+from wal_sink.progress.orphans import unnamed
+from wal_sink.progress.readable import read_manifests
+from wal_sink.protocol.ledger_updates import refuse_shadowed
+from wal_sink.protocol.next_step import next_step, resting, unjoined
+from wal_sink.protocol.steps import Unjoined, View
+from wal_sink.targets.base import Target
+from wal_sink.wal.ownership import owned
+from wal_sink.wal.trim import refuse_diverged
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of how many are read."""
+
+
+def verify(
+    query: Query,
+    target: Callable[[], Target] | None,
+    now_us: int,
+    progress: Progress = lambda _done, _total: None,
+) -> Verified:
+    """Look at checkpoint, log and ledger.
+
+    :param target: makes the target; None to leave the ledger out.
+    :param now_us: microseconds since 1970.
+    """
+    return _Verification(query, now_us, progress).run(target)
+
+
+class _Verification:
+    """One look."""
+
+    def __init__(self, query: Query, now_us: int, progress: Progress) -> None:
+        self._query = query
+        self._log = query.log
+        self._now_us = now_us
+        self._progress = progress
+        self._findings = Findings()
+        self._unreached = Findings()
+        self._set_back = ""
+
+    def run(self, target: Callable[[], Target] | None) -> Verified:
+        checkpointed = self._checkpointed()
+        flushed, recorded = self._recorded()
+        identity = self._identity()
+        asked, mark = False, None
+        if target is not None and identity is not None:
+            asked, mark = self._ledger(target, identity)
+        attempts = self._log.attempts()
+        if flushed < 0 or recorded is not None:  # else its record is unreadable: found already
+            self._agreement(View(checkpointed, recorded, identity, asked, mark, attempts))
+        self._left_over(flushed, attempts)
+        floor = max(flushed, mark.flushed if mark else -1)
+        if identity is not None:
+            floor = max(floor, identity.first_epoch - 1)
+        needed = range(floor + 1, checkpointed + 1 if identity else 0)
+        epochs = sorted(
+            {*needed, *(attempt.epoch for attempt in attempts if attempt.epoch > floor)}
+        )
+        check = EpochCheck(self._query, attempts, self._findings, self._progress)
+        check.look(epochs, checkpointed, mark.begun if mark and mark.flushed == floor else None)
+        return Verified(
+            query_id=self._query.query_id,
+            checkpoint=self._query.checkpoint.url,
+            log=self._log.url,
+            checkpointed=checkpointed,
+            published=max([flushed, *(attempt.epoch for attempt in attempts)]),
+            flushed=flushed,
+            ledger=mark.flushed if mark else None,
+            epochs=len(epochs),
+            segments=check.segments,
+            bytes=check.bytes,
+            set_back=bool(self._set_back),
+            findings=tuple(self._still_true(flushed) + self._unreached.found),
+            notes=tuple(self._notes(flushed, reached=asked or target is None)),
+        )
+
+    def _checkpointed(self) -> int:
+        with self._findings.noting(file=f"{self._query.checkpoint.url}/commits"):
+            return self._query.checkpoint.last_commit()
+        return -1
+
+    def _recorded(self) -> tuple[int, FlushedEpoch | None]:
+        """Read every record; return the log's mark and its record, None when that is unreadable."""
+        newest: FlushedEpoch | None = None
+        epochs = self._log.flushed_epochs()
+        for epoch in epochs:
+            newest = None
+            with self._findings.noting(epoch, f"{self._log.url}/{paths.flushed(epoch)}"):
+                newest = self._log.flushed(epoch)
+        return max(epochs, default=-1), newest
+
+    def _identity(self) -> LogIdentity | None:
+        """Read whose the log is; although it is somebody else's, the look goes on."""
+        location = f"{self._query.checkpoint.url}/{Checkpoint.LOG_URL}"
+        noted: str | None = None
+        with self._findings.noting(file=location):
+            noted = self._query.checkpoint.log_url()
+            moved = noted not in (None, self._log.url)
+            file = location if moved else f"{self._log.url}/{paths.LOG}"
+            with self._findings.noting(file=file):
+                return owned(self._log, self._query.checkpoint)
+        with Findings().noting():  # what is unreadable is a finding already
+            return self._log.identity()
+        return None
+
+    def _ledger(
+        self, target: Callable[[], Target], identity: LogIdentity
+    ) -> tuple[bool, Mark | None]:
+        """Read the ledger row, if the target can be asked. That it cannot is reported last."""
+        with self._unreached.noting():
+            made = target()
+            with target_errors(made), made.connect(self._query.owner(identity)) as session:
+                mark = session.flushed()
+                written = session.written_us() if mark else None
+            if mark is not None:
+                with self._findings.noting():
+                    refuse_shadowed(mark, written, self._now_us)
+            return True, mark
+        return False, None
+
+    def _agreement(self, view: View) -> None:
+        """See that checkpoint, records and ledger fit together, as a flusher does."""
+        identity = view.identity
+        owner = Owner(self._query.query_id, "", "")
+        if identity is not None:
+            owner = self._query.owner(identity)
+        with self._findings.noting():
+            if view.asked and isinstance(step := next_step(view, owner), Unjoined):
+                unjoined(step.window, self._log.newest_flushed())
+            rest = resting(view.checkpointed, view.recorded, identity, view.attempts)
+            if rest is not None and rest.odd and self._still_behind(view):
+                self._set_back = rest.why
+
+    def _still_behind(self, view: View) -> bool:
+        """Whether the checkpoint is behind for good: a query that runs commits and flushes meanwhile."""
+        recorded = view.recorded.epoch if view.recorded else -1
+        return self._query.checkpoint.last_commit() < recorded
+
+    def _left_over(self, flushed: int, attempts: tuple[Attempt, ...]) -> None:
+        """See that manifests of flushed epochs, which a flusher trims first, may go."""
+        for attempt in attempts:
+            if attempt.epoch <= flushed:
+                file = f"{self._log.url}/{paths.manifest(attempt)}"
+                with self._findings.noting(attempt.epoch, file):
+                    refuse_diverged(self._log, attempt.epoch, [attempt])
+
+    def _still_true(self, flushed: int) -> list[Finding]:
+        """Drop what a flusher has settled since; sort by epoch, the order in which it meets the rest."""
+        done = max(self._log.flushed_epochs(), default=-1)
+        stay = [
+            finding
+            for finding in self._findings.found
+            if finding.epoch is None or not flushed < finding.epoch <= done
+        ]
+        return sorted(stay, key=lambda finding: -1 if finding.epoch is None else finding.epoch)
+
+    def _notes(self, flushed: int, *, reached: bool) -> list[str]:
+        notes = []
+        if reached is False:
+            notes.append("the ledger was not compared with the log")
+        if self._set_back:
+            notes.append(self._set_back)
+        if given_up := self._log.decided():
+            listed = ", ".join(map(str, given_up))
+            notes.append(f"operators gave up these epochs, see decisions/ in the log: {listed}")
+        segments = self._log.segments()
+        if late := sum(epoch <= flushed for epoch, _ in segments):
+            notes.append(f"{late} segments of flushed epochs go when a flusher starts")
+        above = [attempt for attempt in self._log.attempts() if attempt.epoch > flushed]
+        waiting = [(epoch, path) for epoch, path in segments if epoch > flushed]
+        if orphans := len(unnamed(waiting, read_manifests(self._log, above))):
+            notes.append(
+                f"{orphans} segments are named by no manifest: of failed tasks, or of a batch under way;"
+                " they go with their epoch"
+            )
+        report = last_report(self._log)
+        if report is not None:
+            live = "flushes" if is_live(report, self._now_us) else "flushed last"
+            error = f"; its error: {report.error.kind}: {report.error.what}" if report.error else ""
+            notes.append(f"{report.flusher} {live}: {report.doing}{error}")
+        return notes

@@ -1,0 +1,1 @@
+"""Spark's checkpoint of a query, read only."""

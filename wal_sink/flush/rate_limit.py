@@ -1,0 +1,65 @@
+"""A bound on how many rows a flush writes in a second, whatever the target takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Slice
+
+_PIECE_S = 0.25
+"""So long at most is one wait, unless a single row takes longer: a flush can be interrupted after it."""
+
+
+def divided(rows_per_second: int | None, tasks: int) -> int | None:
+    """Return the rate of each of several tasks that write at once: together they keep the whole one.
+
+    At least a row a second: then more tasks than rows a second are faster than the bound by the difference.
+    """
+    return None if rows_per_second is None else max(rows_per_second // tasks, 1)
+
+
+class Pace:
+    """Lets rows through at a rate; used by one flusher, for all that it flushes.
+
+    The generic cell rate algorithm (ITU-T I.371) without tolerance: each piece of n rows makes the
+    next one due n / rate seconds later, and time that was not used is lost. So no burst follows a pause.
+
+    :param rows_per_second: None lets everything through as it is.
+    :param clock: seconds, never backwards.
+    :param sleep: waits for seconds.
+    """
+
+    def __init__(
+        self,
+        rows_per_second: int | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rows_per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._due = float("-inf")
+
+    def paced(self, slices: Iterable[tuple[Plan, Slice]]) -> Iterator[tuple[Plan, Slice]]:
+        """Yield the same rows in pieces, each when it is due."""
+        for plan, rows in slices:
+            for piece in self._pieces(rows):
+                self._wait(piece.batch.num_rows)
+                yield plan, piece
+
+    def _pieces(self, rows: Slice) -> Iterator[Slice]:
+        count = rows.batch.num_rows
+        most = count if self._rate is None else int(self._rate * _PIECE_S)
+        for begin in range(0, count, max(most, 1)):
+            batch = rows.batch.slice(begin, max(most, 1))
+            yield Slice(rows.epoch, batch, rows.first_us + begin)
+
+    def _wait(self, rows: int) -> None:
+        if self._rate is None:
+            return
+        wait_s = self._due - self._clock()
+        if wait_s > 0:
+            self._sleep(wait_s)
+        self._due = max(self._due, self._clock()) + rows / self._rate

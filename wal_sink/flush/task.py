@@ -1,0 +1,99 @@
+"""What a task of a flush job does: write its share of a begun window (rule 15). Imports no Spark.
+
+Its errors travel as values, so that the flusher meets the kind that it would have met in the driver; what
+Spark gets to see as a failed task is a bug or a dead worker. Spark then runs the share again, up to
+`spark.task.maxFailures` times, or twice at once where it speculates: writes are idempotent.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Hashable, Iterable, Sequence
+
+from wal_sink.errors import WalSinkError
+from wal_sink.flush.rate_limit import Pace
+from wal_sink.flush.read_window import GoneError, read_piece
+from wal_sink.flush.session_pool import THIS_PROCESS
+from wal_sink.flush.target_connection import target_errors
+from wal_sink.log_context import about, at
+from wal_sink.model.ledger import Owner
+from wal_sink.protocol.split_window import Piece
+from wal_sink.targets.base import Session, Target
+from wal_sink.wal.log import Log
+from wal_sink.wal.store_errors import store_errors
+
+FlushError = WalSinkError | GoneError
+"""What stops a task: known to the flusher, and picklable."""
+
+
+class FlushTask:
+    """Writes shares. Pickles, with the secrets of log and target; travels to the tasks.
+
+    :param log: the query's log, opened as the driver opens it.
+    :param era: tasks of one era share sessions; the flusher starts a new one after an error, so that the
+        next try connects, and compares the plan with the table, anew.
+    :param rows_per_second: of each task; None: as fast as the target takes them.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        target: Target,
+        owner: Owner,
+        era: Hashable,
+        rows_per_second: int | None = None,
+    ) -> None:
+        self._log = log
+        self._target = target
+        self._owner = owner
+        self._era = era
+        self._rows_per_second = rows_per_second
+
+    def __call__(self, share: Iterable[Piece]) -> FlushError | None:
+        """Write a share; return when every row of it is acknowledged, or what stopped it."""
+        try:
+            with store_errors(), about(self._owner.query_id):
+                self._write(share)
+        except GoneError as gone:
+            return gone
+        except WalSinkError as error:
+            return _placed(error)
+        return None
+
+    def _write(self, share: Iterable[Piece]) -> None:
+        pace = Pace(self._rows_per_second)
+        with THIS_PROCESS.session((self._era, self._owner), self._connect) as session:
+            for piece in share:
+                at(piece.epoch)
+                slices = ((piece.plan, rows) for rows in read_piece(self._log.backend, piece))
+                for plan, rows in pace.paced(slices):
+                    with target_errors(self._target):
+                        session.write(plan, rows)
+            with target_errors(self._target):
+                session.drain()
+
+    def _connect(self) -> Session:
+        with target_errors(self._target):
+            return self._target.connect(self._owner)
+
+
+def gravest(errors: Sequence[FlushError]) -> FlushError:
+    """Return the one of several tasks' errors that is to be raised.
+
+    A missing file first: it may be that another flusher has finished the window (rule 20). Then what
+    trying again does not cure.
+
+    :param errors: at least one.
+    """
+
+    def gravity(error: FlushError) -> int:
+        return 2 if isinstance(error, GoneError) else int(not error.transient)
+
+    return max(errors, key=gravity)
+
+
+def _placed(error: WalSinkError) -> WalSinkError:
+    """Say where it happened: a host may be cut off from what the driver reaches."""
+    error.what = f"{error.what} (in a Spark task on {socket.gethostname()})"
+    error.args = (error.what, error.remedy)
+    return error

@@ -1,0 +1,1 @@
+"""What Prometheus gets. Nothing else imports prometheus_client."""

@@ -1,0 +1,277 @@
+"""Every metric: its name, its help text, and what it is made of. The one module that knows prometheus_client.
+
+What a flush does is counted as it is done, by a `QueryMeter`. What waits is read when somebody asks, from
+log and checkpoint: so it is right while the flush stands in a request, fails, or has ended. Every series
+has the label `query_id`; `wal_sink_query_info` says which checkpoint and table that is.
+
+The series of a query whose flush has ended stay while anything of it waits, since an alert has to go on,
+and for `KEEP_S` afterwards, so that its last counts are seen. Then they go: an application may start any
+number of queries.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from wal_sink import clock
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.checkpoint.local_files import committed_us
+from wal_sink.observer import Delivered, Meter
+from wal_sink.progress.backlog import Pending, PendingLook
+from wal_sink.wal.log import Log
+
+KEEP_S = 900.0
+"""How long the series of a query stay that has ended, and of which nothing waits."""
+
+_SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
+
+_ID = "query_id"
+
+PENDING: Mapping[str, tuple[str, Callable[[Pending, int], float]]] = {
+    "wal_sink_checkpointed_epoch": (
+        "The last epoch that is checkpointed, -1 for none.",
+        lambda seen, _now_us: seen.checkpointed,
+    ),
+    "wal_sink_flushed_epoch": (
+        "The last epoch that is in the target, as the log says, -1 for none.",
+        lambda seen, _now_us: seen.flushed,
+    ),
+    "wal_sink_pending_epochs": (
+        "Epochs that are checkpointed and not flushed.",
+        lambda seen, _now_us: seen.epochs,
+    ),
+    "wal_sink_pending_rows": (
+        "Rows of pending epochs.",
+        lambda seen, _now_us: seen.rows,
+    ),
+    "wal_sink_pending_bytes": (
+        "Bytes of segments of pending epochs.",
+        lambda seen, _now_us: seen.bytes,
+    ),
+    "wal_sink_oldest_pending_seconds": (
+        "Since the oldest pending epoch was published, 0 for none. The one to alert on.",
+        lambda seen, now_us: seen.oldest_seconds(now_us),
+    ),
+    "wal_sink_pending_read_timestamp_seconds": (
+        "When log and checkpoint were last read for what waits, seconds since 1970.",
+        lambda seen, _now_us: seen.read_us / 1_000_000,
+    ),
+}
+"""Gauges of what waits; absent until log and checkpoint were read once."""
+
+STATE: Mapping[str, tuple[str, Callable[[QueryMeter], float]]] = {
+    "wal_sink_flushers": (
+        "Threads of this process that flush the query; 0 when its flush has ended.",
+        lambda meter: meter.running,
+    ),
+    "wal_sink_line_stopped": (
+        "1 while the flush stands at an error that trying again does not cure, else 0.",
+        lambda meter: meter.stopped,
+    ),
+    "wal_sink_requests_in_flight": (
+        "Requests with rows on their way to the target, from this process.",
+        lambda meter: meter.in_flight,
+    ),
+}
+"""Gauges of the flush."""
+
+INFO = "wal_sink_query_info"
+
+RETRIES = ("retry", "throttle")
+"""Kinds of errors after which a request is sent again, see `Target.classify`."""
+
+
+class Metrics(Collector):
+    """The metrics of all queries that one process flushes, in a registry of their own.
+
+    :param clock_s: seconds since 1970.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.time) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.rows = Counter(
+            "wal_sink_flushed_rows",
+            "Rows that are in the target, and marked.",
+            [_ID],
+            registry=registry,
+        )
+        self.bytes = Counter(
+            "wal_sink_flushed_bytes", "Bytes of their segments.", [_ID], registry=registry
+        )
+        self.epochs = Counter(
+            "wal_sink_flushed_epochs", "Epochs that are in the target.", [_ID], registry=registry
+        )
+        self.flush_seconds = Histogram(
+            "wal_sink_flush_seconds",
+            "From the look that finds a window of epochs to its mark; of tries that succeed.",
+            [_ID],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.visible_seconds = Histogram(
+            "wal_sink_commit_to_visible_seconds",
+            "From Spark's commits/N to the mark, for each epoch: all of it is visible then.",
+            [_ID],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.errors = Counter(
+            "wal_sink_flush_errors",
+            "Steps of the flush that failed and are tried again, by the error's kind.",
+            [_ID, "kind"],
+            registry=registry,
+        )
+        self.retries = Counter(
+            "wal_sink_request_retries",
+            "Requests with rows that were sent again: retry, or throttle where the target asks for less.",
+            [_ID, "kind"],
+            registry=registry,
+        )
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._queries: dict[str, QueryMeter] = {}
+        registry.register(self)
+
+    def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> QueryMeter:
+        """Return the meter of a query; a query that starts again goes on with its counts."""
+        with self._lock:
+            known = self._queries.get(query_id)
+            if known is None:
+                known = QueryMeter(self, query_id, checkpoint, log, table)
+                self._queries[query_id] = known
+            known.watched()
+            return known
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Read what waits, and yield the gauges; called by whoever asks, in threads of its own."""
+        now_s = self._clock_s()
+        with self._lock:
+            meters = list(self._queries.values())
+        looks = {meter.query_id: (meter, meter.pending.look()) for meter in meters}
+        for query_id, (meter, seen) in list(looks.items()):
+            if meter.is_over(seen, now_s) and self._forget(meter, seen, now_s):
+                del looks[query_id]
+        info = GaugeMetricFamily(
+            INFO,
+            "1; which checkpoint and table a query id is.",
+            labels=[_ID, "checkpoint", "table"],
+        )
+        for query_id, (meter, _) in looks.items():
+            info.add_metric([query_id, meter.checkpoint_url, meter.table], 1)
+        yield info
+        for name, (text, state) in STATE.items():
+            family = GaugeMetricFamily(name, text, labels=[_ID])
+            for query_id, (meter, _) in looks.items():
+                family.add_metric([query_id], state(meter))
+            yield family
+        for name, (text, value) in PENDING.items():
+            family = GaugeMetricFamily(name, text, labels=[_ID])
+            for query_id, (_, seen) in looks.items():
+                if seen is not None:
+                    family.add_metric([query_id], value(seen, round(now_s * 1_000_000)))
+            yield family
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges without reading anything."""
+        for name, (text, _) in {**STATE, **PENDING}.items():
+            yield GaugeMetricFamily(name, text, labels=[_ID])
+        yield GaugeMetricFamily(INFO, "", labels=[_ID])
+
+    def _forget(self, meter: QueryMeter, seen: Pending | None, now_s: float) -> bool:
+        with self._lock:
+            if not meter.is_over(seen, now_s):
+                return False  # it has just started again
+            if self._queries.pop(meter.query_id, None) is None:
+                return True  # somebody else who asked was quicker
+            for family in (self.rows, self.bytes, self.epochs, self.flush_seconds):
+                family.remove(meter.query_id)
+            self.visible_seconds.remove(meter.query_id)
+            for kind in meter.error_kinds:
+                self.errors.remove(meter.query_id, kind)
+            for kind in RETRIES:
+                self.retries.remove(meter.query_id, kind)
+        return True
+
+
+class QueryMeter(Meter):
+    """Counts for one query; made by `Metrics.watch`."""
+
+    def __init__(
+        self, metrics: Metrics, query_id: str, checkpoint: Checkpoint, log: Log, table: str
+    ) -> None:
+        self.query_id = query_id
+        self.checkpoint_url = checkpoint.url
+        self.table = table
+        self.pending = PendingLook(checkpoint, log)
+        self.running: int = 0
+        """Threads that flush the query."""
+        self.stopped: int = 0
+        """1 while the line stands at an error that trying again does not cure."""
+        self.error_kinds = {"TargetUnavailable", "LogUnavailable"}
+        self._lock = threading.Lock()
+        self._idle_since_s: float | None = None
+        self._metrics = metrics
+        self._rows = metrics.rows.labels(query_id)
+        self._bytes = metrics.bytes.labels(query_id)
+        self._epochs = metrics.epochs.labels(query_id)
+        self._flush_seconds = metrics.flush_seconds.labels(query_id)
+        self._visible_seconds = metrics.visible_seconds.labels(query_id)
+        # At 0 from the start: `increase` does not see the first step of a series that begins at 1.
+        for kind in RETRIES:
+            metrics.retries.labels(query_id, kind)
+        for kind in self.error_kinds:
+            metrics.errors.labels(query_id, kind)
+
+    def watched(self) -> None:
+        """Note that the query starts: it is not over, although nobody flushes it yet."""
+        self._idle_since_s = None
+
+    def is_over(self, seen: Pending | None, now_s: float) -> bool:
+        """Whether its flush has ended a while ago, and nothing waits."""
+        if self.running or seen is None or seen.epochs:
+            self._idle_since_s = None
+            return False
+        if self._idle_since_s is None:
+            self._idle_since_s = now_s
+        return now_s - self._idle_since_s > KEEP_S
+
+    def started(self) -> None:
+        """See `Meter`."""
+        with self._lock:
+            self.running += 1
+
+    def ended(self) -> None:
+        """See `Meter`. The error at which it stood stays: it will be met again."""
+        with self._lock:
+            self.running -= 1
+
+    def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
+        """See `Meter`."""
+        now_us = clock.now_us()
+        self._rows.inc(sum(epoch.rows for epoch in epochs))
+        self._bytes.inc(sum(epoch.bytes for epoch in epochs))
+        self._epochs.inc(len(epochs))
+        self._flush_seconds.observe(seconds)
+        for epoch in epochs:
+            since_us = committed_us(self.checkpoint_url, epoch.epoch, epoch.published_us)
+            self._visible_seconds.observe(max(0, now_us - since_us) / 1_000_000)
+
+    def retried(self, kind: str) -> None:
+        """See `Meter`."""
+        self._metrics.retries.labels(self.query_id, kind).inc()
+
+    def failed(self, kind: str, *, transient: bool) -> None:
+        """See `Meter`."""
+        self.error_kinds.add(kind)
+        self._metrics.errors.labels(self.query_id, kind).inc()
+        self.stopped = int(not transient)
+
+    def succeeded(self) -> None:
+        """See `Meter`."""
+        self.stopped = 0

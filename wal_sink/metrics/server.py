@@ -1,0 +1,118 @@
+"""Lets Prometheus ask: `http://<host>:<port>/metrics`, from any host. It shows counts and names, no secrets.
+
+prometheus_client is imported when metrics are wanted: a process without them does not load it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import OptionError
+from wal_sink.observer import Meter
+from wal_sink.wal.log import Log
+
+if TYPE_CHECKING:
+    from wal_sink.metrics.collector import Metrics
+
+logger = logging.getLogger(__name__)
+
+_MOST_PORT = 65_535
+
+
+class Exposition:
+    """One user's part in a port; made by `expose`."""
+
+    def __init__(self, server: _Server) -> None:
+        self._server = server
+        server.users.add(self)
+
+    @property
+    def port(self) -> int:
+        """The port that answers; the one that was chosen, where 0 was asked for."""
+        return self._server.port
+
+    def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> Meter:
+        """Show a query from now on; return what its flush reports to."""
+        return self._server.metrics.watch(query_id, checkpoint, log, table)
+
+    def close(self) -> None:
+        """Stop answering, unless another user of the port goes on.
+
+        Idempotent, and a call that was interrupted is made good by the next one.
+        """
+        with _LOCK:
+            self._server.users.discard(self)
+            if self._server.users:
+                return
+            if _SERVERS.get(self.port) is self._server:
+                del _SERVERS[self.port]
+        self._server.close()
+
+
+class _Server:
+    """A port that answers, in threads of its own."""
+
+    def __init__(self, metrics: Metrics, server: Any, thread: threading.Thread) -> None:
+        self.metrics = metrics
+        self.port = int(server.server_port)
+        self.users: set[Exposition] = set()
+        self._server = server
+        self._thread = thread
+
+    def close(self) -> None:
+        """Free the port; returns at once when that was done."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+_SERVERS: dict[int, _Server] = {}
+_LOCK = threading.Lock()
+
+
+def expose(port: int) -> Exposition:
+    """Let a port of this process answer; two who ask for one port share it.
+
+    That is how a notebook goes on under a new session: the handle of the stopped one has the port, and may
+    still flush.
+
+    :param port: 0 for one that is free.
+    :raises OptionError: it is no port, or taken, or prometheus_client is missing.
+    """
+    if not 0 <= port <= _MOST_PORT:
+        raise OptionError(
+            f"{port} is no port for metrics.", f"Give 1 to {_MOST_PORT}, or 0 for one that is free."
+        )
+    with _LOCK:
+        server = _SERVERS.get(port)
+        if server is None:
+            server = _serve(port)
+            _SERVERS[server.port] = server
+            logger.info("metrics are on port %d, at /metrics", server.port)
+        return Exposition(server)
+
+
+def _serve(port: int) -> _Server:
+    try:
+        from prometheus_client import start_http_server  # noqa: PLC0415 - only where it is wanted
+
+        from wal_sink.metrics.collector import Metrics  # noqa: PLC0415 - it imports prometheus_client
+    except ModuleNotFoundError as error:
+        if error.name != "prometheus_client":
+            raise
+        raise OptionError(
+            "Metrics need the package prometheus_client, which is not installed.",
+            "Run `pip install prometheus_client` here, or leave the port for metrics out.",
+        ) from error
+    metrics = Metrics()
+    try:
+        server, thread = start_http_server(port, registry=metrics.registry)
+    except OSError as error:
+        raise OptionError(
+            f"Metrics cannot be served on port {port}: {error.strerror or error}.",
+            "Give a port that is free, or 0 to have one chosen.",
+        ) from error
+    return _Server(metrics, server, thread)

@@ -1,0 +1,97 @@
+"""The ledger row of a query, and what moves it. No I/O."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, Self
+
+import msgspec
+
+
+class BegunEpoch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The decision about one epoch: which attempt is flushed and with which timestamps (rule 14)."""
+
+    epoch: int
+    generation: int
+    manifest: str
+    """Path of the manifest; empty for an epoch that Spark's state repartition made (rule 12)."""
+    digest: str
+    """Digest of the manifest's file: the decision is about these bytes; empty without a manifest."""
+    offsets_digest: str
+    base_us: int
+    """Write timestamp of row 0; row i has `base_us + i` (rule 15)."""
+    rows: int
+    bytes: int
+    published_us: int
+
+    @property
+    def last_us(self) -> int:
+        """The last write timestamp that belongs to the epoch; an empty one uses up its base."""
+        return self.base_us + max(self.rows, 1) - 1
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The epochs that are begun and finished together, contiguous and ascending (rule 10)."""
+
+    nonce: str
+    begun_us: int
+    epochs: tuple[BegunEpoch, ...]
+
+    @property
+    def first(self) -> int:
+        """The first epoch."""
+        return self.epochs[0].epoch
+
+    @property
+    def last(self) -> int:
+        """The last epoch."""
+        return self.epochs[-1].epoch
+
+    @property
+    def last_us(self) -> int:
+        """The last write timestamp of the window."""
+        return self.epochs[-1].last_us
+
+    def to_text(self) -> str:
+        """JSON for the ledger; equal windows have equal texts, which the conditional updates compare."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Inverse of `to_text`.
+
+        :raises msgspec.DecodeError: the text is not a window, or one of a newer version.
+        """
+        return msgspec.json.decode(text, type=cls)
+
+
+class Owner(NamedTuple):
+    """Whom a ledger row belongs to (rule 1)."""
+
+    query_id: str
+    log_id: str
+    checkpoint: str
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """The ledger row of one query."""
+
+    log_id: str
+    checkpoint: str
+    flushed: int
+    """Every epoch up to this one is in the target; first epoch - 1 for none."""
+    last_us: int
+    """The highest write timestamp used so far, 0 for none."""
+    begun: Window | None
+    """What is being flushed: whoever comes next finishes exactly this (rule 10)."""
+    last: Window | None
+    """What was flushed last; enough to write its `flushed/` record (rule 17)."""
+
+
+class Outcome(enum.Enum):
+    """What became of a conditional update."""
+
+    APPLIED = "applied"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    """The answer was lost; only a read can tell."""

@@ -1,0 +1,66 @@
+"""What a run published for an epoch: frozen values and their JSON. No I/O."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from wal_sink.model.codec import Record
+
+
+class Attempt(NamedTuple):
+    """One run's attempt at an epoch; names a manifest. Orders by epoch, then by generation."""
+
+    epoch: int
+    """Spark's batch id."""
+    generation: int
+    """Fencing number of the run, claimed once (rule 3)."""
+
+
+class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment as its task left it."""
+
+    path: str
+    """Relative to the log's folder."""
+    rows: int
+    bytes: int
+    """Size of the file."""
+    digest: str
+    """SHA-256 of the file, hexadecimal."""
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    """The whole content of an epoch, as one run computed it; immutable once created (rule 6)."""
+
+    epoch: int
+    generation: int
+    query_id: str
+    run_id: str
+    nonce: str
+    """Tells this creation from another of the same name, after a lost answer."""
+    plan: str
+    """Key of the plan that the rows were checked against."""
+    segments: tuple[SegmentRef, ...]
+    """In the order of Spark's partitions; row i of the epoch counts through them."""
+    offsets: str
+    """Content of Spark's `offsets/<epoch>`: which part of the sources the epoch covers."""
+    offsets_digest: str
+    """Digest of the source offsets alone, equal for every attempt at the epoch."""
+    published_us: int
+    """Clock of the publishing driver, microseconds since 1970."""
+
+    @property
+    def attempt(self) -> Attempt:
+        """The name of this manifest."""
+        return Attempt(self.epoch, self.generation)
+
+    @property
+    def rows(self) -> int:
+        """Rows in all segments."""
+        return sum(segment.rows for segment in self.segments)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.bytes for segment in self.segments)

@@ -1,0 +1,146 @@
+"""What a flusher writes into the ledger row, and what it makes of the answers (rules 14, 16 and 17). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+import msgspec
+
+from wal_sink import remedies
+from wal_sink.errors import LedgerBehindLog, LedgerShadowed
+from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Window
+from wal_sink.model.manifest import Manifest
+from wal_sink.model.records import FlushedEpoch
+
+_CLOCKS_DIFFER_US = 60_000_000
+
+
+def plan_window(
+    manifests: Sequence[tuple[Manifest, str, str]], mark: Mark, now_us: int, nonce: str
+) -> Window:
+    """Fix attempts and write timestamps of a window (rule 14).
+
+    :param manifests: (manifest, its path, digest of its file), one an epoch, contiguous.
+    :param now_us: the flusher's clock, microseconds since 1970.
+
+    `base = max(min(published, now), last + 1)`: near the time when the rows were computed, so that they
+    compare well with what other writers do; never in the future by the publisher's clock; and above
+    every timestamp used before.
+    """
+    epochs: list[BegunEpoch] = []
+    last_us = mark.last_us
+    for manifest, path, digest in manifests:
+        epochs.append(
+            BegunEpoch(
+                epoch=manifest.epoch,
+                generation=manifest.generation,
+                manifest=path,
+                digest=digest,
+                offsets_digest=manifest.offsets_digest,
+                base_us=max(min(manifest.published_us, now_us), last_us + 1),
+                rows=manifest.rows,
+                bytes=manifest.bytes,
+                published_us=manifest.published_us,
+            )
+        )
+        last_us = epochs[-1].last_us
+    return Window(nonce=nonce, begun_us=now_us, epochs=tuple(epochs))
+
+
+def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:
+    """Whether `begin` was won: acknowledged, or read back after a lost or negative answer (rule 14).
+
+    :param read_back: the ledger read after the answer; not looked at when it was APPLIED.
+    """
+    if outcome is Outcome.APPLIED:
+        return True
+    return read_back is not None and read_back.begun == window
+
+
+def after_finish(
+    outcome: Outcome, window: Window, mark: Mark | None
+) -> Literal["finished", "again"]:
+    """Decide what became of `finish`, from its answer and the ledger read after it (rule 16).
+
+    :raises LedgerShadowed: an update was acknowledged, of `finish` or of `begin`, but is not there.
+    :raises LedgerBehindLog: the row is gone.
+    """
+    if mark is None:
+        raise LedgerBehindLog(
+            f"The ledger row vanished while epoch {window.last} was flushed",
+            f"Restore the ledger table, or make the row anew: {remedies.rewind(window.first - 1)}.",
+        )
+    if mark.flushed >= window.last:
+        return "finished"  # by this flusher or by another one
+    if mark.begun == window and outcome is not Outcome.APPLIED:
+        return "again"
+    raise LedgerShadowed(
+        f"The ledger acknowledged an update for epoch {window.last} and still says that epoch"
+        f" {mark.flushed} is flushed",
+        shadow_remedy(window.first - 1),
+    )
+
+
+def flushed_epochs(window: Window, now_us: int, given_up: Collection[int]) -> list[FlushedEpoch]:
+    """Say of each epoch of a window what was flushed; see `flushed_epoch`.
+
+    :param given_up: the epochs that are passed over.
+    """
+    return [
+        flushed_epoch(begun, window, now_us, given_up=begun.epoch in given_up)
+        for begun in window.epochs
+    ]
+
+
+def flushed_epoch(
+    begun: BegunEpoch, window: Window, now_us: int, *, given_up: bool = False
+) -> FlushedEpoch:
+    """Say what was flushed, from the ledger alone (rule 17).
+
+    :param now_us: the flusher's clock, microseconds since 1970.
+    :param given_up: an operator gave the epoch up when it was begun: it is passed over (rule 22).
+    """
+    if given_up:
+        begun = msgspec.structs.replace(begun, manifest="", rows=0, bytes=0)
+    return FlushedEpoch(
+        epoch=begun.epoch,
+        generation=begun.generation,
+        manifest=begun.manifest,
+        offsets_digest=begun.offsets_digest,
+        rows=begun.rows,
+        bytes=begun.bytes,
+        base_us=begun.base_us,
+        published_us=begun.published_us,
+        begun_us=window.begun_us,
+        recorded_us=now_us,
+    )
+
+
+def refuse_shadowed(mark: Mark, written_us: int | None, now_us: int) -> None:
+    """See that the row can still be updated, before an update is lost.
+
+    :param written_us: when the target says that the row's newest cell was written.
+    :raises LedgerShadowed: further in the future than clocks differ.
+    """
+    if written_us is not None and written_us > now_us + _CLOCKS_DIFFER_US:
+        raise LedgerShadowed(
+            f"The ledger row, which says that epoch {mark.flushed} is flushed, was written"
+            f" {(written_us - now_us) // 1_000_000} seconds in the future: until then no conditional"
+            " update of it counts",
+            shadow_remedy(mark.flushed),
+        )
+
+
+def shadow_remedy(flushed: int) -> str:
+    """Say what to do: a conditional update has the time of now, so this row is lost for long.
+
+    Deleting it leaves a tombstone of the same future, so that is no way out.
+    """
+    return (
+        "Somebody wrote to the ledger row with a timestamp in the future, by a plain UPDATE or a clock"
+        " that runs ahead: see WRITETIME(flushed). Deleting the row does not help, as what is inserted"
+        " after it is older. Make it anew in another table:"
+        f" {remedies.rewind(flushed)} --option cassandra.ledgerTable=NAME. Then start the query with"
+        " that option. What was begun is written again, which changes nothing."
+    )

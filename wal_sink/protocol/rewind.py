@@ -1,0 +1,150 @@
+"""How far ledger and log can be set back, decided purely from what was seen. No I/O.
+
+What is argued
+--------------
+
+*Nothing is skipped.* After a rewind to T, T + 1 is the next epoch to flush. So every epoch from T + 1 up
+to the mark has to be in the log, whole: with its manifest, plan and segments, to the byte; or it has to be
+one that was flushed without rows. Else the rewind is refused; the error names the first one that is gone,
+and the furthest epoch that can be gone back to.
+
+*No two attempts are mixed.* The table may still hold rows of an epoch that is flushed again. So the same
+attempt is flushed: its record names it, and all others of the epoch are deleted, as trimming would have done.
+An epoch that is begun has no record yet; as long as one is, it has to be finished before.
+
+*Timestamps grow.* `last_us` is the highest that the ledger row, its windows, any record, a decision about an
+epoch that was begun, or an earlier rewind (whose epochs have no records now) have used. What is flushed again
+is newer than all that was written, in the order of the epochs, so the table ends with the same values.
+
+*To the mark itself* nothing is flushed again: the row is lost, behind or shadowed, and is made to say what
+the log says. The operator vouches for the rows; nobody else can. If an epoch was begun in a row that is
+lost, it is begun again: with the same base, from the same manifest and mark (rule 14), so with the same
+cells, unless several attempts are there and none is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from wal_sink import remedies
+from wal_sink.errors import MissingManifest, OptionError, WrongOwner
+from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.records import Decision, FlushedEpoch, LogIdentity
+
+
+class Past(NamedTuple):
+    """What was seen of the epochs that are flushed."""
+
+    identity: LogIdentity
+    mark: Mark | None
+    """The ledger row; None: there is none."""
+    records: Mapping[int, FlushedEpoch]
+    """The `flushed/` records, by epoch."""
+    decisions: Mapping[int, Decision]
+    """The epochs that were given up."""
+    usable: Mapping[int, bool]
+    """Whether the flushed attempt of an epoch above `to` is whole in the log; others have no entry."""
+    rewound_us: int = 0
+    """The highest `last_us` that an earlier rewind was about to give the row."""
+
+    @property
+    def floor(self) -> int:
+        """The log's mark."""
+        return max(self.records, default=self.identity.first_epoch - 1)
+
+    @property
+    def upper(self) -> int:
+        """The highest epoch that somebody says is flushed."""
+        return max(self.floor, self.mark.flushed if self.mark else self.floor)
+
+    def passed_over(self, epoch: int) -> bool:
+        """Whether an epoch was flushed without rows."""
+        record = self.records.get(epoch)
+        return epoch in self.decisions or (record is not None and not record.manifest)
+
+
+def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
+    """See that the rewind makes sense, before anything is read for it.
+
+    :raises WrongOwner: the row has to be adopted first.
+    :raises OptionError: there is nothing to set back, or something is begun.
+    """
+    mark, floor = past.mark, past.floor
+    if mark is not None and (mark.log_id, mark.checkpoint) != (owner.log_id, owner.checkpoint):
+        raise WrongOwner(
+            f"The ledger row of query {owner.query_id} belongs to another log or checkpoint",
+            f"Take it over first: {remedies.ADOPT}.",
+        )
+    if not past.identity.first_epoch - 1 <= to <= floor:
+        raise OptionError(
+            f"--to {to} is not between {past.identity.first_epoch - 1}, before the first epoch of the"
+            f" log, and {floor}, the last one that it says is flushed",
+            "What is above that was never flushed by this log.",
+        )
+    if to >= past.identity.first_epoch and to not in past.records:
+        nearest = _possible(past, to)
+        raise OptionError(
+            f"The log has no record of epoch {to}, so it cannot become the mark",
+            "Restore flushed/ from a copy of the log"
+            + ("." if nearest is None else f", or go back only to {nearest}, of which it has one."),
+        )
+    if mark is None:
+        return
+    if mark.begun is not None and mark.begun.first > floor:
+        first, last = mark.begun.first, mark.begun.last
+        alone = first == last
+        raise OptionError(
+            (f"Epoch {first} is begun" if alone else f"Epochs {first} to {last} are begun")
+            + ": rows of it may be in the table, of one attempt",
+            "Let a flusher finish it first, by starting the query; or give up what stops it:"
+            f" {remedies.set_aside_begun(first if alone else None)}, and let a flusher pass over it.",
+        )
+    if mark.flushed == floor == to:
+        raise OptionError(
+            f"Ledger and log both say that epoch {to} is flushed", "There is nothing to set back."
+        )
+
+
+def refuse_lost(past: Past, to: int) -> None:
+    """See that everything above `to` can be flushed again.
+
+    :raises MissingManifest: an epoch is no longer in the log.
+    """
+    above = range(to + 1, past.upper + 1)
+    lost = [e for e in above if not (past.usable.get(e) or past.passed_over(e))]
+    if lost:
+        nearest = _possible(past, lost[-1])
+        raise MissingManifest(
+            f"Epoch {lost[0]} is no longer in the log as it was flushed, so it cannot be flushed again",
+            "Restore its manifest and segments from a copy of the log"
+            + (
+                f"; without them nothing can be flushed again, since epoch {lost[-1]} is gone, too."
+                if nearest is None
+                else f", or go back only to {nearest}: {remedies.rewind(nearest)}."
+            ),
+        )
+
+
+def _possible(past: Past, least: int) -> int | None:
+    """Return the first epoch from `least` on that `refuse_rewind` lets become the mark; None for none."""
+    mark, floor = past.mark, past.floor
+    stands = floor if mark is not None and mark.flushed == floor else None
+    return min((e for e in past.records if e >= least and e != stands), default=None)
+
+
+def rewound(past: Past, to: int, owner: Owner) -> Mark:
+    """Return the row that the ledger gets."""
+    used = [record.base_us + max(record.rows, 1) - 1 for record in past.records.values()]
+    used += [past.rewound_us, *(decision.last_us for decision in past.decisions.values())]
+    if past.mark is not None:
+        windows = (past.mark.begun, past.mark.last)
+        used += [past.mark.last_us, *(window.last_us for window in windows if window)]
+    return Mark(
+        log_id=owner.log_id,
+        checkpoint=owner.checkpoint,
+        flushed=to,
+        last_us=max(used, default=0),
+        begun=None,
+        last=None,
+    )

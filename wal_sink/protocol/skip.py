@@ -1,0 +1,121 @@
+"""Whether an epoch may be given up, decided purely from what was seen. No I/O.
+
+Why these refusals
+------------------
+
+*Only the next epoch of the line,* or one of the window that is begun. A later one may still be flushed in its
+turn; to give it up "in advance" would be a guess. An earlier one is in the table. Which epoch of a begun
+window stops it is in the error; the others are finished with it.
+
+*Only a checkpointed one.* Spark computes any other again, under the same number, with good rows.
+
+*A begun one only knowingly.* `begin` comes before the first row and before the segments are read, so the
+ledger cannot tell an epoch of which nothing was sent from one that was sent all but one row. What was
+sent stays in the table, beside the rest that is given up.
+
+*A gap only where nothing could be flushed.* With a manifest there is something to keep: `set-aside` does.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from wal_sink import remedies
+from wal_sink.errors import LedgerBehindLog, OptionError, WrongOwner
+from wal_sink.model.ledger import BegunEpoch, Mark, Owner
+from wal_sink.model.manifest import Attempt
+
+
+class Situation(NamedTuple):
+    """What was seen of the epoch that is to be given up."""
+
+    epoch: int
+    checkpointed: int
+    floor: int
+    """The log's mark: the newest `flushed/` record, or the epoch before the first one."""
+    mark: Mark | None
+    """The ledger row; None: the target does not know the query yet."""
+    attempts: tuple[Attempt, ...]
+    """Manifests of the epoch."""
+    segments: tuple[str, ...]
+    """Paths of its segments, of all attempts."""
+
+    @property
+    def begun(self) -> BegunEpoch | None:
+        """The epoch, as the ledger says that it is begun."""
+        window = self.mark.begun if self.mark else None
+        epochs = window.epochs if window else ()
+        return next((begun for begun in epochs if begun.epoch == self.epoch), None)
+
+
+def refuse_to_give_up(situation: Situation, owner: Owner, first_epoch: int, *, begun: bool) -> None:
+    """See that the epoch is the one at which the line stands.
+
+    :param first_epoch: the first one of the log.
+    :param begun: the operator knows that rows of it may be in the table.
+    :raises WrongOwner, LedgerBehindLog: log and ledger have to be brought together first.
+    :raises OptionError: it is another epoch, or begun.
+    """
+    epoch, mark = situation.epoch, situation.mark
+    if mark is not None and (mark.log_id, mark.checkpoint) != (owner.log_id, owner.checkpoint):
+        raise WrongOwner(
+            f"The ledger row of query {owner.query_id} belongs to another log or checkpoint",
+            f"See with `wal-sink verify CHECKPOINT`, and take it over first: {remedies.ADOPT}.",
+        )
+    if mark is None and situation.floor >= first_epoch:  # what was begun is lost with it
+        raise LedgerBehindLog(
+            f"The ledger has no row for query {owner.query_id}, but the log says that epoch"
+            f" {situation.floor} is flushed: nobody knows whether epoch {epoch} is begun",
+            f"Make the row anew first: {remedies.rewind(situation.floor)}.",
+        )
+    flushed = situation.floor if mark is None else mark.flushed
+    if flushed < situation.floor:
+        raise LedgerBehindLog(
+            f"The ledger says that epoch {flushed} is flushed, the log says {situation.floor}",
+            f"Bring them together first: {remedies.rewind(situation.floor)}.",
+        )
+    if epoch <= flushed:
+        raise OptionError(
+            f"Epoch {epoch} is flushed, or was passed over: the mark is {flushed}",
+            "There is nothing to give up.",
+        )
+    if epoch > situation.checkpointed:
+        raise OptionError(
+            f"Epoch {epoch} is not checkpointed (commits/ says {situation.checkpointed}): Spark"
+            " computes it again",
+            "Start the query.",
+        )
+    if epoch != flushed + 1 and situation.begun is None:
+        raise OptionError(
+            f"Epoch {epoch} is not the next one: the line stands at epoch {flushed + 1}",
+            "Give up what stops the line, nothing else. `wal-sink verify CHECKPOINT` names it.",
+        )
+    if situation.begun is not None and not begun:
+        raise OptionError(
+            f"Epoch {epoch} is begun: rows of it are possibly in the table already, and stay there",
+            "If the rest may be given up all the same, pass --begun.",
+        )
+
+
+def refuse_gap(situation: Situation) -> None:
+    """See that nothing could be flushed.
+
+    :raises OptionError: there is a manifest.
+    """
+    if situation.attempts:
+        raise OptionError(
+            f"Epoch {situation.epoch} is no gap: it has {len(situation.attempts)} manifests in the log",
+            f"To take it out of the line, and keep it: {remedies.set_aside(situation.epoch)}.",
+        )
+
+
+def refuse_nothing(situation: Situation) -> None:
+    """See that there is something to set aside.
+
+    :raises OptionError: there is not.
+    """
+    if not situation.attempts and not situation.segments:
+        raise OptionError(
+            f"Nothing of epoch {situation.epoch} is left in the log",
+            f"Accept that it is lost: {remedies.accept_gap(situation.epoch)}.",
+        )

@@ -1,0 +1,92 @@
+"""Which rows of a window which task of a Spark job writes, if a job is worth it. Pure.
+
+The pieces of a window lie on a line, as long as their segments have bytes, and the line is cut into
+stretches of equal length: one for each task. A segment in which a cut falls is read by two tasks, and each
+verifies its digest over the whole file, so segments are cut no more often than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from wal_sink.model.manifest import SegmentRef
+from wal_sink.model.plan import Plan
+
+MOST_READERS = 8
+"""How many tasks there are for each segment at most. SHA-256 runs at some 1,000 MB/s and rows are sent at
+some 10 MB/s of segments, so that at 8 readers verifying costs a tenth of sending."""
+
+_SMALLEST = 8
+"""A task gets at least this part of the threshold: starting it and connecting cost up to a second."""
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive rows of one segment. Pickles; travels to a task."""
+
+    epoch: int
+    plan: Plan
+    """What the epoch was checked against."""
+    segment: SegmentRef
+    start: int
+    """The first row, counted from 0 in the segment."""
+    stop: int
+    """The row behind the last one."""
+    first_us: int
+    """Write timestamp of row `start`; row i of the segment has `first_us + i - start` (rule 15)."""
+
+    def between(self, start: int, stop: int) -> Piece:
+        """Return the rows from `start` up to `stop`, counted in the segment."""
+        first_us = self.first_us + start - self.start
+        return msgspec.structs.replace(self, start=start, stop=stop, first_us=first_us)
+
+
+def is_large(size: int, above_bytes: int) -> bool:
+    """Whether a window with so many bytes of segments may be written by a job.
+
+    :param above_bytes: the threshold; a negative one means never.
+    """
+    return 0 <= above_bytes < size
+
+
+def share_out(pieces: Sequence[Piece], *, above_bytes: int, slots: int) -> list[tuple[Piece, ...]]:
+    """Share the pieces out to tasks, balanced by bytes; no tasks when no job is worth it.
+
+    A job of one task would be as fast as the driver, but for what the job costs.
+
+    :param pieces: whole segments, in the order of their rows.
+    :param above_bytes: see `is_large`.
+    :param slots: tasks that can run at the same time; one of them is left to the query.
+    :returns: every row exactly once, at most `slots - 1` shares, none of them empty.
+    """
+    size = sum(piece.segment.bytes for piece in pieces)
+    if not is_large(size, above_bytes):
+        return []
+    smallest = max(above_bytes // _SMALLEST, 1)
+    tasks = min(slots - 1, size // smallest, MOST_READERS * len(pieces))
+    shares = _cut(pieces, tasks) if tasks > 1 else []
+    return shares if len(shares) > 1 else []
+
+
+def _cut(pieces: Sequence[Piece], tasks: int) -> list[tuple[Piece, ...]]:
+    """Cut the line of pieces into `tasks` stretches; drop those in which no row begins.
+
+    In units of a byte divided by `tasks`, so that every cut is at a whole number.
+    """
+    shares: list[list[Piece]] = [[] for _ in range(tasks)]
+    stretch = sum(_length(piece) for piece in pieces)
+    begin = 0
+    for piece in pieces:
+        length = _length(piece) * tasks
+        for task in range(begin // stretch, -(-(begin + length) // stretch)):
+            cuts = (max(task * stretch - begin, 0), min((task + 1) * stretch - begin, length))
+            start, stop = (piece.start + cut * (piece.stop - piece.start) // length for cut in cuts)
+            if start < stop:
+                shares[task].append(piece.between(start, stop))
+        begin += length
+    return [tuple(share) for share in shares if share]
+
+
+def _length(piece: Piece) -> int:
+    return max(piece.segment.bytes, 1)

@@ -1,0 +1,152 @@
+"""What a flusher saw, and what it may do next: the values that `protocol` decides on. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from wal_sink.model.ledger import Mark, Window
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.offsets import Offsets
+from wal_sink.model.records import Decision, FlushedEpoch, Kept, LogIdentity
+
+
+@dataclass(frozen=True)
+class View:
+    """What a flusher saw in one pass, in the order in which it looked (rule 9)."""
+
+    checkpointed: int
+    """The highest epoch that `commits/` covers, -1 for none."""
+    recorded: FlushedEpoch | None
+    """The newest `flushed/` record; read before the ledger, which may only be ahead of it."""
+    identity: LogIdentity | None
+    asked: bool
+    """Whether the ledger was read; not while `resting` says that it need not be."""
+    mark: Mark | None
+    """The ledger row; None when there is none, or when it was not read."""
+    attempts: tuple[Attempt, ...]
+    """The manifests there are."""
+    rewound: bool = False
+    """Whether an operator has rewound the log; looked at only where neither row nor record is there."""
+    trimmable: int | None = None
+    """The highest epoch that may be trimmed by now; None: all that are recorded (`trim.delay`)."""
+
+
+class Contender(NamedTuple):
+    """A manifest of the epoch that is flushed next, as far as it is needed to choose."""
+
+    attempt: Attempt
+    run_id: str
+    offsets_digest: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a flusher knows of the epoch that is flushed next; read after the `View`."""
+
+    epoch: int
+    attempts: tuple[Attempt, ...]
+    """The manifests there are, as listed for the `View`."""
+    contenders: tuple[Contender, ...]
+    """Those of the epoch itself."""
+    before: tuple[Offsets | None, Offsets | None]
+    """From what the two epochs before were planned, nearest first; None: purged, or cannot matter."""
+    planned: Offsets | None
+    after: Offsets | None
+    kept: tuple[Kept, ...]
+    """What fenced runs have left about the epoch."""
+    committed: str | None
+    """The run whose progress event for the epoch this process saw."""
+    lost: frozenset[str]
+    """Runs that ended in this process because another one had written the file that they were to write."""
+    running: str | None
+    """The run of the query that lives in this process."""
+    decision: Decision | None = None
+    """That an operator has given the epoch up; then nothing else is looked at."""
+
+
+class Rest(NamedTuple):
+    """There is nothing to do."""
+
+    why: str
+    odd: bool = False
+    """True when an operator should know."""
+
+
+class CreateLedger(NamedTuple):
+    """The target does not know the query yet: create its row."""
+
+    flushed: int
+
+
+class RecordFlushed(NamedTuple):
+    """The ledger is ahead of the log's mark: write the record of what was flushed last."""
+
+    window: Window
+
+
+class Trim(NamedTuple):
+    """Delete what the log still holds of flushed epochs."""
+
+    epochs: tuple[int, ...]
+
+
+class Resume(NamedTuple):
+    """Finish exactly what is begun."""
+
+    window: Window
+
+
+class Choose(NamedTuple):
+    """An epoch is to be begun: `choice.choose` says from which of its attempts.
+
+    Those that follow it may share its window: `windows.joined`.
+    """
+
+    epoch: int
+    attempts: tuple[Attempt, ...]
+    """All manifests there are."""
+
+
+class Begin(NamedTuple):
+    """Begin a window with these attempts, one an epoch, contiguous."""
+
+    attempts: tuple[Attempt, ...]
+    proven: bool = True
+    """False when nothing tells which of several attempts Spark has kept (rule 11)."""
+
+
+class PassOver(NamedTuple):
+    """Begin an epoch without rows: Spark made it without a sink (rule 12), or it is given up (22)."""
+
+    epoch: int
+    generation: int
+    """The highest one that had published the epoch before it was given up, 0 for none."""
+    offsets_digest: str
+    why: str = "Spark's state repartition made it"
+
+
+class LookAgain(NamedTuple):
+    """A checkpointed epoch has no manifest: missing, unless it was flushed and trimmed meanwhile."""
+
+    epoch: int
+
+
+class Unjoined(NamedTuple):
+    """The ledger is further ahead of the records than a window: the records were read too early, or lost."""
+
+    window: Window
+
+
+Step: TypeAlias = (
+    Unjoined
+    | Rest
+    | CreateLedger
+    | RecordFlushed
+    | Trim
+    | Resume
+    | Choose
+    | Begin
+    | PassOver
+    | LookAgain
+)

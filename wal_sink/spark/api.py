@@ -1,0 +1,96 @@
+"""`await_flushed` and `status`, for whoever has a query or knows where its checkpoint is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from state_backends import open_backend
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.configuration import StorageOptionsGiven, configure
+from wal_sink.errors import OptionError
+from wal_sink.progress import status as progress
+from wal_sink.progress.status import Flushed, Status
+from wal_sink.spark import internals
+from wal_sink.spark.data_source import FORMAT
+from wal_sink.spark.register import sink_of
+from wal_sink.wal.find import find_by_checkpoint, is_folder
+from wal_sink.wal.log import Log
+from wal_sink.wal.store_errors import store_errors
+
+
+def await_flushed(
+    query_or_checkpoint: StreamingQuery | str,
+    timeout: float | None = None,
+    *,
+    wal: str | None = None,
+    storage_options: Mapping[str, object] | None = None,
+) -> Flushed:
+    """Wait until every epoch that is checkpointed now is in the target and marked.
+
+    Never connects to the target: it waits for whoever flushes, in this process or another.
+
+    :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
+    :param timeout: seconds; None waits for as long as a flusher is alive.
+    :param wal: the query's `wal.location`; needed only where the checkpoint does not name its log.
+    :param storage_options: for the object store that holds log or checkpoint, when a location is
+        given; a query brings its own.
+    :raises FlushTimeout: the time is over.
+    :raises NoFlusher: nobody flushes.
+    :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
+    :raises WalSinkError: the error with which the flusher stopped the line.
+    """
+    if not isinstance(query_or_checkpoint, str):
+        sink = sink_of(str(query_or_checkpoint.id))
+        if sink is not None:
+            return sink.await_flushed(query_or_checkpoint, timeout)
+    checkpoint, log = _find(query_or_checkpoint, wal, storage_options)
+    return progress.await_flushed(checkpoint, log, timeout)
+
+
+def status(
+    query_or_checkpoint: StreamingQuery | str,
+    *,
+    wal: str | None = None,
+    storage_options: Mapping[str, object] | None = None,
+) -> Status:
+    """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
+    if not isinstance(query_or_checkpoint, str):
+        sink = sink_of(str(query_or_checkpoint.id))
+        if sink is not None:
+            return sink.status(query_or_checkpoint)
+    return progress.status(*_find(query_or_checkpoint, wal, storage_options))
+
+
+@store_errors()
+def _find(
+    query_or_checkpoint: StreamingQuery | str,
+    wal: str | None,
+    storage_options: Mapping[str, object] | None,
+) -> tuple[Checkpoint, Log]:
+    """Find checkpoint and log of a query."""
+    if isinstance(query_or_checkpoint, str):
+        return _find_by_location(query_or_checkpoint, wal, storage_options or {})
+    started = internals.started_query(query_or_checkpoint, FORMAT)
+    if started is None:
+        raise OptionError(
+            f"Query {query_or_checkpoint.id} does not write to format {FORMAT}.",
+            "Pass a query of this sink, or the location of its checkpoint.",
+        )
+    location = configure(started.options, started.folder).location
+    return location.open_checkpoint(), location.open_log(started.query_id)
+
+
+def _find_by_location(
+    url: str, wal: str | None, options: Mapping[str, object]
+) -> tuple[Checkpoint, Log]:
+    """Find checkpoint and log; the options are for those of the two that are in an object store."""
+    given = StorageOptionsGiven(
+        wal_options={} if wal and is_folder(wal) and not is_folder(url) else dict(options),
+        checkpoint_options={} if is_folder(url) else dict(options),
+    )
+    found = find_by_checkpoint(url, wal, given, "wal=…")
+    if is_folder(url) and is_folder(found.log.url):
+        open_backend(found.log.url, options)  # which refuses by name what neither place takes
+    return found.checkpoint, found.log

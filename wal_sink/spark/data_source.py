@@ -1,0 +1,179 @@
+"""Spark's view of the sink: a Python data source, thin over `append` and `publish`.
+
+Which code runs where is a table in this folder's README.md. In short: an instance is made in a Python
+worker on the driver's host once for each micro-batch; `write` runs in the tasks; `commit` and `abort` run in
+another worker on the driver's host, on a writer made anew. So nothing is kept between calls, and
+whatever has to be remembered is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from state_backends import StateBackendError
+from wal_sink.clock import now_us
+from wal_sink.configuration import Configuration, configure
+from wal_sink.errors import LogUnavailable, OptionError, UnsupportedSpark, WalSinkError
+from wal_sink.model.plan import Plan, plan_key
+from wal_sink.model.task import Appended
+from wal_sink.protocol.budget import Budget
+from wal_sink.publish.append import append
+from wal_sink.publish.backpressure import Room
+from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
+from wal_sink.publish.publisher import Publisher
+from wal_sink.spark import internals, worker_gc
+from wal_sink.wal.log import Log
+from wal_sink.wal.store_errors import full_disk, store_errors
+
+FORMAT = "wal_sink"
+
+
+class WalSinkDataSource(DataSource):
+    """Format `wal_sink` for `writeStream`. `wal_sink.register(spark)` adds it to a session.
+
+    :raises OptionError: as Spark plans the first micro-batch, so `awaitTermination()` raises it.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Here, because the instance travels: relative locations are made absolute once (rule 0).
+        self.configuration = configure(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format()`."""
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
+        """Refuse a batch write.
+
+        :raises OptionError: always.
+        """
+        raise OptionError(
+            f"Format {FORMAT} writes streams only.",
+            "Use df.writeStream; for a batch use trigger(availableNow=True).",
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        """Plan with the target if that was not done before, and give the writer of one micro-batch.
+
+        :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
+        """
+        if overwrite:
+            raise OptionError(
+                f"Format {FORMAT} writes in output mode append only.",
+                'Use outputMode("append"); an aggregation needs a watermark for it.',
+            )
+        checkpoint = self.configuration.location.open_checkpoint()
+        log = self.configuration.location.open_log(checkpoint.query_id())
+        columns = with_epoch_field(
+            internals.arrow_schema(schema), self.configuration.sink.epoch_column
+        )
+        plan = _agreed_plan(log, self.configuration, columns)
+        worker_gc.settle()
+        return WalSinkStreamWriter(self.configuration, plan)
+
+
+def add_format(spark: SparkSession) -> None:
+    """Give the format to a session.
+
+    :raises UnsupportedSpark: Spark refuses that.
+    """
+    try:
+        spark.dataSource.register(WalSinkDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        # Measured on Spark 4.3.0: such a session can neither use the format nor be given it.
+        raise UnsupportedSpark(
+            "This is a newSession() of a session that has the format already; Spark refuses it here",
+            "Run the query in the session that was registered first.",
+        ) from error
+
+
+@dataclass
+class Message(WriterCommitMessage):
+    """A task's word to `commit`."""
+
+    appended: Appended
+
+
+class WalSinkStreamWriter(DataSourceStreamArrowWriter):
+    """Writes one micro-batch."""
+
+    def __init__(self, configuration: Configuration, plan: Plan) -> None:
+        self._configuration = configuration
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """Append a partition's rows to the log."""
+        task = internals.current_task()
+        column = self._configuration.sink.epoch_column
+        target = self._configuration.target
+        appended = append(
+            iterator,
+            task=task,
+            backend=self._configuration.location.open_log(task.query_id).backend,
+            check=lambda batch: target.check(with_epoch(batch, column, task.epoch), self._plan),
+            compression=self._configuration.sink.compression,
+        )
+        worker_gc.settle()
+        return Message(appended)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish the epoch; nothing is sent before Spark has written `commits/<batchId>`."""
+        appended = [message.appended for message in messages if isinstance(message, Message)]
+        if len(appended) != len(messages):
+            raise WalSinkError(
+                f"commit({batchId}) got {len(messages)} messages, {len(appended)} of them from tasks of"
+                " this sink",
+                "This is a bug in wal_sink or a change in Spark; please report it.",
+            )
+        checkpoint = self._configuration.location.open_checkpoint()
+        log = self._configuration.location.open_log(checkpoint.query_id())
+        publisher = Publisher(
+            log,
+            checkpoint,
+            plan=self._plan.key,
+            options=self._configuration.public,
+            clock_us=now_us,
+            room=Room(
+                Budget(self._configuration.sink.max_bytes, self._configuration.sink.on_full),
+                checkpoint.url,
+                clock_us=now_us,
+            ),
+        )
+        with full_disk(log.url):
+            publisher.publish(batchId, appended)
+        worker_gc.settle()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Delete nothing: a `commit` that raised may have published these very segments (rule 7)."""
+
+
+def _agreed_plan(log: Log, configuration: Configuration, schema: pa.Schema) -> Plan:
+    """Find the plan in the log, or make it: only that connects to the target."""
+    target = configuration.target
+    key = plan_key(schema, target.name, target.shape)
+    with store_errors():
+        plan = log.plan(key)
+    if plan is None:
+        try:
+            log.backend.probe()
+        except StateBackendError as error:
+            raise LogUnavailable(
+                f"The log cannot be kept in {log.url}: {error}",
+                "Set wal.location to a place that driver and executors share and may write to.",
+            ) from error
+        log.create_plan(target.plan(schema, key))
+        plan = log.plan(key)
+        assert plan is not None
+    return plan

@@ -1,0 +1,184 @@
+"""Writes large windows by a Spark job, whose tasks run beside those of the query.
+
+A job costs 70 to 300 ms and its sessions up to a second, so small windows are written by the flusher's
+own thread. So is every window for which there is no Spark: when the session is stopped, no two slots are
+free, or the job fails for a reason of Spark's. What a job had written by then is written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from wal_sink.flush.rate_limit import divided
+from wal_sink.flush.read_window import pieces
+from wal_sink.flush.target_connection import target_errors
+from wal_sink.flush.task import FlushError, FlushTask, gravest
+from wal_sink.flush.write_window import Rows, WriteHere
+from wal_sink.log_context import line_logger
+from wal_sink.protocol.split_window import Piece, is_large, share_out
+from wal_sink.spark import internals
+from wal_sink.targets.base import Slice
+
+logger = line_logger(__name__)
+
+Shares = list[tuple[Piece, ...]]
+
+_LOOK_S = 0.2
+"""How often it is asked whether a job is still wanted."""
+
+_NO_ROWS = pa.RecordBatch.from_arrays([], names=[])
+
+_CANCEL_S = 5.0
+"""How long a cancelled job is waited for; Spark gives a Python task 2 s before it kills its worker."""
+
+
+class SparkFlush:
+    """Writes the rows of one query's windows, by a job or in this thread; a `WriteRows`.
+
+    :param above_bytes: of a window's segments; up to this much is written in this thread. See
+        `shares.is_large`.
+    :param rows_per_second: of the whole flush; None: as fast as the target takes them.
+    """
+
+    def __init__(
+        self, spark: SparkSession, above_bytes: int, rows_per_second: int | None = None
+    ) -> None:
+        self._write_here = WriteHere(rows_per_second)
+        self._rows_per_second = rows_per_second
+        self._spark = spark
+        self._above_bytes = above_bytes
+        self._era = uuid.uuid4().hex
+
+    def __call__(self, rows: Rows) -> bool:
+        """Write all of it. See `WriteRows`."""
+        size = sum(begun.bytes for begun in rows.epochs)
+        if rows.target.parallel_writes and is_large(size, self._above_bytes):
+            with self._shares(rows) as shares:
+                if shares and (written := self._by_job(rows, shares)) is not None:
+                    return written
+        return self._write_here(rows)
+
+    @contextlib.contextmanager
+    def _shares(self, rows: Rows) -> Iterator[Shares]:
+        """Share the rows out over the slots that flush jobs may have now."""
+        found = [piece for begun in rows.epochs for piece in pieces(rows.log, begun)]
+        with _SLOTS.lent(self._spark, found, self._above_bytes) as shares:
+            yield shares
+
+    def _by_job(self, rows: Rows, shares: Shares) -> bool | None:
+        """Run a job; None when it failed for a reason that is none of the rows'."""
+        if rows.over():
+            return False
+        for piece in itertools.chain.from_iterable(shares):
+            # Each task sees the table only while it writes: this session's `drain` answers for all of them.
+            with target_errors(rows.target):
+                rows.session().write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))
+        rate = divided(self._rows_per_second, len(shares))
+        task = FlushTask(rows.log, rows.target.for_tasks(), rows.owner, self._era, rate)
+        job = _Job(self._spark, _described(rows), task, shares)
+        logger.info("a job of %d tasks: %s", len(shares), job.description)
+        try:
+            while not job.wait(_LOOK_S):
+                rows.say("writing", rows.window.first)
+                if rows.over():
+                    return False
+                if internals.is_stopped(self._spark):
+                    job.wait(_CANCEL_S)
+                    break
+        finally:
+            job.cancel()
+        if job.answers is None:
+            logger.warning("%s; the driver writes the rows: %s", job.description, job.failure)
+            return None
+        if errors := [answer for answer in job.answers if answer is not None]:
+            self._era = uuid.uuid4().hex
+            raise gravest(errors)
+        return True
+
+
+class _Slots:
+    """Slots that the flush jobs of this process have; it has one Spark context at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lent = 0
+
+    @contextlib.contextmanager
+    def lent(self, spark: SparkSession, found: list[Piece], above_bytes: int) -> Iterator[Shares]:
+        """Share pieces out over what others have left, and hold that many slots."""
+        with self._lock:
+            free = internals.slots(spark) - self._lent
+            shares = share_out(found, above_bytes=above_bytes, slots=free)
+            self._lent += len(shares)
+        try:
+            yield shares
+        finally:
+            with self._lock:
+                self._lent -= len(shares)
+
+
+_SLOTS = _Slots()
+
+
+class _Job:
+    """A job under way, in a thread of its own: Python cannot wait for one and look at the ledger, too."""
+
+    def __init__(
+        self, spark: SparkSession, description: str, task: FlushTask, shares: Shares
+    ) -> None:
+        self.description = description
+        self.answers: list[FlushError | None] | None = None
+        """One for each task; None until the job has succeeded."""
+        self.failure = "its session was stopped"
+        self._spark = spark
+        self._group = f"wal_sink-flush-{uuid.uuid4().hex}"
+        self._ended = threading.Event()
+        self._task = task
+        self._shares = shares
+        self._thread = threading.Thread(target=self._run, name="wal_sink-flush-job", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end; whether it has come."""
+        return self._ended.wait(seconds)
+
+    def cancel(self) -> None:
+        """End the job if it has not ended, and wait for that; in vain where nobody answers."""
+        for _ in range(round(_CANCEL_S / _LOOK_S)):
+            if self._ended.is_set():
+                break
+            internals.cancel_jobs(self._spark, self._group)  # again: it may only now have begun
+            self._ended.wait(_LOOK_S)
+        if self._ended.is_set():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            # The group is the thread's; the query's own is its run id, which `query.stop()` cancels.
+            context = self._spark.sparkContext
+            context.setJobGroup(self._group, self.description, interruptOnCancel=True)
+            # Shares are data, which goes through a file in Spark's local folder; the task has secrets.
+            shares = context.parallelize(self._shares, len(self._shares))
+            self.answers = shares.map(self._task).collect()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rows can be written without Spark
+            self.failure = _in_short(error)
+        finally:
+            self._ended.set()
+
+
+def _described(rows: Rows) -> str:
+    first, last = rows.window.first, rows.window.last
+    epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+    return f"wal_sink flushes {epochs} of query {rows.owner.query_id}"
+
+
+def _in_short(error: Exception) -> str:
+    """Return the part of Spark's message before the stack traces."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"

@@ -1,0 +1,276 @@
+"""Every undocumented name of Spark that the sink uses, and nothing else uses.
+
+`check_session` is the canary: it looks for each of them before the first query, so that a Spark that has
+changed is refused at `register` and not found out at 3 a.m. Tested with the versions in `TESTED`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial, reduce
+from inspect import signature
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from py4j.clientserver import ClientServer
+from py4j.protocol import Py4JError
+from pyspark import SparkContext, TaskContext
+from pyspark import __version__ as spark_version
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming import listener as pyspark_listener
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from wal_sink.errors import UnsupportedSpark
+from wal_sink.model.task import Task
+from wal_sink.spark.start_block import Source
+
+TESTED = ("4.1.4", "4.3.0")
+
+_STREAM_EXECUTION = (  # moved between minor versions
+    "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
+    "org.apache.spark.sql.execution.streaming.StreamExecution",
+)
+_STREAM_EXECUTION_METHODS = {"resolvedCheckpointRoot", "sink", "logicalPlan", "sources"}
+_SPARK_CONTEXT = "org.apache.spark.SparkContext"
+_SPARK_CONTEXT_METHODS = {"maxNumConcurrentTasks", "resourceProfileManager"}
+_JAVA_CLIENT = {"deque", "get_thread_connection"}
+_LISTENER_WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper"
+_PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
+
+
+class StartedQuery(NamedTuple):
+    """What a started query was given, as plain values: nothing asks Spark later."""
+
+    query_id: str
+    options: dict[str, str]
+    """As given, but `checkpointLocation` as Spark resolved it."""
+    folder: str
+    """Current folder of the JVM, and so of its Python workers; the driver's Python may have moved on."""
+    sources: tuple[Source, ...] = ()
+
+
+def check_session(spark: SparkSession) -> None:
+    """Refuse a session in which one of the names below is missing.
+
+    :raises UnsupportedSpark: naming what is missing and the tested versions.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        raise UnsupportedSpark(
+            "This is a Spark Connect session: its listener runs away from the driver",
+            "Run the query in a classic session, on the driver (for example with spark-submit).",
+        )
+    missing = list(_missing(spark))
+    if missing:
+        raise UnsupportedSpark(
+            f"Spark {spark_version} lacks {', '.join(missing)}, which the sink relies on",
+            f"Use a tested version of pyspark: {', '.join(TESTED)}.",
+        )
+
+
+def _missing(spark: SparkSession) -> list[str]:
+    missing = []
+    gateway = spark.sparkContext._gateway
+    if isinstance(gateway, ClientServer):
+        lacks = _JAVA_CLIENT - set(dir(gateway._gateway_client))
+        missing += [f"py4j's JavaClient.{name}" for name in sorted(lacks)]
+    else:
+        missing.append("pinned threads (do not set PYSPARK_PIN_THREAD=false)")
+    for names, wanted in (
+        (_STREAM_EXECUTION, _STREAM_EXECUTION_METHODS),
+        ((_SPARK_CONTEXT,), _SPARK_CONTEXT_METHODS),
+    ):
+        lacks = wanted - _methods(spark, names)
+        missing += [f"{names[0].rpartition('.')[2]}.{name}" for name in sorted(lacks)]
+    try:
+        _jvm(spark).java.lang.Class.forName(_PYTHON_TABLE)
+    except Py4JError:
+        missing.append(_PYTHON_TABLE)
+    try:
+        session_id(spark)
+    except (Py4JError, AttributeError):
+        missing.append("SparkSession.sessionUUID")
+    return missing
+
+
+def _methods(spark: SparkSession, names: tuple[str, ...]) -> set[str]:
+    """Return the methods of the first class that this version has; none when it has none of them."""
+    for name in names:
+        try:
+            found = _jvm(spark).java.lang.Class.forName(name).getMethods()
+        except Py4JError:
+            continue
+        return {method.getName() for method in found}
+    return set()
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm
+
+
+def session_id(spark: SparkSession) -> str:
+    """Return what tells one JVM session from another, however many Python objects stand for it."""
+    return str(spark._jsparkSession.sessionUUID())
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether the session's context is stopped, or its JVM gone."""
+    context = spark.sparkContext._jsc
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except (Py4JError, OSError):
+        return True  # nobody answers there
+
+
+def slots(spark: SparkSession) -> int:
+    """Return how many tasks can run at the same time on the executors there are; 0 without a context."""
+    try:
+        context = spark.sparkContext._jsc.sc()
+        profile = context.resourceProfileManager().defaultResourceProfile()
+        return int(context.maxNumConcurrentTasks(profile))
+    except (Py4JError, OSError, AttributeError):
+        return 0  # stopped, or it goes at this moment
+
+
+def cancel_jobs(spark: SparkSession, group: str) -> None:
+    """Cancel the jobs that a group has now, unless the session is stopped, or goes at this moment."""
+    with contextlib.suppress(Py4JError, OSError, AttributeError):
+        spark.sparkContext.cancelJobGroup(group)
+
+
+def drop_interrupted_call(spark: SparkSession) -> None:
+    """Give this thread a new connection to the JVM if it is in the middle of a call on the present one.
+
+    It is when a signal handler has raised SystemExit inside `awaitTermination`: any further call, of ours
+    or of the application, would wait for that answer first. For KeyboardInterrupt py4j does the same.
+    """
+    gateway = spark.sparkContext._gateway
+    assert isinstance(gateway, ClientServer)
+    client = gateway._gateway_client
+    connection = client.get_thread_connection()
+    given_back = connection is None or connection in client.deque
+    if not given_back and connection.initiated_from_client:  # otherwise it is Java that calls
+        connection.close()
+
+
+def worker_python(spark: SparkSession) -> str:
+    """Return the interpreter that Spark starts for its Python workers."""
+    return str(spark.sparkContext.pythonExec)
+
+
+def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | None:
+    """Copy what the sink needs to know of a query; None when it writes to another format.
+
+    Reliable inside `onQueryStarted` alone: from other threads the plan may not be there yet.
+    """
+    execution = query._jsq.streamingQuery()
+    sink = execution.sink()
+    if sink.getClass().getName() != _PYTHON_TABLE or sink.name().lower() != format_name.lower():
+        return None
+    given = execution.logicalPlan().writeOptions()
+    entries = given.toSeq()
+    options = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
+    given_as = [name for name in options if name.lower() == "checkpointlocation"]
+    for name in given_as:
+        del options[name]
+    options["checkpointLocation"] = str(execution.resolvedCheckpointRoot())
+    jvm: Any = SparkContext._jvm
+    folder = jvm.java.lang.System.getProperty("user.dir")
+    found = execution.sources()  # known since the plan is
+    sources = [found.apply(i) for i in range(found.length())]
+    return StartedQuery(
+        str(query.id),
+        options,
+        str(folder),
+        tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
+    )
+
+
+def running_queries(spark: SparkSession) -> list[StreamingQuery]:
+    """Return the session's active queries; none when it is stopped or its JVM is gone."""
+    if is_stopped(spark):
+        return []
+    try:
+        return list(spark.streams.active)
+    except (Py4JError, OSError):
+        return []
+
+
+def is_active(query: StreamingQuery) -> bool | None:
+    """Whether a query was neither told to stop nor has failed; None when nobody answers any more."""
+    try:
+        return bool(query.isActive)
+    except (Py4JError, OSError):
+        return None
+
+
+class CheckpointListener(StreamingQueryListener):
+    """A listener that of an epoch wants to know nothing but that it is checkpointed."""
+
+    def checkpointed(self, query_id: str, run_id: str, epoch: int) -> None:
+        """Handle that a run has written `commits/<epoch>`."""
+        raise NotImplementedError
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Take what pyspark has copied of an event."""
+        progress = event.progress
+        self.checkpointed(str(progress.id), str(progress.runId), progress.batchId)
+
+
+def add_listener(spark: SparkSession, listener: CheckpointListener) -> None:
+    """Add a listener to a session, and spare it pyspark's copying of each epoch's progress.
+
+    pyspark asks the JVM for every field, durations and metrics of all sources included: some hundred
+    calls, 0.1 s of CPU on both sides for each micro-batch, while the next one runs. A pyspark that is
+    built otherwise copies as it always does.
+    """
+    with contextlib.suppress(AttributeError, TypeError, Py4JError):
+        events: Any = pyspark_listener.JStreamingQueryListener(listener)
+        events.onQueryProgress = partial(_pass_on, listener)
+        jvm = _jvm(spark)
+        jvm.java.lang.Class.forName(_LISTENER_WRAPPER)  # else py4j takes the name for a package
+        listener._jlistenerobj = reduce(getattr, _LISTENER_WRAPPER.split("."), jvm)(events)
+    spark.streams.addListener(listener)
+
+
+def _pass_on(listener: CheckpointListener, event: Any) -> None:
+    """Ask Java's `QueryProgressEvent` for three fields."""
+    progress = event.progress()
+    listener.checkpointed(progress.id().toString(), progress.runId().toString(), progress.batchId())
+
+
+def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
+    """Remove a listener, unless the session is stopped or its JVM is gone, or goes at this moment."""
+    if not is_stopped(spark):
+        with contextlib.suppress(Py4JError, OSError):
+            spark.streams.removeListener(listener)
+
+
+def current_task() -> Task:
+    """Return whose work the current task does, from the properties that Spark sets for it."""
+    context = TaskContext.get()
+    assert context is not None
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    run_id = context.getLocalProperty("spark.jobGroup.id")
+    epoch = context.getLocalProperty("streaming.sql.batchId")
+    if query_id is None or run_id is None or epoch is None:
+        raise UnsupportedSpark(
+            f"Spark {spark_version} does not tell a task its query id, run id and batch id",
+            f"Use a tested version of pyspark: {', '.join(TESTED)}.",
+        )
+    return Task(
+        query_id=query_id,
+        run_id=run_id,
+        epoch=int(epoch),
+        partition=context.partitionId(),
+        attempt=context.attemptNumber(),
+    )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema in which tasks get rows of `schema`, timestamps in UTC."""
+    known = signature(to_arrow_schema).parameters
+    in_utc: dict[str, Any] = {"timezone": "UTC"} if "timezone" in known else {"timestamp_utc": True}
+    return to_arrow_schema(schema, **in_utc)  # the second form is pyspark 4.1's

@@ -1,0 +1,131 @@
+"""What is in force for a query, said once at its start: one block, and a warning for what may surprise."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from state_backends import StateBackendError
+from wal_sink.configuration import Configuration
+from wal_sink.progress.heartbeat import this_process
+from wal_sink.wal.log import Log
+
+logger = logging.getLogger(__name__)
+
+CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
+"""Spark's sources that forget a row once they have given it out, by the name of their class: the socket.
+Others that are known replay, and of one that is not known nothing is said rather than something wrong."""
+
+
+class Source(NamedTuple):
+    """A source of a query, as Spark has it."""
+
+    kind: str
+    """Its class, without the package."""
+    description: str
+    """As in Spark's progress events."""
+
+
+def say_in_force(
+    query_id: str,
+    configuration: Configuration,
+    log: Log,
+    sources: Iterable[Source],
+    *,
+    flush: bool,
+) -> None:
+    """Log the block, and what is to be warned of; whatever goes wrong with it, the query starts.
+
+    :param flush: whether this process flushes.
+    """
+    try:
+        lost = cannot_replay(sources)
+        _always(block(query_id, in_force(configuration, log.url, lost, flush=flush)))
+        if lost:
+            logger.warning("query %s: %s", query_id, unreplayable(lost))
+        if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(log), log.url):
+            logger.warning("query %s: %s", query_id, short)
+    except Exception:
+        logger.warning("query %s: what is in force cannot be said", query_id, exc_info=True)
+
+
+def in_force(
+    configuration: Configuration, log: str, lost: Iterable[str], *, flush: bool
+) -> dict[str, str]:
+    """Return the lines of the block by their headings; none has a secret.
+
+    :param log: URL of the query's log.
+    :param lost: descriptions of sources that cannot replay.
+    """
+    sink = configuration.sink
+    checkpoint = configuration.location.checkpoint
+    names = ", ".join(lost)
+    once = "exactly-once: only checkpointed rows become visible, each of them once"
+    return {
+        "guarantee": f"at-most-once from {names}, which cannot replay" if names else once,
+        **configuration.target.description,
+        "log": log,
+        "checkpoint": checkpoint,
+        "budget": f"{sink.max_bytes:,} bytes of unflushed data (wal.maxBytes), then the next micro-batch "
+        + ("waits" if sink.on_full == "block" else "fails")
+        + f" (wal.onFull={sink.on_full})",
+        "flushed by": f"this process, {this_process()}"
+        if flush
+        else f"another process: `wal-sink flush {checkpoint} --follow`",
+    }
+
+
+def block(query_id: str, lines: Mapping[str, str]) -> str:
+    """Lay out the block: a heading line, and one for each of `lines`, without any secret in them."""
+    width = max(map(len, lines))
+    return "\n".join(
+        [
+            f"wal_sink: query {query_id} starts",
+            *(f"  {heading:<{width}}  {text}" for heading, text in lines.items()),
+        ]
+    )
+
+
+def cannot_replay(sources: Iterable[Source]) -> list[str]:
+    """Return the descriptions of the sources whose rows are lost if a micro-batch is run again."""
+    found = [source.description for source in sources if source.kind in CANNOT_REPLAY]
+    return list(dict.fromkeys(found))
+
+
+def unreplayable(lost: Iterable[str]) -> str:
+    """Say what a source that cannot replay means for the guarantee."""
+    return (
+        f"it reads from {', '.join(lost)}, which cannot give out a row again: rows of a micro-batch that did"
+        " not get to its checkpoint before a crash are lost. From there it is at-most-once. Put what"
+        " replays in between, such as Kafka or files."
+    )
+
+
+def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | None:
+    """Say that the disk will be full before the budget is; None when it will not, or nobody knows."""
+    if free_bytes is None or free_bytes >= max_bytes:
+        return None
+    return (
+        f"{free_bytes:,} bytes are free where {log} is, and wal.maxBytes is {max_bytes:,}: should the target"
+        " be down for long, the disk is full before the query waits. Set wal.maxBytes lower, or make room."
+    )
+
+
+def _free_bytes(log: Log) -> int | None:
+    try:
+        return log.backend.free_bytes()
+    except (OSError, StateBackendError):
+        return None  # whoever writes there will say what is wrong
+
+
+def _always(text: str) -> None:
+    """Log at INFO, and where the application has not set up logging, print it as Python does warnings."""
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("%s", text)
+    elif not logger.hasHandlers() and (last := logging.lastResort) is not None:
+        last.handle(
+            logger.makeRecord(
+                logger.name, logging.INFO, __file__, 0, "%s", (text,), None, "_always"
+            )
+        )

@@ -1,0 +1,1 @@
+"""The connection: what the sink uses of the Cassandra driver."""

@@ -1,0 +1,123 @@
+"""What an exception of the driver means: for rows (`classify`), and for the ledger (`effect_unknown`)."""
+
+from __future__ import annotations
+
+from cassandra import (
+    AuthenticationFailed,
+    CDCWriteFailure,
+    CoordinationFailure,
+    OperationTimedOut,
+    RequestValidationException,
+    Timeout,
+    Unavailable,
+    UnresolvableContactPoints,
+)
+from cassandra.cluster import NoHostAvailable
+
+from wal_sink.errors import WalSinkError
+from wal_sink.targets.base import Kind
+from wal_sink.targets.cassandra.driver.internals import (
+    CAS_WRITE_UNKNOWN,
+    ConnectionBusy,
+    ConnectionException,
+    ErrorMessage,
+    IsBootstrappingErrorMessage,
+    NoConnectionsAvailable,
+    OverloadedErrorMessage,
+    ProtocolError,
+    ProtocolException,
+    ProtocolVersionUnsupported,
+    ServerError,
+    SyntaxException,
+)
+
+_FATAL = (
+    AuthenticationFailed,
+    RequestValidationException,  # InvalidRequest, Unauthorized, AlreadyExists
+    SyntaxException,
+    ProtocolException,
+    ProtocolVersionUnsupported,
+    ProtocolError,
+)
+_THROTTLE = (OverloadedErrorMessage, CDCWriteFailure, ConnectionBusy, NoConnectionsAvailable)
+_RETRY = (
+    Timeout,  # WriteTimeout, ReadTimeout
+    CoordinationFailure,  # WriteFailure, ReadFailure
+    Unavailable,
+    OperationTimedOut,
+    ConnectionException,
+    IsBootstrappingErrorMessage,
+    ServerError,
+    UnresolvableContactPoints,
+)
+
+
+def classify(error: Exception) -> Kind:
+    """Say whether to try again at once, to slow down first, or to stop the line.
+
+    Rows are idempotent, so whatever may be over soon is worth another attempt. What is not known is
+    fatal: a bug must not be retried for ever.
+    """
+    if isinstance(error, WalSinkError):
+        return "retry" if error.transient else "fatal"
+    if isinstance(error, NoHostAvailable):
+        return _of_hosts(error)
+    if isinstance(error, _FATAL):
+        return "fatal"
+    if isinstance(error, _THROTTLE):
+        return "throttle"
+    if isinstance(error, _RETRY) or _is_cas_unknown(error):
+        return "retry"
+    return "fatal"
+
+
+def asks_to_slow_down(error: Exception) -> bool:
+    """Whether the cluster has too much to do: it says so, or it did not answer in time."""
+    return classify(error) == "throttle" or isinstance(error, Timeout | OperationTimedOut)
+
+
+def was_not_sent(error: Exception) -> bool:
+    """Whether the driver has refused a request because the socket has no room for it at this moment.
+
+    The driver takes no request while the system's send buffer is full, which it is whenever requests are
+    made faster than the network takes them. That says nothing about the cluster.
+    """
+    said = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
+    return bool(said) and all(isinstance(each, ConnectionBusy) for each in said)
+
+
+def effect_unknown(error: Exception) -> bool:
+    """Whether a conditional update that raised `error` may have taken effect, or may yet.
+
+    `Unavailable` is among them: a coordinator raises it again for the commit, after the proposal was
+    accepted. So is everything that the server says after it started to work. `NoHostAvailable` is
+    not: nothing is retried under the ledger's profile, so it means that nothing was sent.
+    """
+    return isinstance(
+        error,
+        Timeout
+        | CoordinationFailure
+        | CDCWriteFailure
+        | Unavailable
+        | OperationTimedOut
+        | ConnectionException
+        | ServerError,
+    ) or _is_cas_unknown(error)
+
+
+def _is_cas_unknown(error: Exception) -> bool:
+    return isinstance(error, ErrorMessage) and error.code == CAS_WRITE_UNKNOWN
+
+
+def _of_hosts(error: NoHostAvailable) -> Kind:
+    """Judge by what each host said: the cluster refuses for good only when every host does."""
+    errors = _by_host(error)
+    if errors and all(isinstance(each, _FATAL) for each in errors):
+        return "fatal"
+    if errors and all(isinstance(each, _THROTTLE) for each in errors):
+        return "throttle"
+    return "retry"
+
+
+def _by_host(error: NoHostAvailable) -> list[Exception]:
+    return list(error.errors.values()) if isinstance(error.errors, dict) else []

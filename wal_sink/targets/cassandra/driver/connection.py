@@ -1,0 +1,307 @@
+"""Cluster and session of the driver, set up so that nothing is retried or sent twice behind us."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    DriverException,
+    UnresolvableContactPoints,
+)
+from cassandra.auth import AuthProvider, PlainTextAuthenticator
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    FallthroughRetryPolicy,
+    TokenAwarePolicy,
+)
+
+from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.targets.cassandra.driver.classify import classify
+from wal_sink.targets.cassandra.driver.credentials import ENVIRONMENT, login
+from wal_sink.targets.cassandra.driver.internals import (
+    ConnectionException,
+    ErrorMessage,
+    WideConnection,
+)
+from wal_sink.targets.cassandra.driver.tls import bundle, tls_context
+from wal_sink.targets.cassandra.options import CassandraOptions
+
+ROWS = "rows"
+"""Execution profile of rows: the data's consistency level."""
+LEDGER = "ledger"
+"""Execution profile of conditional updates: the data's level, and the serial one."""
+LEDGER_READ = "ledger read"
+"""Execution profile of the ledger's reads: the serial level, which sees every acknowledged update."""
+
+_CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
+"""What OpenSSL's texts have in common that are about certificates; not all come as exceptions of its own."""
+
+_DRIVER_LOG = logging.getLogger("cassandra.cluster")
+
+_OLDEST_PROTOCOL = 4
+"""The first that has unset values."""
+
+_SILENT_S = 5
+"""Seconds after which the driver asks a silent node whether it lives, and gives it for an answer.
+
+While the send buffer of one node is full, nothing is sent to any (`driver_internals.has_room`): with the
+driver's own 30 s for each, a node that stands still holds up all the others for more than a minute.
+"""
+
+
+class Connection:
+    """A session of the driver with the profiles above; close it, or threads stay behind.
+
+    :param datacenter: the local one.
+    """
+
+    def __init__(self, cluster: Any, session: Any, datacenter: str) -> None:
+        self._cluster = cluster
+        self.session = session
+        self.datacenter = datacenter
+
+    def close(self) -> None:
+        """Disconnect and end the driver's threads. Idempotent."""
+        self._cluster.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(options: CassandraOptions) -> Connection:
+    """Connect to the local datacenter.
+
+    :raises TargetUnavailable: no contact point answers in time.
+    :raises OptionError: login refused, or the datacenter has to be named.
+    """
+    with _SaidByUs():
+        return _connect(options)
+
+
+def _connect(options: CassandraOptions) -> Connection:
+    cluster = _cluster(options)
+    try:
+        session = _open(cluster, options)
+        datacenter = choose_datacenter(options.local_datacenter, _datacenters(cluster))
+        if cluster.protocol_version < _OLDEST_PROTOCOL:
+            raise OptionError(
+                f"The cluster at {options.where} speaks native protocol "
+                f"{cluster.protocol_version}, which cannot leave a column unset.",
+                "Use Cassandra 4 or later.",
+            )
+    except BaseException:
+        cluster.shutdown()
+        raise
+    return Connection(cluster, session, datacenter)
+
+
+class _SaidByUs(logging.Filter):
+    """Keeps from the log what the driver says in this thread: the error that is raised says it.
+
+    An outage of a weekend has tens of thousands of tries, and the driver logs two tracebacks for each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread != self._thread
+
+    def __enter__(self) -> None:
+        _DRIVER_LOG.addFilter(self)
+
+    def __exit__(self, *_: object) -> None:
+        _DRIVER_LOG.removeFilter(self)
+
+
+@contextlib.contextmanager
+def explained(options: CassandraOptions) -> Iterator[None]:
+    """Turn what the driver raises inside, once connected, into errors of ours.
+
+    :raises TargetUnavailable: it may pass.
+    :raises TargetRefused: it will not.
+    """
+    try:
+        yield
+    except (NoHostAvailable, DriverException, ConnectionException, ErrorMessage) as error:
+        what = f"Cassandra at {options.where}: {type(error).__name__}: {error}"
+        if classify(error) == "fatal":
+            raise TargetRefused(
+                what,
+                "See that the tables are there and that the role "
+                f"{options.username or '(no login)'} has the permissions it needs.",
+            ) from error
+        raise TargetUnavailable(what, "See to the cluster, and try again.") from error
+
+
+def choose_datacenter(wanted: str, known: Iterable[str]) -> str:
+    """Return the local datacenter: the one wanted, or the only one there is.
+
+    :raises OptionError: it does not exist, or it is not named and there are several.
+    """
+    known = sorted(known)
+    if wanted:
+        if wanted not in known:
+            raise OptionError(
+                f"Option cassandra.localDatacenter is {wanted}, which the cluster does not have.",
+                f"Use one of {', '.join(known)}; names are exact.",
+            )
+        return wanted
+    if len(known) != 1:
+        raise OptionError(
+            f"The cluster has {len(known)} datacenters: {', '.join(known)}.",
+            "Say in which one to write: .option("
+            f'"cassandra.localDatacenter", "{known[0] if known else "…"}").',
+        )
+    return known[0]
+
+
+def _profiles(options: CassandraOptions) -> dict[Any, Any]:
+    data = ConsistencyLevel.name_to_value[options.consistency_level]
+    serial = ConsistencyLevel.name_to_value[options.serial_consistency_level]
+
+    def profile(consistency: int) -> Any:
+        # No speculative execution is the default. A policy instance belongs to one profile.
+        return ExecutionProfile(
+            load_balancing_policy=TokenAwarePolicy(
+                DCAwareRoundRobinPolicy(options.local_datacenter)
+            ),
+            retry_policy=FallthroughRetryPolicy(),
+            consistency_level=consistency,
+            serial_consistency_level=serial,
+            request_timeout=options.request_timeout,
+        )
+
+    return {
+        EXEC_PROFILE_DEFAULT: profile(data),
+        ROWS: profile(data),
+        LEDGER: profile(data),
+        LEDGER_READ: profile(serial),
+    }
+
+
+class _Auth(AuthProvider):  # type: ignore[misc] # the driver has no types
+    """Logs in with what is known when a connection is made, be it by the driver on its own."""
+
+    def __init__(self, options: CassandraOptions) -> None:
+        self._options = options
+
+    def new_authenticator(self, host: object) -> PlainTextAuthenticator:  # noqa: ARG002
+        return PlainTextAuthenticator(*(login(self._options) or ("", "")))
+
+
+def _place(options: CassandraOptions) -> dict[str, Any]:
+    """Say where the cluster is, and how to reach it."""
+    if path := bundle(options):
+        return {"cloud": {"secure_connect_bundle": path}}
+    return {
+        "contact_points": list(options.hosts),
+        "port": options.port,
+        "ssl_context": tls_context(options),
+    }
+
+
+def _cluster(options: CassandraOptions) -> Any:
+    place = _place(options)
+    auth = _Auth(options) if login(options) else None
+    try:
+        return Cluster(
+            **place,
+            auth_provider=auth,
+            execution_profiles=_profiles(options),
+            # The driver's default gives a host up after 64 attempts, ten minutes of an outage.
+            reconnection_policy=ExponentialReconnectionPolicy(0.5, 10, max_attempts=None),
+            connect_timeout=options.request_timeout,
+            control_connection_timeout=options.request_timeout,
+            connection_class=WideConnection,
+            idle_heartbeat_interval=_SILENT_S,
+            idle_heartbeat_timeout=_SILENT_S,
+            monitor_reporting_enabled=False,
+        )
+    except UnresolvableContactPoints as error:
+        raise _no_connection(error, options) from error
+    except Exception as error:
+        if "cloud" not in place:
+            raise
+        raise TargetUnavailable(  # the driver asks the address that the bundle names
+            f"Nothing is found by the secure connect bundle {options.where}: {error!r}",
+            "See that the database is awake and that the bundle is its own and has not expired.",
+        ) from error
+
+
+def _open(cluster: Any, options: CassandraOptions) -> Any:
+    try:
+        return cluster.connect()
+    except (NoHostAvailable, DriverException, ConnectionException, OSError) as error:
+        # A wrong datacenter shows as no host being left to talk to.
+        if options.local_datacenter and (known := _datacenters(cluster)):
+            choose_datacenter(options.local_datacenter, known)
+        raise _no_connection(error, options) from error
+
+
+def _datacenters(cluster: Any) -> set[str]:
+    return {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
+
+
+def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
+    causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) else [error]
+    for cause in causes:
+        if isinstance(cause, AuthenticationFailed) and not _may_pass(cause):
+            return _no_login(cause, options)
+        if any(word in str(cause) for word in _CERTIFICATE):
+            return _no_trust(cause, options)
+    said = "; ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
+    return TargetUnavailable(
+        f"No connection to Cassandra at {options.where}, port {options.port}: {said or error}",
+        "See that the nodes are up and that this host reaches them, and check "
+        f"cassandra.contactPoints and cassandra.port. {_about_tls(options)}",
+    )
+
+
+def _about_tls(options: CassandraOptions) -> str:
+    if not options.ssl_enabled:
+        return "A cluster that wants TLS needs cassandra.ssl.enabled."
+    if not options.ssl_client_certificate:
+        return "Nodes that want a cassandra.ssl.clientCertificate hang up without one."
+    return "Nodes that do not trust cassandra.ssl.clientCertificate hang up."
+
+
+def _may_pass(refused: AuthenticationFailed) -> bool:
+    """Whether the server could not look the role up, in an outage of its own."""
+    return "Unable to perform authentication" in str(refused)
+
+
+def _no_login(cause: Exception, options: CassandraOptions) -> OptionError:
+    who = login(options)
+    variables = f"{ENVIRONMENT['username']} and {ENVIRONMENT['password']}"
+    if who is None:
+        return OptionError(
+            f"The cluster at {options.where} wants a login.",
+            f"Give cassandra.username and cassandra.password, or set {variables}.",
+        )
+    return OptionError(
+        f"The cluster at {options.where} refuses the login of cassandra.username {who.username}: {cause}",
+        f"Correct cassandra.username or cassandra.password, or {variables} where they come from there:"
+        " the environment is read again at each try.",
+    )
+
+
+def _no_trust(cause: Exception, options: CassandraOptions) -> OptionError:
+    return OptionError(
+        f"TLS with the cluster at {options.where} is refused: {cause}",
+        "If it is the nodes' certificate: cassandra.ssl.caCertificate has to hold what it is signed by, and"
+        " with cassandra.ssl.checkHostname it has to name the address of its node. If it is the client's:"
+        " give cassandra.ssl.clientCertificate and cassandra.ssl.clientKey that the nodes trust.",
+    )

@@ -1,0 +1,186 @@
+"""Batches whose rows are bytes already: the hook into the driver, and the canary that proves it.
+
+The driver writes a BATCH message row by row, from one Python tuple per row. Here the rows are written
+beforehand, for a whole slice at once, and a message takes its part of them as it is. All else stays
+the driver's: it encodes what comes before and after the rows, picks the replica, compresses, keeps the
+pools, the stream ids and the timers, and prepares again what a server has forgotten.
+
+`Session.client_protocol_handler` and its `encode_message` are the driver's API; what a BATCH message
+holds, and that a `BatchStatement` hands its list of statements to it, is not. So `canary` encodes known
+batches both ways, at every connect, and whoever gets False from it uses the driver's own batches.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import Any, NamedTuple
+
+import cassandra
+from cassandra import ConsistencyLevel
+from cassandra.protocol import ProtocolHandler
+from cassandra.query import UNSET_VALUE, BatchStatement, BatchType
+
+from wal_sink.log_context import line_logger
+
+log = line_logger(__name__)
+
+MAX_ROWS = 0xFFFF
+"""A batch's number of statements is a [short] (native protocol, section 4.1.7)."""
+
+_SHORT = struct.Struct(">H")
+_LENGTH = struct.Struct(">i")
+_PREPARED = b"\x01"
+_BEFORE_ROWS = 3
+"""Bytes of a BATCH body before its statements: its type, and their number."""
+
+
+class EncodedRows(NamedTuple):
+    """Statements of a batch, encoded one after the other (native protocol, section 4.1.7)."""
+
+    number: int
+    data: bytes
+
+
+class EncodedBatch(BatchStatement):  # type: ignore[misc]  # the driver has no types
+    """An unlogged batch of rows that are encoded already.
+
+    :param rows: at most `MAX_ROWS`.
+    :param keyspace: of the table, and
+    :param routing_key: of the first row: from the two the driver knows the replicas.
+    """
+
+    def __init__(self, rows: EncodedRows, keyspace: str, routing_key: bytes) -> None:
+        super().__init__(BatchType.UNLOGGED)
+        if rows.number > MAX_ROWS:
+            raise ValueError(f"A batch holds {MAX_ROWS} statements at most, not {rows.number}")
+        self._statements_and_parameters = rows
+        self.is_idempotent = True
+        self.keyspace = keyspace
+        self.routing_key = routing_key
+
+    def __len__(self) -> int:
+        return self._statements_and_parameters.number
+
+
+class _EncodedMessage:
+    """A BATCH message whose statements are spliced into one that the driver encodes without any."""
+
+    def __init__(self, message: Any) -> None:
+        self.opcode = message.opcode
+        self.tracing = message.tracing
+        self.custom_payload = message.custom_payload
+        self._message = message
+
+    def send_body(self, f: Any, protocol_version: int) -> None:
+        """Write the body; called by the driver."""
+        message, around = self._message, io.BytesIO()
+        # No copy of the message is made: that would cost a seventh of what a small request does.
+        rows, message.queries = message.queries, ()
+        try:
+            message.send_body(around, protocol_version)
+        finally:
+            message.queries = rows  # the driver may encode it again, for another replica
+        written = around.getvalue()
+        f.write(written[:1] + _SHORT.pack(rows.number))
+        f.write(rows.data)
+        f.write(written[_BEFORE_ROWS:])
+
+
+class EncodedRowsHandler(ProtocolHandler):  # type: ignore[misc]  # the driver has no types
+    """The driver's protocol handler, which also takes batches of encoded rows."""
+
+    @classmethod
+    def encode_message(
+        cls,
+        msg: Any,
+        stream_id: int,
+        protocol_version: int,
+        compressor: Any,
+        allow_beta_protocol_version: bool,
+    ) -> bytes:
+        """Encode a request into a frame; called by the driver."""
+        if isinstance(getattr(msg, "queries", None), EncodedRows):
+            msg = _EncodedMessage(msg)
+        frame: bytes = super().encode_message(
+            msg, stream_id, protocol_version, compressor, allow_beta_protocol_version
+        )
+        return frame
+
+
+def statement_head(query_id: bytes, values: int) -> bytes:
+    """Return what comes before the values of a prepared statement in a batch.
+
+    Kind 1, the id as [short bytes], the number of values as a [short] (native protocol, 4.1.7).
+    """
+    return _PREPARED + _SHORT.pack(len(query_id)) + query_id + _SHORT.pack(values)
+
+
+def hook(session: Any) -> bool:
+    """Let a session of the driver send batches of encoded rows, if `canary` finds that right.
+
+    With a driver that is built otherwise one warning says so, and the session stays as it is.
+
+    :returns: whether `EncodedBatch` can be sent.
+    """
+    try:
+        why = canary(session)
+    except Exception as error:  # noqa: BLE001 -- a name is missing, or means something else
+        why = f"{type(error).__name__}: {error}"
+    if why:
+        log.warning(
+            "cassandra-driver %s with native protocol %d encodes batches in a way that is not known "
+            "here (%s). Rows are written by its public classes, which takes several times the CPU.",
+            cassandra.__version__,
+            session.cluster.protocol_version,
+            why,
+        )
+        return False
+    session.client_protocol_handler = EncodedRowsHandler
+    return True
+
+
+_KNOWN = ((b"key", b"", None), (b"other", UNSET_VALUE, b"\xff" * 300))
+_ID = bytes(range(16))
+_TIMESTAMP = 1_700_000_000_000_000
+
+
+def canary(session: Any) -> str:
+    """Encode known statements by the driver's own batch and by ours; say what differs, '' if nothing.
+
+    Everything between `execute_async` and the socket is run, for each serial consistency level that a
+    profile may have.
+
+    :raises Exception: of any kind, when the driver is not what this module takes it for.
+    """
+    theirs = BatchStatement(BatchType.UNLOGGED)
+    for values in _KNOWN:
+        theirs._add_statement_and_params(True, _ID, values)
+    theirs.keyspace, theirs.routing_key = "ks", b"key"
+    head = statement_head(_ID, len(_KNOWN[0]))
+    data = b"".join(head + b"".join(map(_value, values)) for values in _KNOWN)
+    ours = EncodedBatch(EncodedRows(len(_KNOWN), data), "ks", b"key")
+    for serial in (None, ConsistencyLevel.LOCAL_SERIAL):
+        theirs.serial_consistency_level = ours.serial_consistency_level = serial
+        expected = _frame(session, theirs, ProtocolHandler)
+        found = _frame(session, ours, EncodedRowsHandler)
+        if found != expected:
+            return f"{found!r} instead of {expected!r}"
+    return ""
+
+
+def _frame(session: Any, statement: Any, handler: Any) -> bytes:
+    """Return the frame that would be sent; without a timeout, making a future starts nothing."""
+    future = session._create_response_future(statement, None, False, None, timeout=None)
+    future.message.timestamp = _TIMESTAMP  # one for both
+    version = session.cluster.protocol_version
+    frame: bytes = handler.encode_message(future.message, 1, version, None, False)
+    return frame
+
+
+def _value(value: Any) -> bytes:
+    if value is None:
+        return _LENGTH.pack(-1)
+    if value is UNSET_VALUE:
+        return _LENGTH.pack(-2)
+    return _LENGTH.pack(len(value)) + bytes(value)

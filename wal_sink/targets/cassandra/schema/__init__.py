@@ -1,0 +1,1 @@
+"""The table: read, compared with the DataFrame, and watched."""

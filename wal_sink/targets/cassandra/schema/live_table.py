@@ -1,0 +1,103 @@
+"""The table as the cluster has it now, read from `system_schema`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, cast
+from uuid import UUID
+
+from wal_sink.targets.cassandra.options import TableName
+from wal_sink.targets.cassandra.types.cql_type import Types
+
+Role = Literal["partition", "clustering", "static", "regular"]
+
+_ROLES: dict[str, Role] = {
+    "partition_key": "partition",
+    "clustering": "clustering",
+    "static": "static",
+    "regular": "regular",
+}
+
+
+class LiveColumn(NamedTuple):
+    """A column of a table."""
+
+    name: str
+    type: str
+    """As `system_schema` prints it, `frozen<list<int>>`; varchar is text there."""
+    role: Role
+
+
+class LiveTable(NamedTuple):
+    """What the cluster knows under a keyspace's and a table's name, which may be nothing."""
+
+    name: TableName
+    keyspaces: tuple[str, ...]
+    """All of the cluster."""
+    durable: bool
+    """Whether writes to the keyspace go through the commit log."""
+    tables: tuple[str, ...]
+    """All of the keyspace; views are not among them."""
+    views: tuple[str, ...]
+    columns: tuple[LiveColumn, ...]
+    """Empty when there is no such table or view."""
+    default_ttl: int
+    """Seconds that a row lives when the write does not say; 0: for ever."""
+    types: Types = MappingProxyType({})
+    """The keyspace's user-defined types."""
+    dropped: Mapping[str, int] = MappingProxyType({})
+    """Columns that were dropped: what was written to them up to then, in microseconds since 1970, stays
+    hidden, also when a column of the name is added again."""
+    id: UUID | None = None
+    """Of the table; one that is made again under the same name has another."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table, not a view, of this name."""
+        return self.name.table in self.tables
+
+
+def read_table(session: Any, name: TableName, node: Any = None) -> LiveTable:
+    """Read the schema of a table, or that it is not there.
+
+    :param session: the driver's session.
+    :param node: the driver's host to ask; None: any.
+    :raises Exception: of the driver.
+    """
+
+    def rows(what: str, source: str, *key: str) -> list[Any]:
+        names = ("keyspace_name", "table_name")[: len(key)]
+        where = " AND ".join(f"{column} = %s" for column in names)
+        query = f"SELECT {what} FROM system_schema.{source}" + (where and f" WHERE {where}")  # noqa: S608 -- constants
+        return list(session.execute(query, key, host=node))
+
+    keyspaces = {row.keyspace_name: row.durable_writes for row in rows("*", "keyspaces")}
+    tables = {
+        row.table_name: row
+        for row in rows("table_name, default_time_to_live, id", "tables", name.keyspace)
+    }
+    table = tables.get(name.table)
+    views = rows("view_name", "views", name.keyspace)
+    columns = rows("column_name, kind, position, type", "columns", *name)
+    # As a number: a column can be dropped at a time that no date of Python's can hold.
+    dropped_ms = "blobasbigint(timestampasblob(dropped_time)) AS dropped_ms"
+    dropped = rows(f"column_name, {dropped_ms}", "dropped_columns", *name)
+    return LiveTable(
+        name=name,
+        keyspaces=tuple(sorted(keyspaces)),
+        durable=keyspaces.get(name.keyspace, True),
+        tables=tuple(sorted(tables)),
+        views=tuple(sorted(row.view_name for row in views)),
+        columns=tuple(
+            LiveColumn(row.column_name, cast("str", row.type), _ROLES[row.kind])
+            for row in sorted(columns, key=lambda row: (row.kind, row.position, row.column_name))
+        ),
+        default_ttl=(table.default_time_to_live or 0) if table else 0,
+        types={
+            row.type_name: tuple(zip(row.field_names, row.field_types, strict=True))
+            for row in rows("type_name, field_names, field_types", "types", name.keyspace)
+        },
+        dropped={row.column_name: row.dropped_ms * 1_000 + 999 for row in dropped},
+        id=table.id if table else None,
+    )

@@ -1,0 +1,192 @@
+"""Does a column of the DataFrame fit a column of the table, with all their parts? Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from wal_sink.targets.cassandra.names import near
+from wal_sink.targets.cassandra.types import spark_types
+from wal_sink.targets.cassandra.types.cql_type import Cql
+from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES, WHOLE_DECIMAL, accepts
+from wal_sink.targets.cassandra.types.spark_types import (
+    CQL_FOR,
+    canonical,
+    is_array,
+    spark_ddl,
+    spark_type,
+)
+
+
+class Misfit(NamedTuple):
+    """Why something cannot be written, and what to do; two sentences."""
+
+    path: str
+    """The column, or the part of it, `address.zip`; elements as Spark calls them, `prices.element`."""
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem} {self.remedy}"
+
+
+def misfits(column: str, source: pa.DataType, tree: Cql) -> list[Misfit]:
+    """Say all that keeps a column of the Arrow type `source` from going to the CQL type `tree`."""
+    source = canonical(source)
+    if tree.kind == "list" and not tree.frozen:
+        return [
+            Misfit(
+                column,
+                f"the table's {tree.label} is not frozen: written again after a crash, it would have "
+                "its elements twice.",
+                f"Make the table's column frozen<{tree.label}>, or leave it out of the DataFrame.",
+            )
+        ]
+    cast = _wanted(source, tree)
+    return [
+        each if each.remedy else each._replace(remedy=_remedy(column, cast, spark_type(inner)))
+        for each, inner in _differences(column, source, tree)
+    ]
+
+
+def _remedy(column: str, cast: str | None, spark: str) -> str:
+    if cast is None:
+        return "Cast it to a supported type, or drop it from the DataFrame."
+    cast_it = f'ast it, .withColumn("{column}", col("{column}").cast("{cast}"))'
+    if spark == "timestamp_ntz":
+        return f"Set spark.sql.session.timeZone to the zone of the readings, and c{cast_it}."
+    elsewhere = f", or write to a table where it is a {CQL_FOR[spark]}" if spark in CQL_FOR else ""
+    return f"C{cast_it}{elsewhere}."
+
+
+_Differences: TypeAlias = Iterator[tuple[Misfit, pa.DataType]]
+"""What differs, without remedy where it is a cast, and the type of the part that differs."""
+
+
+def _differences(path: str, source: pa.DataType, tree: Cql) -> _Differences:
+    if tree.kind in TYPES:
+        yield from _of_value(path, source, tree)
+    elif tree.kind not in NESTED or (tree.kind == "vector" and tree.parts[0].kind != "float"):
+        problem = f"the table's type {tree.label} is not supported yet."
+        yield Misfit(path, problem, _instead()), source
+    elif not _SHAPES[tree.kind](source):
+        yield _lossy(path, source, tree), source
+    elif tree.kind == "udt":
+        yield from _of_user_type(path, source, tree)
+    elif tree.kind == "tuple":
+        yield from _of_tuple(path, source, tree)
+    elif tree.kind == "map":
+        yield from _differences(f"{path}.key", source.key_type, tree.parts[0])
+        yield from _differences(f"{path}.value", source.item_type, tree.parts[1])
+    else:
+        yield from _differences(f"{path}.element", source.value_type, tree.parts[0])
+
+
+_SHAPES: dict[str, Callable[[pa.DataType], bool]] = {
+    "list": is_array,
+    "set": is_array,
+    "vector": is_array,
+    "map": pa.types.is_map,
+    "tuple": pa.types.is_struct,
+    "udt": pa.types.is_struct,
+}
+
+
+def _lossy(path: str, source: pa.DataType, tree: Cql) -> Misfit:
+    problem = f"{_printed(source)} does not fit the table's {tree.label} without loss."
+    return Misfit(path, problem, "")
+
+
+def _of_value(path: str, source: pa.DataType, tree: Cql) -> _Differences:
+    if spark_type(source) == "timestamp_ntz" and tree.kind == "timestamp":
+        problem = (
+            "timestamp_ntz is a clock reading without a zone, the table's timestamp is an instant."
+        )
+        yield Misfit(path, problem, ""), source
+    elif not accepts(tree.kind, source):
+        yield _lossy(path, source, tree), source
+
+
+def _of_tuple(path: str, source: pa.DataType, tree: Cql) -> _Differences:
+    if source.num_fields != len(tree.parts):
+        problem = (
+            f"the struct has {source.num_fields} fields, the table's {tree.label} "
+            f"{len(tree.parts)}; they go by position."
+        )
+        yield Misfit(path, problem, "Make the struct with as many fields."), source
+        return
+    for field, part in zip(spark_types.fields(source), tree.parts, strict=True):
+        yield from _differences(f"{path}.{field.name}", field.type, part)
+
+
+def _of_user_type(path: str, source: pa.DataType, tree: Cql) -> _Differences:
+    parts = dict(zip(tree.fields, tree.parts, strict=True))
+    fields = spark_types.fields(source)
+    for name, count in Counter(field.name for field in fields).items():
+        if count > 1:
+            problem = f"the struct has {count} fields of this name."
+            yield Misfit(f"{path}.{name}", problem, "Rename all but one."), source
+    for field in fields:
+        inner = f"{path}.{field.name}"
+        if field.name in parts:
+            yield from _differences(inner, field.type, parts[field.name])
+        else:
+            nearest = near(field.name, set(parts) - {each.name for each in fields})
+            problem = f"the table's type {tree.name} has no such field. {nearest}".rstrip()
+            yield Misfit(inner, problem, "Rename or drop it."), source
+
+
+def _wanted(source: pa.DataType, tree: Cql) -> str | None:
+    """Return what to cast the column to, in Spark's words; None when no cast would do."""
+    if tree.kind in TYPES:
+        return _wanted_value(source, tree.kind)
+    if tree.kind in ("list", "set", "vector") and is_array(source):
+        element = _wanted(source.value_type, tree.parts[0])
+        return element and spark_types.array_ddl(element)
+    if tree.kind == "map" and pa.types.is_map(source):
+        key, value = (
+            _wanted(source.key_type, tree.parts[0]),
+            _wanted(source.item_type, tree.parts[1]),
+        )
+        return spark_types.map_ddl(key, value) if key and value else None
+    if tree.kind in ("tuple", "udt") and pa.types.is_struct(source):
+        return _wanted_struct(source, tree)
+    return None
+
+
+def _wanted_value(source: pa.DataType, cql: str) -> str | None:
+    if accepts(cql, source):
+        return spark_ddl(source)
+    if spark_type(source) not in CQL_FOR:
+        return None
+    first = TYPES[cql].accepts[0]
+    return {"decimal": "decimal(38,18)", WHOLE_DECIMAL: "decimal(38,0)"}.get(first, first)
+
+
+def _wanted_struct(source: pa.DataType, tree: Cql) -> str | None:
+    fields = spark_types.fields(source)
+    names = tree.fields or tuple(field.name for field in fields)
+    parts = dict(zip(names, tree.parts, strict=False))
+    named = []
+    for field in fields:
+        ddl = _wanted(field.type, parts[field.name]) if field.name in parts else None
+        if ddl is None:
+            return None
+        named.append((field.name, ddl))
+    return spark_types.struct_ddl(named)
+
+
+def _printed(source: pa.DataType) -> str:
+    spark, arrow = spark_type(source), str(canonical(source))
+    nested = source.num_fields > 0
+    return spark if spark == arrow or nested else f"{spark} (Arrow {arrow})"
+
+
+def _instead() -> str:
+    return (
+        "Leave the column out of the DataFrame, or give the table one of the types "
+        f"{', '.join(TYPES)}; list, set and map of them, tuples, user-defined types, vector<float, n>."
+    )

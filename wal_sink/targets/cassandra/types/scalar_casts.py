@@ -1,0 +1,102 @@
+"""What the log holds for the CQL types without parts: vectorised casts, done in the tasks; pyarrow only."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal_sink.targets.cassandra.types import constants
+
+_UUID = pa.binary(16)
+_NO_UUID = constants.text("00000000-0000-0000-0000-000000000000")
+_DAY_0 = constants.text("1970-01-01T")
+_NO_TEXT = constants.text("")
+_THOUSAND = constants.long(1_000)
+
+
+def as_is(column: pa.Array) -> pa.Array:
+    """Return the column, decoded when it is a dictionary."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def as_text(column: pa.Array) -> pa.Array:
+    """Cast any layout of strings."""
+    return column.cast(pa.string())
+
+
+def as_blob(column: pa.Array) -> pa.Array:
+    """Cast any layout of bytes."""
+    return column.cast(pa.binary())
+
+
+def as_smallint(column: pa.Array) -> pa.Array:
+    """Widen integers to 16 bits."""
+    return column.cast(pa.int16())
+
+
+def as_int(column: pa.Array) -> pa.Array:
+    """Widen integers to 32 bits."""
+    return column.cast(pa.int32())
+
+
+def as_bigint(column: pa.Array) -> pa.Array:
+    """Widen integers to 64 bits."""
+    return column.cast(pa.int64())
+
+
+def as_float(column: pa.Array) -> pa.Array:
+    """Round to 32 bits; what is beyond becomes infinite."""
+    return column.cast(pa.float32(), safe=False)
+
+
+def as_double(column: pa.Array) -> pa.Array:
+    """Widen floats to 64 bits."""
+    return column.cast(pa.float64())
+
+
+def as_decimal(column: pa.Array) -> pa.Array:
+    """Make decimals of scale 0 of integers; decimals stay as they are."""
+    column = as_is(column)
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.int64()).cast(pa.decimal128(19, 0))
+    return column
+
+
+def as_milliseconds(column: pa.Array) -> pa.Array:
+    """Floor an instant in microseconds to milliseconds since 1970, before 1970 too."""
+    micros = as_is(column).cast(pa.int64())
+    truncated = pc.divide(micros, _THOUSAND)  # towards zero
+    below = pc.less(micros, pc.multiply(truncated, _THOUSAND)).cast(pa.int64())
+    return pc.subtract(truncated, below)
+
+
+def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
+    """Count from midnight; strings are those that match `rules.TIME_PATTERN`."""
+    column = as_is(column)
+    if not pa.types.is_time64(column.type):
+        texts = pc.binary_join_element_wise(_DAY_0, as_text(column), _NO_TEXT)
+        column = texts.cast(pa.timestamp("ns"))  # no kernel makes a time of a string
+    return column.cast(pa.int64())
+
+
+def as_nanoseconds(column: pa.Array) -> pa.Array:
+    """Multiply microseconds, which are few enough."""
+    return pc.multiply_checked(as_is(column).cast(pa.int64()), _THOUSAND)
+
+
+def as_uuid(column: pa.Array) -> pa.Array:
+    """Parse strings that match `rules.UUID_PATTERN`; nulls stay null."""
+    texts = as_text(column)
+    digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")  # 32 of each, no gaps
+    _, offsets, characters = digits.buffers()
+    begin = memoryview(offsets).cast("i")[digits.offset] if len(digits) else 0
+    whole = memoryview(characters or b"")[begin : begin + 32 * len(digits)]
+    packed = pa.py_buffer(bytes.fromhex(str(whole, "ascii")))
+    uuids = pa.Array.from_buffers(_UUID, len(digits), [None, packed])
+    return pc.if_else(texts.is_valid(), uuids, constants.null(_UUID))
+
+
+def sub_milliseconds(column: pa.Array) -> pa.Array:
+    """Which instants have digits that milliseconds cannot hold."""
+    micros = as_is(column).cast(pa.int64())
+    return pc.not_equal(pc.multiply(pc.divide(micros, _THOUSAND), _THOUSAND), micros)

@@ -1,0 +1,165 @@
+"""Which values the server would refuse, or could not hold: found in the tasks, with kernels."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal_sink.targets.cassandra.types import scalar_casts
+from wal_sink.targets.cassandra.types.constants import long
+
+TIME_PATTERN = r"\A([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?\z"
+_HEX = "[0-9a-fA-F]"
+UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
+TIMEUUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
+_DAY = long(86_400 * 10**9)
+_NONE = pa.nulls(0, pa.bool_())
+"""No value is bad."""
+_MOST_MICROS = long((2**63 - 1) // 1_000)
+
+
+class Rule(NamedTuple):
+    """Something that a value must not be."""
+
+    bad: Callable[[pa.Array], pa.Array]
+    """Which values of a column; whatever for nulls, unless the rule is about them. Empty for none."""
+    problem: str
+    """Continues "Column c of t (value) …"."""
+    remedy: str
+    """A sentence; `{name}` stands for the column's path."""
+
+
+def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
+    def bad(column: pa.Array) -> pa.Array:
+        return pc.invert(pc.match_substring_regex(scalar_casts.as_text(column), pattern))
+
+    return bad
+
+
+def _beyond_ascii(column: pa.Array) -> pa.Array:
+    return pc.invert(pc.string_is_ascii(scalar_casts.as_text(column)))
+
+
+def _no_time(column: pa.Array) -> pa.Array:
+    column = scalar_casts.as_is(column)
+    if not pa.types.is_time64(column.type):
+        return _unlike(TIME_PATTERN)(column)
+    nanos = column.cast(pa.int64())
+    return pc.or_(pc.less(nanos, long(0)), pc.greater_equal(nanos, _DAY))
+
+
+def _too_long(column: pa.Array) -> pa.Array:
+    micros = scalar_casts.as_is(column).cast(pa.int64())
+    return pc.or_(pc.greater(micros, _MOST_MICROS), pc.less(micros, pc.negate(_MOST_MICROS)))
+
+
+def _no_address(column: pa.Array) -> pa.Array:
+    """No kernel parses addresses: each distinct string is parsed once."""
+    encoded = scalar_casts.as_text(column).dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    flags = pa.py_buffer(bytes(not is_address(each) for each in distinct))
+    bad = pa.Array.from_buffers(pa.uint8(), len(distinct), [None, flags])
+    return bad.take(encoded.indices).cast(pa.bool_())
+
+
+def is_address(text: str) -> bool:
+    """Whether this is an IPv4 or an IPv6 address, without zone and port."""
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    try:
+        socket.inet_pton(family, text)
+    except (OSError, ValueError):  # ValueError: a NUL
+        return False
+    return True
+
+
+def _no_utf8(column: pa.Array) -> pa.Array:
+    """No kernel says which: only when there is one, they are looked at one by one."""
+    column = scalar_casts.as_text(column)
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return pa.array([not _decodes(each.as_buffer()) for each in column])
+    return _NONE
+
+
+def _decodes(encoded: pa.Buffer | None) -> bool:
+    """Whether bytes are UTF-8; whatever for null."""
+    try:
+        str(encoded or b"", "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+TEXT = (
+    Rule(
+        _no_utf8,
+        "is not UTF-8, which Cassandra wants of a text",
+        "Mend it by make_valid_utf8(…), or write the bytes to a blob.",
+    ),
+)
+ASCII = (
+    Rule(
+        _beyond_ascii,
+        "has characters that ascii cannot hold",
+        "Replace them, or make the table's type text.",
+    ),
+)
+UUID = (
+    Rule(
+        _unlike(UUID_PATTERN),
+        "is not a uuid",
+        "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or "
+        "make the table's type text.",
+    ),
+)
+TIMEUUID = (
+    Rule(
+        _unlike(TIMEUUID_PATTERN),
+        "is not a uuid of version 1",
+        "A timeuuid is written as 8-4-4-4-12 hexadecimal digits, the third group of which begins "
+        "with 1. For other uuids make the table's type uuid.",
+    ),
+)
+INET = (
+    *TEXT,
+    Rule(
+        _no_address,
+        "is not an IPv4 or IPv6 address",
+        "Write it as 192.0.2.1 or 2001:db8::1, without port and zone, or make the table's type text.",
+    ),
+)
+TIME = (
+    Rule(
+        _no_time,
+        "is not a time of day",
+        "Write it as HH:MM:SS or HH:MM:SS.nnnnnnnnn, from 00:00:00 to 23:59:59.999999999.",
+    ),
+)
+DURATION = (
+    Rule(
+        _too_long,
+        "is more than the 2^63 nanoseconds, 292 years, that CQL's duration can hold",
+        "Write it to a bigint in a unit of your choice.",
+    ),
+)
+MILLISECONDS = (
+    Rule(
+        scalar_casts.sub_milliseconds,
+        "has digits below the millisecond, which CQL's timestamp cannot hold: two could become one",
+        'Truncate it knowingly, by date_trunc("MILLISECOND", …); the keys of a map within transform_keys, an '
+        "array's elements within transform.",
+    ),
+)
+NO_NULLS = (
+    Rule(
+        pc.is_null,
+        "is null, which a collection cannot hold",
+        "Drop such elements, filter(c, x -> x IS NOT NULL), map_filter(c, (k, v) -> v IS NOT NULL), "
+        "or fill them in.",
+    ),
+)

@@ -1,0 +1,165 @@
+"""Which rows of a slice go into one request, by the shape of the data. Pure.
+
+A batch of **one partition** is one mutation to the server: it costs less per row the more rows it has,
+and no threshold of the server is meant for it (`BatchStatement.verifyBatchSize` looks at several
+mutations only). A batch of **several partitions** is work for the coordinator, but a request costs more
+than ten small rows do, on both sides: so rows of small partitions share requests, within what the server
+takes without a warning.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wal_sink.model.plan import Plan
+from wal_sink.targets.cassandra.types.cql_type import planned
+
+Ints = npt.NDArray[np.int64]
+
+ROWS = 600
+"""In a request: half as many cost both sides more CPU a row, twice as many cost neither less."""
+BYTES = 96 * 1024
+"""Of one partition in a request, where the option does not say."""
+
+_ALONE = -1
+_MOVED_FOR_A_REQUEST = 500
+"""To move so many rows costs about what a request does."""
+
+
+class Limits(NamedTuple):
+    """What a request may hold; a single row above a limit is a request of its own."""
+
+    rows: int = ROWS
+    bytes: int = BYTES
+    """On the wire, of rows of one partition."""
+    shared_partitions: int = 10
+    """`unlogged_batch_across_partitions_warn_threshold`."""
+    shared_bytes: int = 5 * 1024
+    """`batch_size_warn_threshold`, of rows of several partitions, as the server measures them."""
+    row_weight: int = 0
+    """What the server's measure of a row is above `byte_weight` times its bytes on the wire."""
+    byte_weight: int = 1
+
+
+class Batches(NamedTuple):
+    """Request i has the rows `order[starts[i]:starts[i + 1]]`, those of a partition in their order."""
+
+    order: Ints | None
+    """The rows' positions in the slice; None: the rows are as they should be."""
+    starts: Ints
+    """One more than there are requests."""
+
+    def first_rows(self) -> Ints:
+        """Return the position in the slice of each request's first row."""
+        firsts = self.starts[:-1]
+        return firsts if self.order is None else self.order[firsts]
+
+
+def limits(plan: Plan, batch_bytes: int = BYTES) -> Limits:
+    """Return the limits for a plan's rows.
+
+    Cassandra measures a row as its values, 20 bytes a cell and 50 a row (`Row.dataSize`: 8 bytes of
+    timestamp, 4 of time to live, 8 of deletion time), against 4 bytes a column and at least 33 a row on
+    the wire. An element of a collection that is not frozen is a cell, too: 1 byte with its length of 4
+    on the wire, or an empty field of a struct, 4 against 22.
+    """
+    of_many_cells = any(tree.parts and not tree.frozen for tree in planned(plan))
+    return Limits(
+        bytes=batch_bytes,
+        row_weight=16 * len(plan.columns) + 32,
+        byte_weight=6 if of_many_cells else 1,
+    )
+
+
+def divide(
+    partitions: npt.NDArray[Any],
+    sizes: npt.NDArray[Any],
+    limit: Limits,
+    coordinators: npt.NDArray[Any] | None = None,
+) -> Batches:
+    """Divide rows into requests.
+
+    :param partitions: the partition of each row, from 0 in the order in which they first appear.
+    :param sizes: bytes of each row on the wire.
+    :param coordinators: a number from 0 for each partition; only partitions of one number share a
+        request. None: all may.
+    """
+    if not len(partitions):
+        return Batches(None, np.zeros(1, np.int64))
+    weights = sizes * limit.byte_weight + limit.row_weight
+    may_share = np.bincount(partitions, weights) <= limit.shared_bytes // 2
+    may_share &= np.bincount(partitions) <= limit.rows
+    kinds = np.where(may_share, 0 if coordinators is None else coordinators, _ALONE)
+    order = _order(partitions, kinds)
+    if order is not None:
+        partitions, sizes, weights = partitions[order], sizes[order], weights[order]
+    ends = np.append(np.flatnonzero(np.diff(partitions)) + 1, len(partitions))
+    cuts = _Cuts(limit, ends, _summed(sizes), _summed(weights))
+    starts = [0]
+    kinds = kinds[partitions[ends - 1]]
+    runs = np.append(np.flatnonzero(np.diff(kinds)) + 1, len(kinds)).tolist()
+    for first, last in zip([0, *runs], runs, strict=False):
+        cut = cuts.alone if kinds[first] == _ALONE else cuts.shared
+        starts.extend(cut(first, last))
+    return Batches(order, np.array(starts, np.int64))
+
+
+def _order(partitions: npt.NDArray[Any], kinds: npt.NDArray[Any]) -> Ints | None:
+    """Bring rows of a partition together, and partitions that may share a request."""
+    adjacent = _ascends(partitions)
+    saved = 0 if _ascends(kinds) else np.count_nonzero(kinds != _ALONE)  # requests, at most
+    if adjacent and saved * _MOVED_FOR_A_REQUEST <= len(partitions):
+        return None
+    ranks = np.empty(len(kinds), np.int64)
+    ranks[np.argsort(kinds, kind="stable")] = np.arange(len(kinds))
+    ranked = ranks[partitions]
+    if len(kinds) <= np.iinfo(np.uint16).max:
+        ranked = ranked.astype(np.uint16)  # numpy sorts these by radix
+    return np.argsort(ranked, kind="stable")
+
+
+def _ascends(values: npt.NDArray[Any]) -> bool:
+    return bool(np.all(values[1:] >= values[:-1]))
+
+
+def _summed(values: npt.NDArray[Any]) -> memoryview:
+    """Return the sums of the values before each position; `bisect` makes integers of a few only."""
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums.data
+
+
+class _Cuts:
+    """Yields where requests end. Works a request at a time, not a row at a time."""
+
+    def __init__(self, limit: Limits, ends: Ints, sizes: memoryview, weights: memoryview) -> None:
+        self._limit = limit
+        begins = np.concatenate([[0], ends])
+        self._ends = begins.data
+        self._sizes = sizes
+        self._weights = np.asarray(weights)[begins].data
+
+    def alone(self, first: int, last: int) -> Iterator[int]:
+        """Cut partitions, each by itself."""
+        for partition in range(first, last):
+            row, end = self._ends[partition], self._ends[partition + 1]
+            while row < end:
+                most = self._sizes[row] + self._limit.bytes
+                fits = bisect_right(self._sizes, most, row, end + 1) - 1
+                row = max(row + 1, min(fits, row + self._limit.rows))
+                yield row
+
+    def shared(self, first: int, last: int) -> Iterator[int]:
+        """Put small partitions together, each whole."""
+        while first < last:
+            most = self._weights[first] + self._limit.shared_bytes
+            fits = bisect_right(self._weights, most, first, last + 1) - 1
+            rows = self._ends[first] + self._limit.rows
+            fits = min(fits, bisect_right(self._ends, rows, first, last + 1) - 1)
+            first = max(first + 1, min(fits, first + self._limit.shared_partitions))
+            yield self._ends[first]

@@ -1,0 +1,142 @@
+"""From the log's columns to the values that the driver binds, a column at a time."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from cassandra.query import UNSET_VALUE
+from cassandra.util import Duration
+
+from wal_sink.model.plan import Plan
+from wal_sink.targets.cassandra.types import arrays
+from wal_sink.targets.cassandra.types.constants import long
+from wal_sink.targets.cassandra.types.cql_type import Cql, planned
+from wal_sink.targets.cassandra.types.value_sizes import sizes
+
+_DATE_OFFSET = 2**31
+"""CQL counts days from -5877641-06-23; the driver takes its numbers for these."""
+
+_MAPPED = bytes(10) + b"\xff\xff"
+"""Begins an IPv6 address that stands for an IPv4 one."""
+
+
+class Rows(NamedTuple):
+    """A batch as Python values."""
+
+    values: list[tuple[Any, ...]]
+    """Each row in the order of the plan's columns, then its write timestamp."""
+    sizes: list[int]
+    """Each row's bytes, about."""
+
+
+def bind(batch: pa.RecordBatch, plan: Plan, stamps: Iterable[int]) -> Rows:
+    """Convert a batch that `check` returned.
+
+    :param stamps: write timestamp of each row.
+    """
+    unset = plan.details["nulls"] == "unset"
+    lists = []
+    for tree, values in zip(planned(plan), batch.columns, strict=True):
+        bound = bind_column(values, tree)
+        if unset and values.null_count:
+            bound = [UNSET_VALUE if value is None else value for value in bound]
+        lists.append(bound)
+    return Rows(
+        values=list(zip(*lists, stamps, strict=True)),
+        sizes=list(_sizes(batch)),
+    )
+
+
+def _sizes(batch: pa.RecordBatch) -> Iterator[int]:
+    total = long(0)
+    for values in batch.columns:
+        total = pc.add(total, sizes(values))
+    yield from total.to_pylist()
+
+
+class Pairs(tuple[tuple[Any, Any], ...]):
+    """A map as the driver takes it, whose keys need not be hashable, and which is itself."""
+
+    __slots__ = ()
+
+    def items(self) -> Pairs:
+        """Return the pairs."""
+        return self
+
+
+class Fields(tuple[Any, ...]):
+    """A value of a user-defined type, which may have got more fields since: they are null."""
+
+    __slots__ = ()
+
+    def __getitem__(self, position: Any) -> Any:
+        """Return a field; the driver asks for each by its position."""
+        return super().__getitem__(position) if position < len(self) else None
+
+
+def bind_column(values: pa.Array, tree: Cql) -> list[Any]:
+    """Convert a column that `store` returned, with its parts, all of them columns too."""
+    if values.type == pa.null():
+        return [None] * len(values)
+    if tree.kind in ("tuple", "udt"):
+        rows: Iterable[Any] = _zipped(values.flatten(), tree)
+        return _or_null(values, map(Fields, rows) if tree.kind == "udt" else rows)
+    if tree.parts:
+        offsets, elements = arrays.apart(values)
+        bounds = itertools.pairwise(offsets.to_pylist())
+        if tree.kind == "map":
+            entries = _zipped(elements.flatten(), tree)
+            return _or_null(values, (Pairs(entries[i:j]) for i, j in bounds))
+        bound = bind_column(elements, tree.parts[0])
+        return _or_null(values, (tuple(bound[i:j]) for i, j in bounds))
+    return list(_BOUND.get(tree.kind, pa.Array.to_pylist)(values))
+
+
+def _zipped(columns: list[pa.Array], tree: Cql) -> list[Any]:
+    bound = (bind_column(each, part) for each, part in zip(columns, tree.parts, strict=True))
+    return list(zip(*bound, strict=True))
+
+
+def _or_null(values: pa.Array, bound: Iterable[Any]) -> list[Any]:
+    if not values.null_count:
+        return list(bound)
+    valid = values.is_valid().to_pylist()
+    return [value if is_valid else None for value, is_valid in zip(bound, valid, strict=True)]
+
+
+def _dates(values: pa.Array) -> list[Any]:
+    days = values.cast(pa.int32()).cast(pa.int64())
+    return list(pc.add(days, long(_DATE_OFFSET)).to_pylist())
+
+
+def _each(convert: Callable[[Any], Any]) -> Callable[[pa.Array], list[Any]]:
+    def bound(values: pa.Array) -> list[Any]:
+        return [None if value is None else convert(value) for value in values.to_pylist()]
+
+    return bound
+
+
+def _address(text: str) -> str:
+    """Write ::ffff:192.0.2.1 as 192.0.2.1: Cassandra does, but within frozen collections only."""
+    if ":" in text:
+        packed = socket.inet_pton(socket.AF_INET6, text)
+        if packed.startswith(_MAPPED):
+            return socket.inet_ntoa(packed[len(_MAPPED) :])
+    return text
+
+
+_BOUND: dict[str, Callable[[pa.Array], list[Any]]] = {
+    "date": _dates,
+    "uuid": _each(lambda packed: UUID(bytes=packed)),
+    "timeuuid": _each(lambda packed: UUID(bytes=packed)),
+    "varint": _each(int),
+    "inet": _each(_address),
+    "duration": _each(lambda nanoseconds: Duration(nanoseconds=nanoseconds)),
+}
+"""The types whose values are not bound as Arrow gives them."""

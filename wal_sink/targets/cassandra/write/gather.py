@@ -1,0 +1,76 @@
+"""Small slices wait for each other: what encoding and dividing costs a call, they pay together.
+
+A backlog of small epochs comes as slices of some hundred rows each. Rows of several epochs may be
+encoded, and share a request, as each row carries its own write timestamp.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wal_sink.arrow_batches import joined
+from wal_sink.targets.base import Slice
+
+MOST_ROWS = 8_192
+"""A call costs about as much as encoding 600 rows does: less than a tenth then."""
+MOST_BYTES = 4 * 1024 * 1024
+MOST_S = 0.05
+"""So long a row waits at most for the next slice to come: a limited rate stays even."""
+
+
+class Stamped(NamedTuple):
+    """Rows with their write timestamps."""
+
+    batch: pa.RecordBatch
+    stamps: npt.NDArray[np.int64]
+    """Microseconds since 1970, one for each row."""
+
+
+class Gathered:
+    """Slices of one plan that wait, in the order in which they came.
+
+    :param clock: seconds, never backwards.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._slices: list[Slice] = []
+        self._rows = self._bytes = 0
+        self._since = 0.0
+
+    def add(self, rows: Slice) -> None:
+        """Let a slice wait; it has at least one row."""
+        if not self._slices:
+            self._since = self._clock()
+        self._slices.append(rows)
+        self._rows += rows.batch.num_rows
+        self._bytes += rows.batch.nbytes
+
+    def is_due(self) -> bool:
+        """Whether nothing more should wait."""
+        return (
+            self._rows >= MOST_ROWS
+            or self._bytes >= MOST_BYTES
+            or self._clock() - self._since >= MOST_S
+        )
+
+    def take(self) -> list[Stamped]:
+        """Return all that waits, in one batch if Arrow can; nothing waits any more."""
+        slices, self._slices = self._slices, []
+        self._rows = self._bytes = 0
+        if not slices:
+            return []
+        batches = joined([each.batch for each in slices])
+        stamps = np.concatenate([_stamps(each) for each in slices])
+        bounds = np.cumsum([batch.num_rows for batch in batches])[:-1]
+        return [Stamped(*each) for each in zip(batches, np.split(stamps, bounds), strict=True)]
+
+
+def _stamps(rows: Slice) -> npt.NDArray[np.int64]:
+    return np.arange(rows.first_us, rows.first_us + rows.batch.num_rows, dtype=np.int64)

@@ -1,0 +1,59 @@
+"""From a slice to requests: of rows that are encoded already, or of values for the driver's own classes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from cassandra.query import BatchStatement, BatchType
+
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
+from wal_sink.targets.cassandra.encode import Encoded, taken
+from wal_sink.targets.cassandra.write.batches import Batches, Ints, Limits, divide
+from wal_sink.targets.cassandra.write.replicas import Replicas
+
+
+def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -> Batches:
+    """Divide rows into requests.
+
+    :param keys: the routing key of each row, binary.
+    :param sizes: bytes of each row on the wire.
+    """
+    by_partition = keys.dictionary_encode()
+    coordinators = replicas.coordinators(by_partition.dictionary)
+    return divide(by_partition.indices.to_numpy(), sizes, limit, coordinators)
+
+
+def encoded_requests(
+    rows: Encoded, keys: pa.Array, batches: Batches, keyspace: str
+) -> Iterator[EncodedBatch]:
+    """Yield the requests. Each has a copy of its bytes, so that none holds the slice in memory."""
+    rows = rows if batches.order is None else taken(rows, batches.order)
+    data = memoryview(rows.data)
+    bounds = itertools.pairwise(rows.offsets[batches.starts].tolist())
+    counts = np.diff(batches.starts).tolist()
+    firsts = keys.take(pa.array(batches.first_rows())).to_pylist()
+    for count, (begin, end), key in zip(counts, bounds, firsts, strict=True):
+        yield EncodedBatch(EncodedRows(count, bytes(data[begin:end])), keyspace, key)
+
+
+def bound_requests(statements: list[Any], batches: Batches) -> Iterator[Any]:
+    """Yield the requests, by the driver's public classes: a lone row is a plain statement.
+
+    A batch gets routing key and keyspace from its first row. It carries no timestamp of its own: that
+    would be the same for all its rows.
+    """
+    order = range(len(statements)) if batches.order is None else batches.order.tolist()
+    starts = batches.starts.tolist()
+    for begin, end in itertools.pairwise(starts):
+        if end - begin == 1:
+            yield statements[order[begin]]
+            continue
+        batch = BatchStatement(BatchType.UNLOGGED)
+        batch.is_idempotent = True
+        for position in order[begin:end]:
+            batch.add(statements[position])
+        yield batch

@@ -1,0 +1,1 @@
+"""A real Cassandra for tests: in a container, or embedded."""

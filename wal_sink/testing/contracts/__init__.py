@@ -1,0 +1,1 @@
+"""Contract suites, as classes to derive from."""

@@ -1,0 +1,233 @@
+"""The part of the contract suite of targets that is about the ledger: guarantees 1 and 2."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Session, Target
+
+_BASE_US = 1_700_000_000_000_000
+_RACERS = 6
+_CLOCKS_DIFFER_US = 60_000_000
+
+
+class LedgerContract:
+    """Part of `TargetContract`; needs its fixtures `target` and `plan`."""
+
+    @pytest.fixture
+    def owner(self) -> Owner:
+        """Return the owner of a ledger row that no other test uses."""
+        return Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
+
+    @pytest.fixture
+    def session(self, target: Target, plan: Plan, owner: Owner) -> Iterator[Session]:
+        """Connect, with the ledger row of a query that starts at epoch 0."""
+        assert plan.target == target.name
+        with target.connect(owner) as session:
+            session.create(-1)
+            yield session
+
+    # --- the ledger: guarantees 1 and 2 ---
+
+    @pytest.mark.usefixtures("plan")
+    def test_the_ledger_row_is_created_once(self, target: Target, owner: Owner) -> None:
+        """A query that the target does not know has no mark; the first `create` makes it."""
+        with target.connect(owner) as session:
+            assert session.flushed() is None
+            session.create(6)
+            session.create(41)
+            mark = session.flushed()
+        assert mark is not None
+        assert (mark.flushed, mark.last_us, mark.begun, mark.last) == (6, 0, None, None)
+        assert (mark.log_id, mark.checkpoint) == (owner.log_id, owner.checkpoint)
+
+    def test_begin_and_finish_move_the_mark(self, session: Session) -> None:
+        """`begin` stores the window, `finish` makes it the last one and moves `flushed` and `last_us`."""
+        window = begun_window(0, rows=10)
+        assert session.begin(window) is Outcome.APPLIED
+        begun = session.flushed()
+        assert begun is not None
+        assert (begun.flushed, begun.begun) == (-1, window)
+        assert session.finish(window) is Outcome.APPLIED
+        mark = session.flushed()
+        assert mark is not None
+        assert (mark.flushed, mark.last_us, mark.begun, mark.last) == (
+            0,
+            _BASE_US + 9,
+            None,
+            window,
+        )
+
+    def test_begin_is_refused_while_something_is_begun(self, session: Session) -> None:
+        """Whoever comes second finishes what is begun; it cannot begin something else."""
+        assert session.begin(first := begun_window(0)) is Outcome.APPLIED
+        assert session.begin(begun_window(0)) is Outcome.REFUSED
+        mark = session.flushed()
+        assert mark is not None
+        assert mark.begun == first
+
+    @pytest.mark.parametrize("epoch", [1, 5])
+    def test_begin_is_refused_behind_a_gap(self, session: Session, epoch: int) -> None:
+        """Only `flushed + 1` can be begun: the mark never jumps over an epoch."""
+        assert session.begin(begun_window(epoch)) is Outcome.REFUSED
+
+    def test_begin_is_refused_for_what_is_flushed(self, session: Session) -> None:
+        """A flushed epoch is not begun again."""
+        session.begin(window := begun_window(0))
+        session.finish(window)
+        assert session.begin(begun_window(0)) is Outcome.REFUSED
+
+    def test_finish_is_refused_for_anotherbegun_window(self, session: Session) -> None:
+        """Only who knows exactly what is begun can finish it."""
+        assert session.finish(begun_window(0)) is Outcome.REFUSED
+        session.begin(window := begun_window(0))
+        assert session.finish(begun_window(0)) is Outcome.REFUSED
+        assert session.finish(window) is Outcome.APPLIED
+        assert session.finish(window) is Outcome.REFUSED
+
+    @pytest.mark.usefixtures("plan")
+    def test_without_a_row_nothing_is_applied(self, target: Target, owner: Owner) -> None:
+        """A lost ledger row is not made anew by `begin` or `finish`."""
+        with target.connect(owner) as session:
+            assert session.begin(begun_window(0)) is Outcome.REFUSED
+            assert session.finish(begun_window(0)) is Outcome.REFUSED
+            assert session.flushed() is None
+
+    def test_of_many_beginners_one_wins(
+        self, target: Target, session: Session, owner: Owner
+    ) -> None:
+        """`begin` takes effect at most once, whoever races; the ledger holds the winner's window."""
+        for epoch in range(3):
+            windows = [begun_window(epoch) for _ in range(_RACERS)]
+            with ThreadPoolExecutor(_RACERS) as pool:
+                outcomes = list(pool.map(lambda w: _begin_alone(target, owner, w), windows))
+            assert outcomes.count(Outcome.APPLIED) <= 1
+            mark = session.flushed()
+            assert mark is not None
+            assert mark.begun in windows
+            for window, outcome in zip(windows, outcomes, strict=True):
+                if outcome is not Outcome.UNKNOWN:
+                    assert (outcome is Outcome.APPLIED) == (window == mark.begun)
+            assert session.finish(mark.begun) is Outcome.APPLIED
+
+    def test_queries_do_not_share_a_mark(self, target: Target, session: Session) -> None:
+        """Each query has a ledger row of its own."""
+        session.begin(begun_window(0))
+        with target.connect(Owner(str(uuid.uuid4()), "other", "file:///other")) as other:
+            assert other.flushed() is None
+
+    def test_a_second_session_sees_the_mark(
+        self, target: Target, session: Session, owner: Owner
+    ) -> None:
+        """`flushed` is linearizable over sessions."""
+        session.begin(window := begun_window(0))
+        with target.connect(owner) as other:
+            mark = other.flushed()
+            assert mark is not None
+            assert mark.begun == window
+            assert other.finish(window) is Outcome.APPLIED
+        mark = session.flushed()
+        assert mark is not None
+        assert mark.flushed == 0
+
+    # --- the ledger, for operators: guarantees 1 and 2 ---
+
+    @pytest.mark.usefixtures("plan")
+    def test_a_row_is_made_where_there_is_none(self, target: Target, owner: Owner) -> None:
+        """`replace_row` of nothing creates the row once, with all of its fields."""
+        first, second = _mark(owner, 6, begun=begun_window(7)), _mark(owner, 41)
+        with target.connect(owner) as session:
+            assert session.replace_row(None, first) is Outcome.APPLIED
+            assert session.replace_row(None, second) is Outcome.REFUSED
+            assert session.flushed() == first
+            assert session.finish(first.begun or begun_window(7)) is Outcome.APPLIED
+
+    def test_a_row_is_replaced_whole(self, session: Session, owner: Owner) -> None:
+        """Every field, to and from nothing begun; and flushing goes on from the new row."""
+        session.begin(window := begun_window(0, rows=3))
+        begun = session.flushed()
+        other = Owner(owner.query_id, "another log", "file:///moved")
+        moved = _mark(other, 7, last=window)
+        assert session.replace_row(begun, moved) is Outcome.APPLIED
+        assert session.flushed() == moved
+        assert session.begin(begun_window(0)) is Outcome.REFUSED
+        assert session.begin(begun_window(8)) is Outcome.APPLIED
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"flushed": 3},
+            {"last_us": 3},
+            {"log_id": "another"},
+            {"checkpoint": "file:///another"},
+            {"begun": None},
+            {"last": None},
+        ],
+    )
+    def test_a_row_that_was_not_seen_is_not_replaced(
+        self, session: Session, owner: Owner, other: dict[str, object]
+    ) -> None:
+        """Each field counts: somebody has moved the row since it was read."""
+        session.begin(window := begun_window(0))
+        session.finish(window)
+        session.begin(begun_window(1))
+        present = session.flushed()
+        assert present is not None
+        seen = msgspec.structs.replace(present, **other)
+        assert session.replace_row(seen, _mark(owner, 9)) is Outcome.REFUSED
+        assert session.flushed() == present
+
+    @pytest.mark.usefixtures("plan")
+    def test_a_lost_row_is_not_replaced(self, target: Target, owner: Owner) -> None:
+        """Whoever has seen a row, and it is gone, looks again."""
+        with target.connect(owner) as session:
+            outcome = session.replace_row(_mark(owner, 1), _mark(owner, 2))
+            assert outcome is Outcome.REFUSED
+            assert session.flushed() is None
+
+    def test_when_the_row_was_written_is_past(self, session: Session) -> None:
+        """Where the target can tell at all: a time of the future is what `LedgerShadowed` is about."""
+        written = session.written_us()
+        assert written is None or abs(written - time.time_ns() // 1_000) < _CLOCKS_DIFFER_US
+
+
+def begun_window(epoch: int, rows: int = 1) -> Window:
+    """Make a window of one epoch."""
+    begun = BegunEpoch(
+        epoch=epoch,
+        generation=1,
+        manifest=f"manifests/{epoch}",
+        digest="d",
+        offsets_digest="o",
+        base_us=_BASE_US + epoch * 1_000,
+        rows=rows,
+        bytes=rows * 10,
+        published_us=_BASE_US,
+    )
+    return Window(nonce=uuid.uuid4().hex, begun_us=_BASE_US, epochs=(begun,))
+
+
+def _mark(
+    owner: Owner, flushed: int, begun: Window | None = None, last: Window | None = None
+) -> Mark:
+    return Mark(
+        log_id=owner.log_id,
+        checkpoint=owner.checkpoint,
+        flushed=flushed,
+        last_us=_BASE_US - 1,
+        begun=begun,
+        last=last,
+    )
+
+
+def _begin_alone(target: Target, owner: Owner, window: Window) -> Outcome:
+    with target.connect(owner) as session:
+        return session.begin(window)

@@ -1,0 +1,1 @@
+"""Faults, pauses and kills, injected from outside."""

@@ -1,0 +1,235 @@
+"""Fault injection at the two seams: the state backend and the target. No fail points in product code.
+
+Wrap the real thing and give it a `Faults`, which is asked about every operation. Two kinds of fault are
+kept apart: an *error* is raised to the caller, who lives on (a lost answer, a refused connection); a
+`Crash` is a `BaseException`, so that nothing in the product catches it: the process is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import BinaryIO, Literal, TypeVar
+
+import pyarrow as pa
+
+from state_backends import StateBackend
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.observer import Meter
+from wal_sink.targets.base import Kind, Session, Slice, Target
+
+T = TypeVar("T")
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class AnswerLost(Exception):
+    """The operation may have taken effect; a conditional update then has an unknown outcome."""
+
+
+class Faults:
+    """Counts operations, and injects one fault.
+
+    :param at: number of the operation that fails, from 0; None for none.
+    :param when: `before` it takes effect, or `after`: then its answer is lost.
+    :param error: makes what is raised.
+    :param matching: only operations whose name contains this are counted.
+    """
+
+    def __init__(
+        self,
+        at: int | None = None,
+        when: Literal["before", "after"] = "before",
+        error: Callable[[], BaseException] = Crash,
+        matching: str = "",
+    ) -> None:
+        self._at = at
+        self._when = when
+        self._error = error
+        self._matching = matching
+        self.operations: list[str] = []
+        """Names of the counted operations, as `<verb> <path or argument>`."""
+        self.injected: str | None = None
+        """The operation that failed: a harness checks that it injected what it meant to."""
+        self.took_effect = False
+        """Whether the operation that failed was carried out before its caller heard of the fault."""
+
+    @contextlib.contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """Surround one operation."""
+        due = False
+        if self._matching in name:
+            due = len(self.operations) == self._at
+            self.operations.append(name)
+        if due:
+            self.injected = name
+        if due and self._when == "before":
+            raise self._error()
+        try:
+            yield
+            self.took_effect = self.took_effect or due
+        finally:
+            if due:
+                raise self._error()  # in place of the answer, be it a result or an error
+
+    def call(self, name: str, operation: Callable[[], T]) -> T:
+        """Run one operation."""
+        with self.around(name):
+            return operation()
+
+
+class FaultyBackend(StateBackend):
+    """A state backend whose operations may fail."""
+
+    def __init__(self, inner: StateBackend, faults: Faults) -> None:
+        self.inner = inner
+        self.faults = faults
+        self.url = inner.url
+        self.process_local = inner.process_local
+        self.billed = inner.billed
+
+    def create(self, path: str, data: bytes) -> None:
+        """See `StateBackend`."""
+        self.faults.call(f"create {path}", lambda: self.inner.create(path, data))
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See `StateBackend`."""
+        self.faults.call(f"replace {path}", lambda: self.inner.replace(path, data))
+
+    def read(self, path: str) -> bytes:
+        """See `StateBackend`."""
+        return self.faults.call(f"read {path}", lambda: self.inner.read(path))
+
+    def size(self, path: str) -> int:
+        """See `StateBackend`."""
+        return self.faults.call(f"size {path}", lambda: self.inner.size(path))
+
+    @contextlib.contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """See `StateBackend`; fails when it is left, before or after the object is durable."""
+        with self.faults.around(f"output {path}"), self.inner.open_output(path) as output:
+            yield output
+
+    def open_input(self, path: str) -> BinaryIO:
+        """See `StateBackend`."""
+        return self.faults.call(f"input {path}", lambda: self.inner.open_input(path))
+
+    def list(self, prefix: str = "") -> list[str]:
+        """See `StateBackend`."""
+        return self.faults.call(f"list {prefix}", lambda: self.inner.list(prefix))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `StateBackend`; each object counts, so a crash leaves some of them."""
+        for path in list(paths):
+            self.faults.call(f"delete {path}", lambda path=path: self.inner.delete([path]))  # type: ignore[misc]
+
+    def sweep_unfinished(self, min_age_s: float) -> int:
+        """See `StateBackend`."""
+        return self.faults.call("sweep", lambda: self.inner.sweep_unfinished(min_age_s))
+
+
+class FaultyTarget(Target):
+    """A target whose operations may fail."""
+
+    def __init__(self, inner: Target, faults: Faults) -> None:
+        self.inner = inner
+        self.faults = faults
+        self.name = inner.name
+        self.options_type = inner.options_type
+        self.parallel_writes = inner.parallel_writes
+
+    @property
+    def shape(self) -> Mapping[str, str]:
+        """See `Target`."""
+        return self.inner.shape
+
+    @property
+    def writes_to(self) -> str:
+        """See `Target`."""
+        return self.inner.writes_to
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        """See `Target`."""
+        return self.faults.call("plan", lambda: self.inner.plan(schema, key))
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """See `Target`; never fails by itself."""
+        return self.inner.check(batch, plan)
+
+    def connect(self, owner: Owner) -> Session:
+        """See `Target`."""
+        session = self.faults.call("connect", lambda: self.inner.connect(owner))
+        return FaultySession(session, self.faults)
+
+    def classify(self, error: Exception) -> Kind:
+        """See `Target`."""
+        return self.inner.classify(error)
+
+
+class FaultySession(Session):
+    """A session whose operations may fail. A write fails in the middle, too: half of its rows arrive."""
+
+    def __init__(self, inner: Session, faults: Faults) -> None:
+        self.inner = inner
+        self.faults = faults
+
+    def flushed(self) -> Mark | None:
+        """See `Session`."""
+        return self.faults.call("flushed", self.inner.flushed)
+
+    def create(self, flushed: int) -> None:
+        """See `Session`."""
+        self.faults.call(f"create ledger {flushed}", lambda: self.inner.create(flushed))
+
+    def begin(self, window: Window) -> Outcome:
+        """See `Session`."""
+        return self._conditional(f"begin {window.first}", lambda: self.inner.begin(window))
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        """See `Session`."""
+        half = rows.batch.num_rows // 2
+        first = Slice(rows.epoch, rows.batch.slice(0, half), rows.first_us)
+        second = Slice(rows.epoch, rows.batch.slice(half), rows.first_us + half)
+
+        def write_first() -> None:
+            self.inner.write(plan, first)
+            self.inner.drain()  # a fault behind it finds half of the rows there
+
+        self.faults.call(f"write {rows.epoch} {first.first_us}", write_first)
+        self.faults.call(
+            f"write {rows.epoch} {second.first_us}", lambda: self.inner.write(plan, second)
+        )
+
+    def drain(self) -> None:
+        """See `Session`."""
+        self.faults.call("drain", self.inner.drain)
+
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        """See `Session`."""
+        return self._conditional("replace row", lambda: self.inner.replace_row(seen, new))
+
+    def written_us(self) -> int | None:
+        """See `Session`."""
+        return self.faults.call("written", self.inner.written_us)
+
+    def finish(self, window: Window) -> Outcome:
+        """See `Session`."""
+        return self._conditional(f"finish {window.last}", lambda: self.inner.finish(window))
+
+    def report_to(self, meter: Meter) -> None:
+        """See `Session`; never fails."""
+        self.inner.report_to(meter)
+
+    def close(self) -> None:
+        """See `Session`; never fails."""
+        self.inner.close()
+
+    def _conditional(self, name: str, update: Callable[[], Outcome]) -> Outcome:
+        """Run a conditional update; a lost answer is what a driver reports as UNKNOWN."""
+        try:
+            return self.faults.call(name, update)
+        except AnswerLost:
+            return Outcome.UNKNOWN

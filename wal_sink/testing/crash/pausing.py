@@ -1,0 +1,145 @@
+"""A driver that stands still at a chosen point of a chosen epoch, so that it can be killed there.
+
+The points are reached by subclassing, from outside, what Spark and the flusher call; the product has no
+such hooks. Which they are stands in the environment, because tasks, `commit` and the flusher run in
+different processes. Use it so::
+
+    os.environ[PAUSES] = pauses(Pause(point="write", table="events", epoch=3, marker="/tmp/here"))
+    spark = SparkSession.builder…            # afterwards: the workers inherit the environment
+    with wal_sink.register(spark):
+        spark.dataSource.register(PausingDataSource)
+        df.writeStream.format("wal_sink").option("target", PAUSING_TARGET)…
+
+Whoever kills waits for the marker file (see `wal_sink.testing.crash.driver`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NoReturn
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from wal_sink import arrow_batches
+from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.spark import internals
+from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
+from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.testing.crash.faults import Faults, FaultySession
+
+PAUSES = "WAL_SINK_TESTING_PAUSES"
+"""Environment variable: what `pauses` returns."""
+
+PAUSING_TARGET = "wal_sink.testing.crash.pausing:PausingTarget"
+"""For option `target`."""
+
+Point = Literal["write", "commit called", "commit returned", "committed", "flushing"]
+"""In the order of an epoch's life: a task has logged half of its rows; before the manifest; between the
+manifest and `commits/N`; checkpointed, and nothing sent; half of a slice's rows sent."""
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to stand still."""
+
+    point: Point
+    table: str
+    epoch: int
+    marker: str
+    """Path of the file that says that the point is reached."""
+
+
+def pauses(*where: Pause) -> str:
+    """Return the value of `PAUSES`."""
+    return msgspec.json.encode(where).decode()
+
+
+def pause_at(point: Point, table: str, epoch: int) -> None:
+    """Say so and wait to be killed, if this is a point to stand still at."""
+    for pause in msgspec.json.decode(os.environ.get(PAUSES, "[]"), type=list[Pause]):
+        if (pause.point, pause.table, pause.epoch) == (point, table, epoch):
+            _wait_for_death(pause)
+
+
+def _wait_for_death(pause: Pause) -> NoReturn:
+    Path(pause.marker).write_text(f"{pause.point} {pause.epoch}")
+    time.sleep(600)
+    raise AssertionError("nobody came to kill this process")
+
+
+class PausingDataSource(WalSinkDataSource):
+    """The sink, standing still at a point of Spark's side."""
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        """See `WalSinkDataSource`."""
+        writer = super().streamWriter(schema, overwrite)
+        assert isinstance(writer, WalSinkStreamWriter)
+        return PausingWriter(writer)
+
+
+class PausingWriter(WalSinkStreamWriter):
+    """See `PausingDataSource`."""
+
+    def __init__(self, writer: WalSinkStreamWriter) -> None:
+        super().__init__(writer._configuration, writer._plan)  # noqa: SLF001 - from outside, on purpose
+        options = self._configuration.target_options
+        assert isinstance(options, CassandraOptions)
+        self._table = options.table
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """Log half of the rows of each batch, then the other half."""
+        arrow_batches.MOST_ROWS = 1  # else nothing is on the disk before the task ends
+
+        def in_parts() -> Iterator[pa.RecordBatch]:
+            epoch = internals.current_task().epoch
+            for batch in iterator:
+                quarter = batch.num_rows // 4
+                yield batch.slice(0, quarter)
+                yield batch.slice(quarter, quarter)  # behind it, the first one is on the disk
+                pause_at("write", self._table, epoch)
+                yield batch.slice(2 * quarter)
+
+        return super().write(in_parts())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish."""
+        pause_at("commit called", self._table, batchId)
+        super().commit(messages, batchId)
+        pause_at("commit returned", self._table, batchId)
+
+
+class PausingTarget(CassandraTarget):
+    """The target, standing still before or in the middle of an epoch's flush."""
+
+    def connect(self, owner: Owner) -> Session:
+        """See `Target`."""
+        return PausingSession(super().connect(owner), self._options.table)
+
+
+class PausingSession(FaultySession):
+    """See `PausingTarget`."""
+
+    def __init__(self, inner: Session, table: str) -> None:
+        super().__init__(inner, Faults())
+        self._table = table
+
+    def begin(self, window: Window) -> Outcome:
+        """See `Session`."""
+        pause_at("committed", self._table, window.first)
+        return super().begin(window)
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        """Send half of a slice's rows, then the others; the order inside a slice is kept."""
+        half = rows.batch.num_rows // 2
+        self.inner.write(plan, Slice(rows.epoch, rows.batch.slice(0, half), rows.first_us))
+        self.inner.drain()  # a reader is to see the first half
+        pause_at("flushing", self._table, rows.epoch)
+        self.inner.write(plan, Slice(rows.epoch, rows.batch.slice(half), rows.first_us + half))

@@ -1,0 +1,1 @@
+"""The write-ahead log: its objects, over a state backend."""

@@ -1,0 +1,298 @@
+"""The log of one query: its objects read and written over a state backend.
+
+Knows what each object is for, not when it may be written: that is the business of `publish` (runs),
+`flusher` and `trim`. Whatever is created twice keeps its first content.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from state_backends import StateBackend
+from wal_sink import remedies
+from wal_sink.errors import CorruptLog
+from wal_sink.model import paths
+from wal_sink.model.codec import digest
+from wal_sink.model.ledger import Window
+from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.plan import Plan
+from wal_sink.model.records import (
+    Claim,
+    Decision,
+    FlushedEpoch,
+    FlusherReport,
+    Intervention,
+    Kept,
+    LogIdentity,
+    Ticket,
+)
+
+_MANIFESTS_KEPT = 128
+"""More than a window has: each is looked at to choose, to begin and to write."""
+
+
+class Log:
+    """The folder `<wal.location>/<query id>`.
+
+    :param backend: a state backend whose root is that folder.
+    """
+
+    def __init__(self, backend: StateBackend) -> None:
+        self.backend = backend
+        self._plans: dict[str, Plan] = {}
+        self._recent_manifests = functools.lru_cache(_MANIFESTS_KEPT)(self._read_manifest)
+
+    def __reduce__(self) -> tuple[type[Log], tuple[StateBackend]]:
+        return type(self), (self.backend,)  # it travels to tasks, without what it remembers
+
+    @property
+    def url(self) -> str:
+        """Where the log is, for messages."""
+        return self.backend.url
+
+    # --- whose log it is (rule 1) ---
+
+    def identity(self) -> LogIdentity | None:
+        """Read `log.json`; None before the first publish."""
+        data = self._read(paths.LOG)
+        return None if data is None else LogIdentity.from_json(data, self._where(paths.LOG))
+
+    def create_identity(self, identity: LogIdentity) -> LogIdentity:
+        """Create `log.json` unless it is there; return the one that is there."""
+        if (present := self.identity()) is not None:
+            return present
+        self._create(paths.LOG, identity.to_json())
+        present = self.identity()
+        if present is None:
+            raise CorruptLog(f"{self._where(paths.LOG)} vanished", "Do not edit the log by hand.")
+        return present
+
+    def replace_identity(self, identity: LogIdentity) -> None:
+        """Put another `log.json` in its place, whole: an operator adopts the log (rule 22).
+
+        A crash may bring the old one back; then the log is as wrongly owned as before.
+        """
+        self.backend.replace(paths.LOG, identity.to_json())
+
+    # --- who may publish (rules 2 and 3) ---
+
+    def create_ticket(self, ticket: Ticket) -> None:
+        """Write a run's ticket, once."""
+        self._create(paths.ticket(ticket.run_id), ticket.to_json())
+
+    def ticket(self, run_id: str) -> Ticket | None:
+        """Read a run's ticket."""
+        path = paths.ticket(run_id)
+        data = self._read(path)
+        return None if data is None else Ticket.from_json(data, self._where(path))
+
+    def highest_generation(self) -> int:
+        """Return the highest generation claimed, 0 for none."""
+        claimed = (paths.parse_run(path) for path in self.backend.list(paths.RUNS))
+        return max((generation for generation in claimed if generation is not None), default=0)
+
+    def claim(self, generation: int, claim: Claim) -> Claim:
+        """Claim a generation unless it is claimed; return the claim that stands."""
+        path = paths.run(generation)
+        if (present := self._read(path)) is None:  # every epoch but a run's first finds its own
+            self._create(path, claim.to_json())
+            present = self.backend.read(path)
+        return Claim.from_json(present, self._where(path))
+
+    def newest_claim(self) -> Claim | None:
+        """Read the newest run's claim; None before the first."""
+        generation = self.highest_generation()
+        path = paths.run(generation)
+        data = self._read(path) if generation else None
+        return None if data is None else Claim.from_json(data, self._where(path))
+
+    # --- what was agreed with the target ---
+
+    def plan(self, key: str) -> Plan | None:
+        """Read a plan; once, as none ever changes."""
+        if key not in self._plans:
+            path = paths.plan(key)
+            data = self._read(path)
+            if data is None:
+                return None
+            self._plans[key] = Plan.from_json(data, self._where(path))
+        return self._plans[key]
+
+    def create_plan(self, plan: Plan) -> None:
+        """Keep a plan."""
+        self._create(paths.plan(plan.key), plan.to_json())
+
+    # --- what was published (rule 6) ---
+
+    def attempts(self) -> tuple[Attempt, ...]:
+        """List the manifests there are, ascending."""
+        parsed = (paths.parse_manifest(path) for path in self.backend.list(paths.MANIFESTS))
+        return tuple(sorted(attempt for attempt in parsed if attempt is not None))
+
+    def manifest(self, attempt: Attempt) -> tuple[Manifest, str] | None:
+        """Read a manifest and the digest of its file; None when it is gone.
+
+        One of the last that were read is not read again: none ever changes. So it may be gone already, as
+        any may be a moment later.
+        """
+        try:
+            return self._recent_manifests(attempt)
+        except FileNotFoundError:
+            return None
+
+    def _read_manifest(self, attempt: Attempt) -> tuple[Manifest, str]:
+        path = paths.manifest(attempt)
+        data = self.backend.read(path)
+        manifest = Manifest.from_json(data, self._where(path))
+        if manifest.attempt != attempt:
+            raise CorruptLog(
+                f"{self._where(path)} holds the manifest of {manifest.attempt}",
+                "Restore the file from a copy; manifests must not be renamed.",
+            )
+        if not _names_only_its_own(manifest):
+            raise CorruptLog(
+                f"{self._where(path)} names a plan or a segment that is not its own",
+                "Somebody has edited it. " + remedies.lost_manifest(attempt.epoch),
+            )
+        return manifest, digest(data)
+
+    def create_manifest(self, manifest: Manifest) -> Manifest | None:
+        """Create a manifest unless it is there; return the one that is there.
+
+        None when it is gone again: the epoch was flushed from another attempt, and trimmed.
+        """
+        self._create(paths.manifest(manifest.attempt), manifest.to_json())
+        found = self.manifest(manifest.attempt)
+        return None if found is None else found[0]
+
+    def segments(self) -> list[tuple[int, str]]:
+        """List epoch and path of the segments there are, ascending, named by a manifest or not."""
+        found = ((paths.parse_segment_epoch(p), p) for p in self.backend.list(paths.SEGMENTS))
+        return [(epoch, path) for epoch, path in found if epoch is not None]
+
+    # --- what Spark kept (rule 11) ---
+
+    def kept(self, epoch: int) -> list[Kept]:
+        """Read what fenced runs have left about an epoch."""
+        parsed = (paths.parse_kept(path) for path in self.backend.list(paths.KEPT))
+        found = []
+        for attempt in parsed:
+            if attempt is not None and attempt.epoch == epoch:
+                path = paths.kept(attempt)
+                if (data := self._read(path)) is not None:
+                    found.append(Kept.from_json(data, self._where(path)))
+        return found
+
+    def create_kept(self, kept: Kept) -> None:
+        """Note that Spark kept an attempt, once."""
+        self._create(paths.kept(Attempt(kept.epoch, kept.generation)), kept.to_json())
+
+    # --- what is flushed (rule 17) ---
+
+    def newest_flushed(self) -> FlushedEpoch | None:
+        """Read the newest record: the flushed mark of the log."""
+        newest = max(self.flushed_epochs(), default=None)
+        return None if newest is None else self.flushed(newest)
+
+    def flushed(self, epoch: int) -> FlushedEpoch | None:
+        """Read the record of one epoch; None when it is not flushed, or long ago."""
+        path = paths.flushed(epoch)
+        data = self._read(path)
+        return None if data is None else FlushedEpoch.from_json(data, self._where(path))
+
+    def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
+        """Read the records of all epochs above `epoch`, ascending."""
+        records = (self.flushed(e) for e in self.flushed_epochs() if e > epoch)
+        return [record for record in records if record is not None]
+
+    def record_flushed(self, records: Iterable[FlushedEpoch]) -> None:
+        """Record that epochs are in the target, each once, in this order."""
+        self.backend.create_missing(
+            {paths.flushed(record.epoch): record.to_json() for record in records}
+        )
+
+    def flushed_epochs(self) -> list[int]:
+        """List the epochs that have a record, ascending."""
+        parsed = (paths.parse_flushed(path) for path in self.backend.list(paths.FLUSHED))
+        return sorted(epoch for epoch in parsed if epoch is not None)
+
+    # --- what operators have decided (rule 22) ---
+
+    def decision(self, epoch: int) -> Decision | None:
+        """Read the decision to give an epoch up."""
+        path = paths.decision(epoch)
+        data = self._read(path)
+        return None if data is None else Decision.from_json(data, self._where(path))
+
+    def given_up(self, window: Window) -> frozenset[int]:
+        """Return the epochs that an operator has given up since they were begun."""
+        begun = [epoch.epoch for epoch in window.epochs if epoch.manifest]
+        return frozenset(epoch for epoch in begun if self.decision(epoch) is not None)
+
+    def decided(self) -> list[int]:
+        """List the epochs that were given up, ascending."""
+        parsed = (paths.parse_decision(path) for path in self.backend.list(paths.DECISIONS))
+        return sorted(epoch for epoch in parsed if epoch is not None)
+
+    def create_decision(self, decision: Decision) -> Decision:
+        """Record a decision unless there is one; return the one that stands."""
+        path = paths.decision(decision.epoch)
+        self._create(path, decision.to_json())
+        return Decision.from_json(self.backend.read(path), self._where(path))
+
+    def record_intervention(self, intervention: Intervention) -> str:
+        """Record what an operator is about to do; return the record's path."""
+        path = paths.intervention(intervention.verb, intervention.at_us)
+        self._create(path, intervention.to_json())
+        return path
+
+    def interventions(self, verb: str) -> list[Intervention]:
+        """Read what operators were about to do, by one of the verbs, oldest first."""
+        records = [
+            path
+            for path in self.backend.list(paths.DECISIONS)
+            if paths.parse_intervention(path) == verb
+        ]
+        found = ((path, self._read(path)) for path in records)
+        return [Intervention.from_json(data, self._where(path)) for path, data in found if data]
+
+    # --- hints ---
+
+    def report(self, report: FlusherReport) -> None:
+        """Say what the flusher does."""
+        self.backend.replace(paths.FLUSHER, report.to_json())
+
+    def last_report(self) -> FlusherReport | None:
+        """Read what a flusher said last."""
+        data = self._read(paths.FLUSHER)
+        return None if data is None else FlusherReport.from_json(data, self._where(paths.FLUSHER))
+
+    # --- plumbing ---
+
+    def delete(self, objects: Iterable[str]) -> None:
+        """Delete objects; those that are gone already are no error."""
+        self.backend.delete(objects)
+
+    def _where(self, path: str) -> str:
+        return f"{self.url}/{path}"
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self.backend.read(path)
+        except FileNotFoundError:
+            return None
+
+    def _create(self, path: str, data: bytes) -> None:
+        try:
+            self.backend.create(path, data)
+        except FileExistsError:
+            return  # the first content stays; callers to whom it matters read it back
+
+
+def _names_only_its_own(manifest: Manifest) -> bool:
+    """Whether nothing that it names lies elsewhere: what it names is read, and sent."""
+    return paths.is_plan_key(manifest.plan) and all(
+        paths.is_segment_of(segment.path, manifest.epoch) and min(segment.rows, segment.bytes) >= 0
+        for segment in manifest.segments
+    )

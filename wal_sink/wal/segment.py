@@ -1,0 +1,174 @@
+"""Segments: the rows that one task wrote for one epoch, as a compressed Arrow IPC file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+
+from state_backends import StateBackend
+from wal_sink import remedies
+from wal_sink.errors import CorruptLog
+from wal_sink.model import paths
+from wal_sink.model.manifest import SegmentRef
+
+Compression = Literal["lz4", "zstd", "none"]
+
+_CHUNK = 1 << 20
+
+_AT_ONCE = 4 * 1024 * 1024
+"""Bytes of a segment that is read whole: small ones are many, and a read costs more than its bytes."""
+
+
+class SegmentWriter:
+    """Writes batches to an open file, and counts and digests what it writes.
+
+    Memory: one batch. The file is valid after `close`.
+    """
+
+    def __init__(self, output: BinaryIO, schema: pa.Schema, compression: Compression) -> None:
+        self._tee = _DigestingFile(output)
+        codec = None if compression == "none" else compression
+        self._writer = pa.ipc.new_file(
+            pa.PythonFile(self._tee, mode="w"),
+            schema,
+            options=pa.ipc.IpcWriteOptions(compression=codec),
+        )
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append a batch."""
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def close(self, path: str) -> SegmentRef:
+        """Write the footer; return what a manifest says of the segment at `path`."""
+        self._writer.close()
+        return SegmentRef(
+            path=path, rows=self._rows, bytes=self._tee.size, digest=self._tee.sha256.hexdigest()
+        )
+
+
+def read_segment(
+    backend: StateBackend,
+    ref: SegmentRef,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    read: Callable[[int], None] = lambda _size: None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield a segment's batches, after its size and digest have been verified over the whole file.
+
+    A large file is read twice, so that no row of a damaged segment is ever sent. Memory: one batch, or a
+    segment of 4 MiB.
+
+    :param start: the first row wanted, from 0. The batches before it are decoded and dropped.
+    :param stop: the row behind the last one wanted; None: all that there are.
+    :param read: told how many bytes were verified, chunk by chunk.
+    :raises FileNotFoundError: the segment is gone; before the first batch.
+    :raises CorruptLog: it is not what its task wrote, or has another number of rows.
+    """
+    stop = ref.rows if stop is None else stop
+    with _verified(backend, ref, read) as source:
+        reader = pa.ipc.open_file(source)
+        rows = 0
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index)
+            first, last = max(start - rows, 0), min(stop - rows, batch.num_rows)
+            if (first, last) == (0, batch.num_rows):
+                yield batch
+            elif first < last:
+                yield batch.slice(first, last - first)
+            rows += batch.num_rows
+            if rows >= stop < ref.rows:
+                return  # whoever wants the last row sees whether it is the last
+    if rows != ref.rows:
+        raise CorruptLog(
+            f"Segment {backend.url}/{ref.path} holds {rows} rows, its manifest says {ref.rows}",
+            remedies.lost_segment(paths.parse_segment_epoch(ref.path), begun=True),
+        )
+
+
+def check_segment(
+    backend: StateBackend, ref: SegmentRef, read: Callable[[int], None] = lambda _size: None
+) -> None:
+    """See that a segment is what its task wrote, to the byte.
+
+    :param read: told how many bytes were read, chunk by chunk.
+    :raises FileNotFoundError: the segment is gone.
+    :raises CorruptLog: it is something else.
+    """
+    with _verified(backend, ref, read):
+        pass
+
+
+@contextlib.contextmanager
+def _verified(
+    backend: StateBackend, ref: SegmentRef, read: Callable[[int], None]
+) -> Iterator[pa.NativeFile]:
+    """Open a segment that is what its task wrote.
+
+    :raises FileNotFoundError, CorruptLog: as `check_segment`.
+    """
+    if ref.bytes <= _AT_ONCE:
+        data = backend.read(ref.path)
+        _refuse_other(measure(io.BytesIO(data), read), ref, backend.url)
+        yield pa.BufferReader(data)
+        return
+    with contextlib.closing(backend.open_input(ref.path)) as source:
+        _refuse_other(measure(source, read), ref, backend.url)
+        source.seek(0)
+        yield pa.PythonFile(source, mode="r")
+
+
+def measure(source: BinaryIO, read: Callable[[int], None] = lambda _size: None) -> tuple[int, str]:
+    """Read an open file to its end; return its size in bytes and its SHA-256 in hexadecimal digits.
+
+    :param read: told how many bytes were read, chunk by chunk.
+    """
+    sha256, size = hashlib.sha256(), 0
+    while chunk := source.read(_CHUNK):
+        sha256.update(chunk)
+        size += len(chunk)
+        read(len(chunk))
+    return size, sha256.hexdigest()
+
+
+def _refuse_other(found: tuple[int, str], ref: SegmentRef, log: str) -> None:
+    size, digest = found
+    if (size, digest) != (ref.bytes, ref.digest):
+        raise CorruptLog(
+            f"Segment {log}/{ref.path} has {size} bytes with SHA-256 {digest};"
+            f" its manifest says {ref.bytes} bytes with {ref.digest}",
+            remedies.lost_segment(paths.parse_segment_epoch(ref.path), begun=True),
+        )
+
+
+class _DigestingFile:
+    """As much of a file as pyarrow writes to."""
+
+    closed = False
+
+    def __init__(self, output: BinaryIO) -> None:
+        self._output = output
+        self.sha256 = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size += len(data)
+        self._output.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing to do: the state backend makes the file durable when it is closed."""
+
+    def close(self) -> None:
+        """Nothing to do: who opened the output closes it."""
