@@ -156,7 +156,7 @@ def test_the_product_does_not_import_what_is_for_tests() -> None:
 
 
 def test_who_flushes_knows_no_prometheus() -> None:
-    """It reports to a `Meter`; only what answers Prometheus imports its client, and only when asked to."""
+    """It reports to a `Observer`; only what answers Prometheus imports its client, and only when asked to."""
     assert importers("prometheus_client") == {
         "wal_sink.metrics.collector",
         "wal_sink.metrics.server",

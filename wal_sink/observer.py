@@ -17,8 +17,8 @@ class Delivered(NamedTuple):
     """Microseconds since 1970, by the publishing driver's clock."""
 
 
-class Meter:
-    """Of one query. This one takes no notice; `metrics.QueryMeter` counts.
+class Observer:
+    """Of one query. This one takes no notice; `metrics.QueryObserver` counts.
 
     The thread that flushes calls it; `in_flight` is read by others.
     """

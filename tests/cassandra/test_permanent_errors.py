@@ -20,7 +20,7 @@ from tests.cassandra.certificates import PASSWORD, Certificates
 from tests.cassandra.login import SETTINGS
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.checkpoint.commit_watcher import Glimpse
+from wal_sink.checkpoint.commit_watcher import CommitWatcher
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop, Reporter
@@ -111,7 +111,7 @@ class Flushing:
             clock_us=world.clock,
             say=reporter.say,
         )
-        self.loop = FlushLoop(flusher, reporter, world.query_id, Glimpse(checkpoint.url))
+        self.loop = FlushLoop(flusher, reporter, world.query_id, CommitWatcher(checkpoint.url))
 
     def status(self) -> Status:
         return status(Checkpoint(self.world.checkpoint), self.world.log)
@@ -191,7 +191,7 @@ def test_a_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptu
     assert table(admin) == {"b": 2, "c": 3}
     assert "goes on, after" in caplog.text
     said = [record for record in caplog.records[before:] if record.levelno >= logging.WARNING]
-    assert [record.name for record in said].count("wal_sink.flush.trouble") <= 3
+    assert [record.name for record in said].count("wal_sink.flush.failure_log") <= 3
 
 
 def test_a_retyped_column(flushing: Flushing, admin: Any) -> None:

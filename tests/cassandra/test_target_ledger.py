@@ -98,7 +98,7 @@ def test_begin_and_finish_are_refused_from_any_other_state(session: Session) -> 
     assert session.finish(mine) is Outcome.APPLIED
     assert session.finish(mine) is Outcome.REFUSED
     assert session.begin(window(0)) is Outcome.REFUSED
-    mark = session.flushed()
+    mark = session.read_ledger()
     assert mark is not None
     assert (mark.flushed, mark.begun, mark.last) == (0, None, mine)
 
@@ -129,14 +129,14 @@ def test_a_text_that_nobody_wrote(
         f"UPDATE {keyspace}.wal_sink_ledger SET {column} = %s WHERE query_id = 'query 1'", [text]
     )
     with pytest.raises(CorruptLog, match=rf"query 1 .*wal_sink_ledger.*{column} cannot be read"):
-        session.flushed()
+        session.read_ledger()
 
 
 def test_a_row_with_nulls(cassandra: Node, keyspace: str, session: Session) -> None:
     """Half a row is not taken for a fresh one."""
     cassandra.execute(f"INSERT INTO {keyspace}.wal_sink_ledger (query_id) VALUES ('query 1')")
     with pytest.raises(CorruptLog, match="nulls"):
-        session.flushed()
+        session.read_ledger()
 
 
 def test_too_few_replicas(cassandra: Node, keyspace: str, session: Session) -> None:
@@ -152,7 +152,7 @@ def test_too_few_replicas(cassandra: Node, keyspace: str, session: Session) -> N
         f"ALTER KEYSPACE {keyspace} WITH replication = "
         "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     )
-    mark = session.flushed()
+    mark = session.read_ledger()
     assert mark is not None
     assert mark.begun is None
     assert session.begin(mine) is Outcome.APPLIED

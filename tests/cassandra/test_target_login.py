@@ -110,7 +110,7 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
     plan = flusher.plan(SCHEMA, "k")
     with flusher.connect(Owner("q", "l", "c")) as session:
         session.create(-1)
-        mark = session.flushed()
+        mark = session.read_ledger()
         assert mark is not None
         assert mark.flushed == -1
         batch = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)

@@ -18,7 +18,7 @@ from cassandra import OperationTimedOut
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Meter
+from wal_sink.observer import Observer
 from wal_sink.options import parse
 from wal_sink.targets.base import Kind, Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
@@ -123,7 +123,7 @@ def eventually(session: Session, expected: Window | None, seconds: float = 30) -
     """Read until `begun` is what is expected, as a flusher's next passes would."""
     deadline = time.monotonic() + seconds
     while True:
-        mark = session.flushed()
+        mark = session.read_ledger()
         assert mark is not None
         if mark.begun == expected or time.monotonic() > deadline:
             return mark
@@ -154,10 +154,10 @@ def test_a_lost_answer_is_unknown_and_a_read_tells(
 def test_create_may_be_lost_too(node: EmbeddedCassandra, target: CassandraTarget) -> None:
     """It says nothing; the caller reads."""
     with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
-        assert session.flushed() is None
+        assert session.read_ledger() is None
         session.create(-1)  # prepared
     with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
-        assert session.flushed() is None
+        assert session.read_ledger() is None
         resume = threading.Timer(3, node.resume)
         node.pause()
         resume.start()
@@ -167,7 +167,7 @@ def test_create_may_be_lost_too(node: EmbeddedCassandra, target: CassandraTarget
     assert mark.flushed == 3
 
 
-class Retries(Meter):
+class Retries(Observer):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -181,21 +181,21 @@ def test_rows_arrive_after_a_pause(
     node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
 ) -> None:
     """Requests time out, are sent again with pauses between, and every row is there once."""
-    session.report_to(meter := Retries())
+    session.report_to(observer := Retries())
     slices = [rows(target, plan, 500, first) for first in range(0, 20_000, 500)]
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write, session, plan, *slices)
-        while not (meter.in_flight or writing.done()):
+        while not (observer.in_flight or writing.done()):
             time.sleep(0.001)
         node.pause()
         time.sleep(0.5)
-        stuck = meter.in_flight
+        stuck = observer.in_flight
         time.sleep(2)
         node.resume()
         writing.result(120)
     assert stuck > 0
-    assert meter.in_flight == 0
-    assert meter.retries["retry"] > 0
+    assert observer.in_flight == 0
+    assert observer.retries["retry"] > 0
     got = node.execute("SELECT id, v, writetime(v) AS us FROM ks.t")
     assert {(row.id, row.v, row.us) for row in got} == {
         (i, f"v{i % 500}", US + i % 500) for i in range(20_000)
@@ -265,7 +265,7 @@ def test_a_full_socket_is_no_failure(
         insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, ?)")
         law = Concurrency(8)
 
-        class Counting(Sender):
+        class DeliveryCount(Sender):
             """Sees what the driver refuses."""
 
             def _refused(self, error: Exception, *about: Any) -> None:
@@ -274,7 +274,7 @@ def test_a_full_socket_is_no_failure(
                 super()._refused(error, *about)
 
         statements = [insert.bind([i, "x" * 200_000]) for i in range(80_000, 80_050)]
-        send_all(Counting(session, law), statements)
+        send_all(DeliveryCount(session, law), statements)
     # Each costs a stream id; a buffer may become full between the look and the sending.
     assert refused < 20 if seen else refused > 0
     assert not [record for record in caplog.records if record.name == Sender.__module__]
@@ -293,16 +293,16 @@ def test_an_end_that_is_said_twice_counts_once(node: EmbeddedCassandra) -> None:
             super()._acknowledged(rows, *about)
             super()._refused(OperationTimedOut(), *about)
 
-    meter = Retries()
+    observer = Retries()
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'twice')")
         sender = Twice(connection.session, Concurrency(4))
-        sender.meter = meter
+        sender.observer = observer
         for first in range(50_000, 50_500, 100):
             sender.send(insert.bind([i]) for i in range(first, first + 100))
             sender.drain()
-            assert meter.in_flight == 0
-    assert meter.retries == {}
+            assert observer.in_flight == 0
+    assert observer.retries == {}
     assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(50_000, 50_500))
 
 
@@ -387,7 +387,7 @@ def test_a_crash_and_a_restart(
         target.connect(Owner("q", "l", "c"))
     assert begin_in_vain(target, session) in ("retry", "throttle", Outcome.UNKNOWN)
     node.start()
-    mark = session.flushed()
+    mark = session.read_ledger()
     assert mark is not None
     assert (mark.flushed, mark.begun, mark.last) == (0, None, first)
     write(session, plan, rows(target, plan, 100, 20_100))

@@ -16,14 +16,14 @@ from state_backends import open_backend
 from tests.metrics.watched import Watched, new_world
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
-from wal_sink.checkpoint.commit_watcher import Glimpse
+from wal_sink.checkpoint.commit_watcher import CommitWatcher
 from wal_sink.checkpoint.local_files import committed_us
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics import collector
 from wal_sink.metrics.collector import Metrics
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.progress.backlog import PendingLook
+from wal_sink.progress.backlog import BacklogReader
 from wal_sink.testing.crash.faults import AnswerLost, Faults, FaultyBackend
 from wal_sink.wal.log import Log
 
@@ -174,11 +174,12 @@ def test_it_goes_on_waiting_while_the_log_cannot_be_read(world: World) -> None:
     """The alert must not end because the disk is gone, too."""
     batches(world)
     faults = Faults(error=OSError)
-    look = PendingLook(
+    look = BacklogReader(
         Watched(world).flusher._checkpoint, Log(FaultyBackend(world.log_backend, faults))
     )
     assert (
-        PendingLook(look._checkpoint, Log(FaultyBackend(world.log_backend, Gone()))).look() is None
+        BacklogReader(look._checkpoint, Log(FaultyBackend(world.log_backend, Gone()))).look()
+        is None
     )
     seen = look.look()
     assert seen is not None
@@ -214,7 +215,7 @@ def test_an_epoch_that_cannot_be_read_waits_as_well(world: World) -> None:
 def test_each_manifest_is_read_once(world: World) -> None:
     batches(world, 20)
     faults = Faults(matching="read manifests")
-    look = PendingLook(
+    look = BacklogReader(
         Watched(world).flusher._checkpoint, Log(FaultyBackend(world.log_backend, faults))
     )
     for _ in range(3):
@@ -227,7 +228,7 @@ def test_each_manifest_is_read_once(world: World) -> None:
 def test_many_who_ask_are_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal_sink.progress.backlog.FRESH_S", 3_600.0)
     faults = Faults()
-    look = PendingLook(
+    look = BacklogReader(
         Watched(world).flusher._checkpoint, Log(FaultyBackend(world.log_backend, faults))
     )
     look.look()
@@ -248,7 +249,7 @@ def test_a_store_that_hangs_holds_one_of_those_who_ask(world: World) -> None:
 
     batches(world, 1)
     log = Log(FaultyBackend(world.log_backend, Hanging()))
-    look = PendingLook(Watched(world).flusher._checkpoint, log)
+    look = BacklogReader(Watched(world).flusher._checkpoint, log)
     first = threading.Thread(target=look.look)
     first.start()
     assert entered.wait(10)
@@ -268,9 +269,9 @@ def test_series_stay_while_anything_waits_and_go_afterwards(world: World) -> Non
     now_s = [time.time()]
     it = Watched(world, metrics=Metrics(lambda: now_s[0]))
     batches(world, 1)
-    it.meter.started()
+    it.observer.started()
     assert it.value("wal_sink_flushers") == 1
-    it.meter.ended()
+    it.observer.ended()
     for _ in range(3):
         now_s[0] += collector.KEEP_S + 1
         assert it.value("wal_sink_pending_epochs") == 1
@@ -297,10 +298,10 @@ def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:
     assert it.value("wal_sink_pending_epochs") == 0
     now_s[0] += collector.KEEP_S - 1
     again = Watched(world, metrics=it.metrics)
-    assert again.meter is it.meter
+    assert again.observer is it.observer
     now_s[0] += 10
     assert again.value("wal_sink_pending_epochs") == 0
-    again.meter.started()
+    again.observer.started()
     now_s[0] += 2 * collector.KEEP_S
     assert again.value("wal_sink_pending_epochs") == 0, "it lives"
     run = world.run()
@@ -333,7 +334,7 @@ def test_every_line_of_a_flush_says_query_and_epoch(
     batches(world, 2)
     it = Watched(world, Faults(at=1, error=ConnectionError, matching="write"))
     caplog.clear()
-    loop = FlushLoop(it.flusher, it.reporter, world.query_id, Glimpse("memory://none"))
+    loop = FlushLoop(it.flusher, it.reporter, world.query_id, CommitWatcher("memory://none"))
     loop.end()
     loop.start()
     loop.join(30)

@@ -11,8 +11,8 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import Reporter
-from wal_sink.flush.run_history import Witness
-from wal_sink.metrics.collector import Metrics, QueryMeter
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.metrics.collector import Metrics, QueryObserver
 from wal_sink.protocol.steps import Rest
 from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
@@ -41,10 +41,10 @@ class Watched:
         self.metrics = metrics or Metrics()
         log = Log(FaultyBackend(world.log_backend, faults))
         checkpoint = Checkpoint(FaultyBackend(world.checkpoint, faults))
-        self.meter: QueryMeter = self.metrics.watch(
+        self.observer: QueryObserver = self.metrics.watch(
             world.query_id, Checkpoint(world.checkpoint), world.log, "shop.orders"
         )
-        self.reporter = Reporter(log, world.clock, meter=self.meter)
+        self.reporter = Reporter(log, world.clock, observer=self.observer)
         self.flusher = Flusher(
             log,
             checkpoint,
@@ -52,8 +52,8 @@ class Watched:
             query_id=world.query_id,
             clock_us=world.clock,
             say=self.reporter.say,
-            witness=Witness(),
-            meter=self.meter,
+            run_history=RunHistory(),
+            observer=self.observer,
         )
 
     def flush(self, tries: int = 100) -> list[WalSinkError]:

@@ -127,13 +127,13 @@ BUGS = (
     ),
     Bug(
         "timestamps fixed at publish",
-        "wal_sink/protocol/next_step.py",
+        "wal_sink/protocol/ledger_updates.py",
         "                base_us=max(min(manifest.published_us, now_us), last_us + 1),\n",
         "                base_us=manifest.published_us,\n",
     ),
     Bug(
         "timestamps of a window not chained",
-        "wal_sink/protocol/next_step.py",
+        "wal_sink/protocol/ledger_updates.py",
         "        last_us = epochs[-1].last_us\n",
         "        last_us = mark.last_us\n",
     ),
@@ -175,8 +175,8 @@ BUGS = (
     Bug(
         "begin lost, written all the same",
         "wal_sink/flush/flusher.py",
-        "        if protocol.is_mine(outcome, window, read_back):\n",
-        "        if protocol.is_mine(outcome, window, read_back) or read_back != view.mark:\n",
+        "        if is_mine(outcome, window, read_back):\n",
+        "        if is_mine(outcome, window, read_back) or read_back != view.mark:\n",
     ),
     Bug(
         "skip on failure",
@@ -198,7 +198,7 @@ BUGS = (
     Bug(
         "missing manifest taken for an empty epoch",
         "wal_sink/protocol/choose_attempt.py",
-        "        return LookAgain(evidence.epoch)  # rule 12\n",
+        "        return ManifestMissing(evidence.epoch)  # rule 12\n",
         '        return PassOver(evidence.epoch, 0, "")\n',
     ),
     Bug(
@@ -246,7 +246,7 @@ BUGS = (
         "wal_sink/protocol/split_window.py",
         "        first_us = self.first_us + start - self.start\n",
         "        first_us = self.first_us\n",
-        ("tests/unit/test_shares.py", "tests/unit/test_flush_task.py"),
+        ("tests/unit/test_split_window.py", "tests/unit/test_flush_task.py"),
     ),
     Bug(
         "a job's errors are not looked at",

@@ -17,7 +17,7 @@ import pyarrow as pa
 from state_backends import StateBackend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.model.task import Appended, Task
@@ -89,15 +89,19 @@ class World:
         faults: Faults | None = None,
         *,
         listening: bool = True,
-        witness: Witness | None = None,
+        run_history: RunHistory | None = None,
     ) -> Run:
         """Start a run of the query; `listening` means that the sink is registered."""
-        return Run(self, faults or Faults(), listening=listening, witness=witness or Witness())
+        return Run(
+            self, faults or Faults(), listening=listening, run_history=run_history or RunHistory()
+        )
 
-    def flusher(self, faults: Faults | None = None, witness: Witness | None = None) -> Flusher:
+    def flusher(
+        self, faults: Faults | None = None, run_history: RunHistory | None = None
+    ) -> Flusher:
         """Start a flusher, in a process of its own as far as its memory goes.
 
-        :param witness: what its process saw of runs; None when it is a process without any.
+        :param run_history: what its process saw of runs; None when it is a process without any.
         """
         faults = faults or Faults()
         return Flusher(
@@ -106,13 +110,15 @@ class World:
             FaultyTarget(self.target, faults),
             query_id=self.query_id,
             clock_us=self.clock,
-            witness=witness or Witness(),
+            run_history=run_history or RunHistory(),
             trim_delay_s=self.trim_delay_s,
         )
 
-    def flush(self, faults: Faults | None = None, witness: Witness | None = None) -> list[Step]:
+    def flush(
+        self, faults: Faults | None = None, run_history: RunHistory | None = None
+    ) -> list[Step]:
         """Flush until there is nothing to do; return the steps."""
-        flusher = self.flusher(faults, witness)
+        flusher = self.flusher(faults, run_history)
         steps: list[Step] = []
         try:
             for _ in range(100):
@@ -138,10 +144,12 @@ class World:
 class Run:
     """One run of the query, from `start()` on."""
 
-    def __init__(self, world: World, faults: Faults, *, listening: bool, witness: Witness) -> None:
+    def __init__(
+        self, world: World, faults: Faults, *, listening: bool, run_history: RunHistory
+    ) -> None:
         self.world = world
         self.faults = faults
-        self.witness = witness
+        self.run_history = run_history
         self.run_id = str(uuid.uuid4())
         self.log = Log(FaultyBackend(world.log_backend, faults))
         self.checkpoint = FaultyBackend(world.checkpoint, faults)
@@ -150,8 +158,8 @@ class Run:
         if listening:
             with contextlib.suppress(OSError):  # an error in the callback does not stop Spark
                 take_ticket(self.log, self.run_id)
-            witness.watch(world.query_id)
-            witness.started(world.query_id, self.run_id)
+            run_history.watch(world.query_id)
+            run_history.started(world.query_id, self.run_id)
         self.next = Checkpoint(self.checkpoint).last_commit() + 1
         key = plan_key(SCHEMA, world.target.name, world.target.shape)
         if self.log.plan(key) is None:
@@ -230,9 +238,9 @@ class Run:
         if heard:
             with self.faults.around(f"event {self.next}"):
                 pass  # it comes late, and in a crash never
-            self.witness.progressed(self.world.query_id, self.run_id, self.next)
+            self.run_history.progressed(self.world.query_id, self.run_id, self.next)
         self.next += 1
 
     def end(self, *, gave_way: bool = False) -> None:
         """End as a query does whose driver lives on."""
-        self.witness.terminated(self.world.query_id, self.run_id, gave_way=gave_way)
+        self.run_history.terminated(self.world.query_id, self.run_id, gave_way=gave_way)

@@ -17,7 +17,7 @@ _HANGS_S = 60.0
 
 
 class Turns(Faults):
-    """Stops before operations; asked about every operation of one process.
+    """StopWatcher before operations; asked about every operation of one process.
 
     :param stops: numbers of operations, from 0, ascending.
     :param counts: whether an operation is counted; others are no place to stop.

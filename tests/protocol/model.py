@@ -1,6 +1,7 @@
 """A state-space model of the protocol: every order of every actor's steps, breadth first.
 
-The flushers decide with the real functions of `wal_sink.protocol`, on views built from the state. Spark, the publishers and the stores are modelled: one step is one access to a store. A
+The flushers decide with the real functions of `wal_sink.protocol`, on views built from the state.
+Spark, the publishers and the stores are modelled: one step is one access to a store. A
 process that takes no further step is a crash, so crashes are everywhere; an older run may go on after a
 newer one has started. What is switched off in `Rules` is a rule broken on purpose.
 
@@ -24,14 +25,14 @@ from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
 from wal_sink.protocol.choose_attempt import choose
 from wal_sink.protocol.ledger_updates import after_finish, flushed_epoch, is_mine, plan_window
-from wal_sink.protocol.next_step import missing_manifest, next_step
+from wal_sink.protocol.next_step import next_step, refuse_missing_manifest
 from wal_sink.protocol.steps import (
     Begin,
     Choose,
     Contender,
     CreateLedger,
     Evidence,
-    LookAgain,
+    ManifestMissing,
     RecordFlushed,
     Rest,
     Resume,
@@ -332,7 +333,7 @@ def _decide(
             if not rules.names_all and (chosen := _again(rules, me, listed, s)) is not None:
                 window = chosen
             yield f"{who} resumes {window.first}", to(Fl("write", window=window), s)
-        case LookAgain(n):
+        case ManifestMissing(n):
             yield from _without_manifest(rules, s, f, n)
         case Begin(attempts):
             assert me.mark is not None
@@ -359,7 +360,7 @@ def _again(
 
 def _without_manifest(rules: Rules, s: State, f: int, n: int) -> Next:
     try:
-        missing_manifest(n, s.mark)
+        refuse_missing_manifest(n, s.mark)
     except MissingManifest as error:
         if rules.publish_empty:
             raise BrokenError("no manifest") from error

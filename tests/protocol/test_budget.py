@@ -11,12 +11,12 @@ import pytest
 from tests.protocol.engine import Rows, Run, World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced, LogFull, NoFlusher, StoppedWaiting, TargetRefused
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.progress.unflushed import Unflushed
 from wal_sink.protocol.budget import Backlog, Budget
-from wal_sink.publish.backpressure import Room
+from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.publisher import Publisher
 from wal_sink.testing.crash.faults import Faults
 
@@ -55,7 +55,7 @@ class Driver:
 
         self.run.write_offsets()
         checkpoint = Checkpoint(self.run.checkpoint)
-        room = Room(
+        room = Backpressure(
             self.budget,
             checkpoint.url,
             clock_us=self.run.world.clock,
@@ -263,15 +263,15 @@ def test_an_epoch_of_two_attempts_does_not_wait_for_the_one_after_it(world: Worl
     Otherwise the flusher waits for the epoch, and the epoch for the flusher.
     """
     Driver(world.run()).publish([("dead", 1)])
-    witness = Witness()
-    driver = Driver(world.run(witness=witness))
+    run_history = RunHistory()
+    driver = Driver(world.run(run_history=run_history))
     driver.publish([("kept", 2)])
     driver.run.write_commit([[("kept", 2)]], heard=False)
-    assert "waiting" in world.flush(witness=witness)[-1].why  # type: ignore[union-attr]
+    assert "waiting" in world.flush(run_history=run_history)[-1].why  # type: ignore[union-attr]
 
     def meanwhile(_pause: int) -> None:
         beat(world)
-        world.flush(witness=witness)
+        world.flush(run_history=run_history)
 
     assert driver.publish([("b", 2)], meanwhile) is not None
     assert driver.pauses == 1

@@ -16,7 +16,7 @@ from tests.protocol.engine import NOW_US, Run, World
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.read_window import slices
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt
@@ -30,11 +30,11 @@ from wal_sink.protocol.steps import (
     CreateLedger,
     PassOver,
     RecordFlushed,
+    RecordsBehind,
     Rest,
     Resume,
     Step,
     Trim,
-    Unjoined,
 )
 from wal_sink.targets.base import Session, Slice
 from wal_sink.testing.cell_store import CellSession
@@ -432,7 +432,7 @@ def test_rule_9_commits_are_read_before_manifests(world: World) -> None:
     faults.operations.clear()
     flusher.run_once()
     seen = faults.operations
-    assert seen.index("flushed") < seen.index("list manifests/")
+    assert seen.index("read ledger") < seen.index("list manifests/")
     assert seen.index("list commits/") < seen.index("read metadata") < seen.index("list manifests/")
 
 
@@ -560,14 +560,14 @@ def test_rule_11_the_highest_generation_is_flushed(world: World) -> None:
 ZOMBIE, RESTARTED = [("zombie", 1), ("both", 1)], [("restarted", 2), ("both", 2)]
 
 
-def overtaken(world: World, witness: Witness | None = None) -> tuple[Run, Run]:
+def overtaken(world: World, run_history: RunHistory | None = None) -> tuple[Run, Run]:
     """A run publishes epoch 0 and stands still; another one does, too; then the first one commits.
 
-    :param witness: of the process of the second run; the first one's is another process.
+    :param run_history: of the process of the second run; the first one's is another process.
     """
     old = world.run()
     old.publish(ZOMBIE)
-    new = world.run(witness=witness)
+    new = world.run(run_history=run_history)
     new.publish(RESTARTED)
     old.write_commit([ZOMBIE])
     with pytest.raises(FileExistsError):
@@ -629,67 +629,67 @@ def test_rule_11_no_note_about_an_epoch_of_another_run(world: World) -> None:
 
 def test_rule_11_a_progress_event_proves_which_attempt_was_kept(world: World) -> None:
     """The flusher that lives in the process of the run that wrote `commits/0` need not wait."""
-    witness = Witness()
-    old = world.run(witness=witness)
+    run_history = RunHistory()
+    old = world.run(run_history=run_history)
     old.publish(ZOMBIE)
     world.run().publish(RESTARTED)
     old.write_commit([ZOMBIE])
-    assert Begin((Attempt(0, 1),)) in world.flush(witness=witness)
+    assert Begin((Attempt(0, 1),)) in world.flush(run_history=run_history)
     assert world.table() == world.expected()
 
 
 def test_rule_11_a_run_that_gave_way_did_not_write_the_commit(world: World) -> None:
     """Spark says so when it ends; the run that was faster need not have been seen."""
-    witness = Witness()
-    _, new = overtaken(world, witness)
+    run_history = RunHistory()
+    _, new = overtaken(world, run_history)
     new.end(gave_way=True)
-    assert Begin((Attempt(0, 1),)) in world.flush(witness=witness)
+    assert Begin((Attempt(0, 1),)) in world.flush(run_history=run_history)
     assert world.table() == world.expected() == {"zombie": 1, "both": 1}
 
 
 def test_rule_11_a_run_that_gave_way_later_had_written_its_earlier_commits(world: World) -> None:
     """It found `offsets/1` written by another run; its event for epoch 0 had come before."""
     world.run().publish([("dead", 1)])
-    witness = Witness()
-    run = world.run(witness=witness)
+    run_history = RunHistory()
+    run = world.run(run_history=run_history)
     run.batch([("kept", 2)])
     run.end(gave_way=True)
-    assert witness.lost(world.query_id, 0, {run.run_id}) == frozenset()
-    assert Begin((Attempt(0, 2),)) in world.flush(witness=witness)
+    assert run_history.lost(world.query_id, 0, {run.run_id}) == frozenset()
+    assert Begin((Attempt(0, 2),)) in world.flush(run_history=run_history)
 
 
 def test_rule_11_an_event_from_before_the_checkpoint_was_set_back_proves_nothing(
     world: World,
 ) -> None:
     """`commits/0` was deleted and the query started again in the same process."""
-    witness = Witness()
-    first = world.run(witness=witness)
+    run_history = RunHistory()
+    first = world.run(run_history=run_history)
     first.batch([("first", 1)])
     first.end()
     edit(world.checkpoint, "commits/0", None)
-    second = world.run(witness=witness)
+    second = world.run(run_history=run_history)
     second.publish([("second", 2)])
     second.write_commit([[("second", 2)]], heard=False)
-    assert isinstance(world.flush(witness=witness)[-1], Rest)
+    assert isinstance(world.flush(run_history=run_history)[-1], Rest)
     assert world.table() == {}
     second.batch([("more", 3)])
-    world.flush(witness=witness)
+    world.flush(run_history=run_history)
     assert world.table() == world.expected() == {"second": 2, "more": 3}
 
 
 def test_rule_11_without_proof_the_next_epoch_is_waited_for(world: World) -> None:
     """The event was lost; the run lives in this process and publishes the next epoch: it is proven."""
     world.run().publish([("dead", 1)])
-    witness = Witness()
-    run = world.run(witness=witness)
+    run_history = RunHistory()
+    run = world.run(run_history=run_history)
     run.publish([("kept", 2)])
     run.write_commit([[("kept", 2)]], heard=False)
-    rest = world.flush(witness=witness)[-1]
+    rest = world.flush(run_history=run_history)[-1]
     assert isinstance(rest, Rest)
     assert "waiting" in rest.why
     assert world.table() == {}
     run.publish([("next", 3)])
-    assert Begin((Attempt(0, 2),)) in world.flush(witness=witness)
+    assert Begin((Attempt(0, 2),)) in world.flush(run_history=run_history)
     assert world.table() == world.expected() == {"kept": 2}
 
 
@@ -699,13 +699,15 @@ def test_rule_11_when_no_such_run_lives_the_highest_is_taken_unproven(
 ) -> None:
     """It ended here with its event lost, or its process is gone: the line goes on, and says so."""
     world.run().publish([("dead", 1)])
-    witness = Witness()
-    run = world.run(witness=witness)
+    run_history = RunHistory()
+    run = world.run(run_history=run_history)
     run.publish([("kept", 2)])
     run.write_commit([[("kept", 2)]], heard=False)
     if ended:
         run.end()
-    assert Begin((Attempt(0, 2),), proven=False) in world.flush(witness=witness if ended else None)
+    assert Begin((Attempt(0, 2),), proven=False) in world.flush(
+        run_history=run_history if ended else None
+    )
     assert "unproven" in caplog.text
     assert world.table() == {"kept": 2}
 
@@ -1057,7 +1059,7 @@ def test_rule_17_a_quick_flusher_between_two_reads_is_no_corruption(
 
     slow = world.flusher()
     monkeypatch.setattr(world.store, "connect", slowly)
-    assert isinstance(slow.run_once(), Unjoined)
+    assert isinstance(slow.run_once(), RecordsBehind)
     assert isinstance(slow.run_once(), Rest)
     assert world.table() == world.expected()
 

@@ -33,7 +33,7 @@ from tests.protocol.engine import Rows, Run, World
 from tests.protocol.test_crash_everywhere import Unanswered, new_world
 from wal_sink import errors
 from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.ledger import Mark
 from wal_sink.protocol.steps import Rest
 from wal_sink.testing.cell_store import CellSession
@@ -69,7 +69,7 @@ class Down(Faults):
 
     def call(self, name, operation):  # type: ignore[no-untyped-def]
         """Fail what goes to the target."""
-        if name.startswith(("connect", "flushed", "begin", "write", "finish", "create ledger")):
+        if name.startswith(("connect", "read ledger", "begin", "write", "finish", "create ledger")):
             raise ConnectionError(name)
         return operation()
 
@@ -116,7 +116,7 @@ class Histories(RuleBasedStateMachine):
         self.written: dict[str, list[Rows]] = {}
         self.unproven = Unproven()
         logging.getLogger("wal_sink").addHandler(self.unproven)
-        self.run = self._new_run(Witness())
+        self.run = self._new_run(RunHistory())
         self.started = True
 
     def teardown(self) -> None:
@@ -125,7 +125,7 @@ class Histories(RuleBasedStateMachine):
             return
         try:
             self._end()
-            self.run = self._new_run(Witness())
+            self.run = self._new_run(RunHistory())
             self._batch(self.run, 1)
             while self.run.next <= max(raw.decided(self.world), default=0) + 1:
                 self._batch(self.run, 1)  # it was set back: on, to what is new
@@ -152,14 +152,14 @@ class Histories(RuleBasedStateMachine):
             self.run.end()
         elif stands_still:
             self.zombies.append(self.run)
-        self.run = self._new_run(self.run.witness if same_process else Witness())
+        self.run = self._new_run(self.run.run_history if same_process else RunHistory())
         done["restarts"] += 1
 
     @rule(count=st.integers(0, 3), heard=st.booleans())
     def batch(self, count: int, heard: bool) -> None:
         """Run a micro-batch, with rows of its own or none; its event may be lost."""
         if not self._batch(self.run, count, heard):
-            self.run = self._new_run(Witness())
+            self.run = self._new_run(RunHistory())
 
     @rule(count=st.integers(0, 3))
     def published_only(self, count: int) -> None:
@@ -174,7 +174,7 @@ class Histories(RuleBasedStateMachine):
                 self.written[self.run.run_id] = rows
                 done["published only"] += 1
             else:
-                self.run = self._new_run(Witness())
+                self.run = self._new_run(RunHistory())
 
     @rule(published=st.booleans(), both=st.booleans())
     def stands_still(self, published: bool, both: bool) -> None:
@@ -184,7 +184,7 @@ class Histories(RuleBasedStateMachine):
             self.publish(1)
         if self.run is old:
             self.zombies.append(old)
-            self.run = self._new_run(Witness())
+            self.run = self._new_run(RunHistory())
         if both:
             self.publish(2)
         done["stood still"] += 1
@@ -207,7 +207,7 @@ class Histories(RuleBasedStateMachine):
         alive = self._batch(self.run, count)
         faults.disarm()
         if not alive:
-            self.run = self._new_run(Witness())
+            self.run = self._new_run(RunHistory())
             done[f"batch: {kind}"] += 1
 
     # --- the flusher ------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Histories(RuleBasedStateMachine):
     @rule(here=st.booleans())
     def flush(self, here: bool) -> None:
         """Flush, in the driver or in a process that has seen nothing."""
-        self._flush(self.world.flusher(witness=self.run.witness if here else None))
+        self._flush(self.world.flusher(run_history=self.run.run_history if here else None))
 
     @rule(k=OPERATIONS, kind=KINDS)
     def flush_fails(self, k: int, kind: str) -> None:
@@ -272,7 +272,7 @@ class Histories(RuleBasedStateMachine):
         if not planned:
             offsets = sorted(int(p.split("/")[1]) for p in self.world.checkpoint.list("offsets/"))
             self.world.checkpoint.delete(f"offsets/{n}" for n in offsets if n >= gone[0])
-        self.run = self._new_run(Witness())
+        self.run = self._new_run(RunHistory())
         done["checkpoints set back"] += 1
 
     @rule(back=st.integers(1, 3))
@@ -288,7 +288,7 @@ class Histories(RuleBasedStateMachine):
         for folder in ("commits/", "offsets/"):
             late = [p for p in self.world.checkpoint.list(folder) if int(p.split("/")[1]) >= first]
             self.world.checkpoint.delete(late)
-        run = self._new_run(Witness())
+        run = self._new_run(RunHistory())
         assert run.next == first
         computed = dict(self.world.computed)
         try:
@@ -302,7 +302,7 @@ class Histories(RuleBasedStateMachine):
             self.world.checkpoint.delete([path])
         for path in saved.list():
             self.world.checkpoint.create(path, saved.read(path))
-        self.run = self._new_run(Witness())
+        self.run = self._new_run(RunHistory())
 
     @rule()
     def checkpoint_copied(self) -> None:
@@ -413,8 +413,8 @@ class Histories(RuleBasedStateMachine):
 
     # --- how things are done ----------------------------------------------------------------------
 
-    def _new_run(self, witness: Witness) -> Run:
-        return self.world.run(Armed(), witness=witness)
+    def _new_run(self, run_history: RunHistory) -> Run:
+        return self.world.run(Armed(), run_history=run_history)
 
     def _end(self) -> None:
         """Stop every driver, as an operator does before touching anything."""

@@ -65,13 +65,13 @@ def test_it_stays_for_its_time_and_goes_by_itself(world: World) -> None:
     faults = Faults()
     flusher = world.flusher(faults)
     assert rest(flusher) == []
-    asked = faults.operations.count("flushed")
+    asked = faults.operations.count("read ledger")
     for gone in range(1, 4):
         world.clock.us += DELAY_US // 4
         assert rest(flusher) == [Trim]
         assert left(world) == list(range(gone, 3))
         assert rest(flusher) == []
-    assert faults.operations.count("flushed") == asked
+    assert faults.operations.count("read ledger") == asked
     assert world.table() == world.expected()
 
 

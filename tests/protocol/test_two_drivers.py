@@ -27,11 +27,11 @@ from tests.protocol.interleave import (
 )
 from tests.protocol.test_crash_everywhere import flush, new_world
 from wal_sink.errors import Fenced
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.crash.faults import Faults
 
 EPOCHS = 2
-Stops = tuple[int, ...]
+StopWatcher = tuple[int, ...]
 
 
 def rows(epoch: int, run: str) -> list[Rows]:
@@ -51,9 +51,9 @@ class Driver:
 
     def __call__(self, turns: Faults) -> None:
         """Start the query, run its batches, flush after each; when it fails, flush what is there."""
-        witness = Witness()
-        flusher = self.world.flusher(turns, witness)
-        run = self.world.run(turns, witness=witness)
+        run_history = RunHistory()
+        flusher = self.world.flusher(turns, run_history)
+        run = self.world.run(turns, run_history=run_history)
         try:
             while run.next < self.epochs:
                 batch = rows(run.next, run.run_id)
@@ -74,8 +74,8 @@ class Driver:
 
 def drivers(
     world: World,
-    stops: Stops,
-    other_stops: Stops,
+    stops: StopWatcher,
+    other_stops: StopWatcher,
     counts: Callable[[str], bool],
     *,
     deaf: bool = False,

@@ -15,7 +15,7 @@ from tests.protocol.engine import World
 from tests.protocol.interleave import Process, Turns, open_operations, take_turns
 from tests.protocol.test_crash_everywhere import flush, new_world
 from tests.protocol.test_two_drivers import rows
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.crash.faults import Faults
 
 EPOCHS = 3
@@ -39,7 +39,7 @@ def flushers(world: World, k: int, j: int) -> tuple[Turns, Turns]:
     processes = []
     for stop in (k, j):
         turns = Turns(stop, counts=counts)
-        flusher = world.flusher(turns, Witness())
+        flusher = world.flusher(turns, RunHistory())
         processes.append(Process(turns, lambda _, flusher=flusher: flush(flusher)))  # type: ignore[misc]
     first, second = processes
     take_turns(first, second, lambda: raw.safe(world, (k, j)))

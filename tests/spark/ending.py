@@ -23,7 +23,7 @@ from tests.spark.app import writer
 from tests.spark.remains import remains
 from tests.spark.tables import wait_for
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.run_history import THIS_PROCESS
+from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Session
 from wal_sink.targets.cassandra import CassandraTarget
@@ -92,7 +92,7 @@ def notebook(config: dict[str, Any]) -> None:
     spark.stop()
     spark = local_session()
     sink = wal_sink.register(spark)
-    assert THIS_PROCESS.running(str(query.id)) is None, "nobody waits for an event of a dead run"
+    assert RUN_HISTORY.running(str(query.id)) is None, "nobody waits for an event of a dead run"
     reach(config, sink, start(spark, config))
     wait_for(lambda: len(flushers()) == 1)
     Path(config["door"]).unlink()

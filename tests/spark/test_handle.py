@@ -18,7 +18,7 @@ from tests.spark.conftest import write_source
 from tests.spark.remains import remains
 from tests.spark.tables import Table, start, stream, wait_for
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
-from wal_sink.flush.run_history import THIS_PROCESS
+from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.spark import internals
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.testing.cassandra.node import Node
@@ -80,7 +80,7 @@ def test_an_epoch_is_heard_of_without_the_copy_of_its_progress(
         query.awaitTermination()
         query_id, run_id = str(query.id), str(query.runId)
         for epoch in range(2):
-            wait_for(lambda e=epoch: THIS_PROCESS.committed(query_id, e, [run_id]) == run_id)  # type: ignore[misc]
+            wait_for(lambda e=epoch: RUN_HISTORY.committed(query_id, e, [run_id]) == run_id)  # type: ignore[misc]
     assert bool(copied) == spark_differs
 
 

@@ -1,4 +1,4 @@
-"""Room in the log: what is published, what waits, what is refused; decided over values."""
+"""Backpressure in the log: what is published, what waits, what is refused; decided over values."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.checkpoint.commit_watcher import Glimpse
+from wal_sink.checkpoint.commit_watcher import CommitWatcher
+from wal_sink.flush.failure_log import FailureLog
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop, Reporter
-from wal_sink.flush.trouble import Trouble
 from wal_sink.model import paths
 from wal_sink.model.records import ErrorReport
 from wal_sink.progress.status import await_flushed
@@ -69,7 +69,9 @@ class Flushing:
             clock_us=world.clock,
             say=reporter.say,
         )
-        self.loop = FlushLoop(flusher, reporter, world.query_id, Glimpse(world.checkpoint.url))
+        self.loop = FlushLoop(
+            flusher, reporter, world.query_id, CommitWatcher(world.checkpoint.url)
+        )
 
     def start(self) -> Flushing:
         self.loop.start()
@@ -556,7 +558,7 @@ class Ticks:
 def test_a_long_outage_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Each kind of error at once, then one line a minute, and one when it is over."""
     clock = Ticks()
-    trouble = Trouble(clock)
+    trouble = FailureLog(clock)
     away, refused = errors.TargetUnavailable("no route"), errors.TargetRefused("no table")
     for tried in range(1, 1_001):
         trouble.met(away, tried=tried)

@@ -20,9 +20,9 @@ from wal_sink.errors import (
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.flush.read_window import GoneError, pieces
+from wal_sink.flush.read_window import FileGoneError, pieces
 from wal_sink.flush.task import FlushError, FlushTask, gravest
-from wal_sink.flush.write_window import Rows
+from wal_sink.flush.write_window import WindowWrite
 from wal_sink.model.ledger import Owner
 from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.split_window import share_out
@@ -48,10 +48,10 @@ def task(world: World, target: Target | None = None, log: Log | None = None) -> 
     return FlushTask(log or world.log, target or world.store, OWNER, uuid.uuid4().hex)
 
 
-def by_tasks(task: FlushTask) -> Callable[[Rows], bool]:
+def by_tasks(task: FlushTask) -> Callable[[WindowWrite], bool]:
     """Write windows as a job does, its tasks one after the other, the last one first."""
 
-    def write(rows: Rows) -> bool:
+    def write(rows: WindowWrite) -> bool:
         found = [piece for begun in rows.epochs for piece in pieces(rows.log, begun)]
         shares = share_out(found, above_bytes=0, slots=6)
         assert len(shares) == 5
@@ -166,7 +166,7 @@ def test_every_kind_of_error_travels(kind: type[WalSinkError]) -> None:
 
 def test_the_gravest_of_several_errors_is_raised() -> None:
     """A missing file first, which may mean that all is done; then what does not pass."""
-    gone: FlushError = GoneError(3, "segments/x")
+    gone: FlushError = FileGoneError(3, "segments/x")
     fatal, passing = SchemaMismatch("a", "b"), TargetUnavailable("c", "d")
     assert gravest([passing, fatal, gone]) is gone
     assert gravest([passing, fatal, passing]) is fatal

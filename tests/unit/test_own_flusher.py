@@ -13,7 +13,7 @@ from wal_sink import errors
 from wal_sink.admin.flush import OwnFlusher
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.records import FlusherReport
 from wal_sink.testing.crash.faults import Faults, FaultyTarget
 
@@ -51,7 +51,7 @@ def test_a_query_that_goes_on_does_not_keep_it(world: World) -> None:
 def test_an_unproven_choice_is_left_to_the_query_that_lives(world: World) -> None:
     """Rule 11: its process sees the events that prove it, and publishes the next epoch."""
     world.run().publish([("dead", 1)])
-    run = world.run(witness=Witness())
+    run = world.run(run_history=RunHistory())
     run.publish([("kept", 2)])
     run.write_commit([[("kept", 2)]], heard=False)
     now_us = time.time_ns() // 1_000

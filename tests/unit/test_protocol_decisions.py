@@ -26,21 +26,26 @@ from wal_sink.model.offsets import Offsets, parse_offsets
 from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
 from wal_sink.protocol.choose_attempt import choose, doubts, plan_without_rows
 from wal_sink.protocol.ledger_updates import after_finish, is_mine, plan_window
-from wal_sink.protocol.next_step import missing_manifest, next_step, resting, unjoined
+from wal_sink.protocol.next_step import (
+    next_step,
+    refuse_missing_manifest,
+    refuse_missing_records,
+    resting,
+)
 from wal_sink.protocol.steps import (
     Begin,
     Choose,
     Contender,
     CreateLedger,
     Evidence,
-    LookAgain,
+    ManifestMissing,
     PassOver,
     RecordFlushed,
+    RecordsBehind,
     Rest,
     Resume,
     Step,
     Trim,
-    Unjoined,
     View,
 )
 
@@ -227,8 +232,8 @@ def test_records_without_an_owner_are_refused() -> None:
         (9, 4, mark(4), [(2, 7), (4, 1), (5, 1)], Trim((2, 4))),
         (9, 4, mark(4, begun=window(5)), [(4, 1), (5, 1)], Trim((4,))),
         # a checkpointed epoch has no manifest (rule 12)
-        (9, 4, mark(4), [], LookAgain(5)),
-        (9, 4, mark(4), [(6, 1), (7, 1)], LookAgain(5)),
+        (9, 4, mark(4), [], ManifestMissing(5)),
+        (9, 4, mark(4), [(6, 1), (7, 1)], ManifestMissing(5)),
     ],
 )
 def test_what_comes_next(
@@ -433,7 +438,7 @@ def test_batches_that_spark_makes_without_a_sink(known: dict[str, Any], *, expec
     """Rule 12: the offline state repartition, and what it passes over."""
     step = choose(evidence(5, **known))
     if not expected:
-        assert step == LookAgain(5)
+        assert step == ManifestMissing(5)
     else:
         planned = known.get("planned", PLANNED)
         assert step == PassOver(5, 0, planned.digest)
@@ -552,7 +557,7 @@ def test_timestamps_grow_over_epochs(
         assert planned.last_us == used
 
 
-# --- is_mine, after_finish, missing_manifest ------------------------------------------------------
+# --- is_mine, after_finish, refuse_missing_manifest ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -636,14 +641,14 @@ def test_the_ledger_row_vanished(outcome: Outcome) -> None:
 @pytest.mark.parametrize("flushed", [5, 6, 99])
 def test_a_manifest_that_was_trimmed_meanwhile_is_no_error(flushed: int) -> None:
     """Another flusher was faster, says the ledger, read again."""
-    missing_manifest(5, mark(flushed))
+    refuse_missing_manifest(5, mark(flushed))
 
 
 @pytest.mark.parametrize("ledger", [ABSENT, mark(4), mark(4, begun=window(5))])
 def test_a_manifest_that_is_needed_is_missed(ledger: Mark | None) -> None:
     """Rule 12: the epoch is never taken for an empty one."""
     with pytest.raises(MissingManifest, match="Epoch 5") as caught:
-        missing_manifest(5, ledger)
+        refuse_missing_manifest(5, ledger)
     assert "manifests/" in caught.value.remedy
 
 
@@ -653,7 +658,7 @@ def test_a_gap_between_records_and_ledger_is_looked_at_again(
 ) -> None:
     """The records are read before the ledger: another flusher may have been quick in between."""
     ledger = mark(first, last=window(first))
-    assert step(9, record, ledger, []) == Unjoined(window(first))
-    unjoined(window(first), recorded(first - 1))
+    assert step(9, record, ledger, []) == RecordsBehind(window(first))
+    refuse_missing_records(window(first), recorded(first - 1))
     with pytest.raises(CorruptLog, match=f"records only {-1 if record is None else record}"):
-        unjoined(window(first), recorded(record))
+        refuse_missing_records(window(first), recorded(record))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from wal_sink.clock import now_us
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.progress.heartbeat import is_live, last_report, this_process
 from wal_sink.wal.log import Log
 
 
-class Bystander(Witness):
+class Bystander(RunHistory):
     """Takes the newest run for a living one while another process says that it flushes the query.
 
     That process sees the run's events. So where nothing proves which of several attempts was kept, the

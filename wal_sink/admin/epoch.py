@@ -9,14 +9,14 @@ from wal_sink.admin.findings import Findings
 from wal_sink.admin.query import Query
 from wal_sink.errors import MissingManifest, MissingSegment
 from wal_sink.flush.evidence import gather
-from wal_sink.flush.read_window import GoneError, begun_manifest, plan_of
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.read_window import FileGoneError, begun_manifest, plan_of
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.protocol.choose_attempt import choose
-from wal_sink.protocol.next_step import missing_manifest
-from wal_sink.protocol.steps import Begin, Choose, LookAgain, PassOver
+from wal_sink.protocol.next_step import refuse_missing_manifest
+from wal_sink.protocol.steps import Begin, Choose, ManifestMissing, PassOver
 from wal_sink.remedies import accept_gap, lost_segment
 from wal_sink.wal.segment import check_segment
 
@@ -69,7 +69,7 @@ class EpochCheck:
         with self._findings.noting(begun.epoch, f"{self._log.url}/{begun.manifest}"):
             try:
                 return [begun_manifest(self._log, begun)] if begun.manifest else []
-            except GoneError as gone:
+            except FileGoneError as gone:
                 raise MissingSegment(
                     f"Epoch {begun.epoch} is begun and needs {gone.path}, which is gone",
                     lost_segment(begun.epoch, begun=True),
@@ -93,13 +93,13 @@ class EpochCheck:
                     self._log,
                     self._query.checkpoint,
                     self._query.query_id,
-                    Witness(),
+                    RunHistory(),
                 )
             )
             match step:
                 case Begin():
                     return [found for found in readable if found.attempt in step.attempts]
-                case LookAgain():
+                case ManifestMissing():
                     missing.append(epoch)
                 case PassOver():
                     return []
@@ -133,7 +133,7 @@ class EpochCheck:
                         "Restore the log's manifests/ folder from a copy. To give their rows up, one"
                         f" after the other: {accept_gap(first)}.",
                     )
-                missing_manifest(first, None)
+                refuse_missing_manifest(first, None)
 
     def _read(self, needed: list[tuple[Manifest, bool]]) -> None:
         total = sum(manifest.bytes for manifest, _ in needed)

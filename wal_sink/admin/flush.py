@@ -12,13 +12,13 @@ import tenacity
 from state_backends import StateBackendError
 from wal_sink.admin.bystander import Bystander
 from wal_sink.admin.query import Query
-from wal_sink.checkpoint.commit_watcher import Glimpse
+from wal_sink.checkpoint.commit_watcher import CommitWatcher
 from wal_sink.clock import now_us
 from wal_sink.errors import NoFlusher, NotDrained, WalSinkError
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop, Reporter
 from wal_sink.log_context import about
-from wal_sink.observer import Meter
+from wal_sink.observer import Observer
 from wal_sink.progress.status import pending_epochs
 from wal_sink.protocol.steps import Begin, PassOver, Rest, Resume, Step
 from wal_sink.targets.base import Target
@@ -57,14 +57,18 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
 class OwnFlusher:
     """Hosts a flusher. Used by one thread, but for `stop`.
 
-    :param meter: counts; None: nobody does.
+    :param observer: counts; None: nobody does.
     """
 
     def __init__(
-        self, query: Query, target: Target, trim_delay_s: float = 0.0, meter: Meter | None = None
+        self,
+        query: Query,
+        target: Target,
+        trim_delay_s: float = 0.0,
+        observer: Observer | None = None,
     ) -> None:
         self._query = query
-        self._reporter = Reporter(query.log, now_us, gives_way=True, meter=meter)
+        self._reporter = Reporter(query.log, now_us, gives_way=True, observer=observer)
         target.load()
         self._flusher = Flusher(
             query.log,
@@ -73,8 +77,8 @@ class OwnFlusher:
             query_id=query.query_id,
             clock_us=now_us,
             say=self._reporter.say,
-            witness=Bystander(query.log),
-            meter=meter,
+            run_history=Bystander(query.log),
+            observer=observer,
             trim_delay_s=trim_delay_s,
         )
         self._tally = _Tally(query.log)
@@ -130,7 +134,7 @@ class OwnFlusher:
             self._flusher,
             self._reporter,
             self._query.query_id,
-            Glimpse(self._query.checkpoint.url),
+            CommitWatcher(self._query.checkpoint.url),
         )
         loop.start()
         try:

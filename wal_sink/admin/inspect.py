@@ -12,7 +12,7 @@ from wal_sink.admin.ledger import ledger
 from wal_sink.admin.query import Query
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.evidence import gather
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import FlushedEpoch
@@ -153,7 +153,11 @@ def _chosen(query: Query, epoch: int, standing: Standing) -> Sequence[Attempt]:
     """Choose as a flusher does that has seen no event of Spark (rule 11)."""
     step = choose(
         gather(
-            Choose(epoch, standing.attempts), query.log, query.checkpoint, query.query_id, Witness()
+            Choose(epoch, standing.attempts),
+            query.log,
+            query.checkpoint,
+            query.query_id,
+            RunHistory(),
         )
     )
     return step.attempts if isinstance(step, Begin) else ()

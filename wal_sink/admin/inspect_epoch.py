@@ -18,7 +18,7 @@ from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Column
 from wal_sink.model.records import Decision, FlushedEpoch
-from wal_sink.protocol.next_step import missing_manifest
+from wal_sink.protocol.next_step import refuse_missing_manifest
 from wal_sink.remedies import lost_segment
 from wal_sink.wal.segment import read_segment
 
@@ -137,7 +137,7 @@ def _nothing_there(query: Query, epoch: int, checkpointed: int) -> None:
     newest = max(flushed, default=-1)
     identity = query.log.identity()
     if identity is not None and max(newest, identity.first_epoch - 1) < epoch <= checkpointed:
-        missing_manifest(epoch, None)
+        refuse_missing_manifest(epoch, None)
     raise OptionError(
         f"Nothing is known of epoch {epoch} in {query.log.url}",
         f"Records are kept of the flushed epochs {flushed[0]} to {newest}."

@@ -25,7 +25,7 @@ class LedgerRow:
         :raises TargetUnavailable, TargetRefused, CorruptLog: it cannot be read.
         """
         with target_errors(self._target):
-            return self._session.flushed()
+            return self._session.read_ledger()
 
     def replace(self, seen: Mark | None, new: Mark) -> None:
         """Replace the row that was seen, and see that it is replaced: an answer may be lost, or untrue.

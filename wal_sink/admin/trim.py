@@ -10,8 +10,8 @@ import msgspec
 from wal_sink.admin.ledger import ledger
 from wal_sink.admin.query import Query
 from wal_sink.clock import now_us
-from wal_sink.protocol.next_step import next_step, unjoined
-from wal_sink.protocol.steps import Unjoined, View
+from wal_sink.protocol.next_step import next_step, refuse_missing_records
+from wal_sink.protocol.steps import RecordsBehind, View
 from wal_sink.targets.base import Target
 from wal_sink.wal.trim import left_over, sweep
 from wal_sink.wal.trim import trim as trim_log
@@ -117,5 +117,5 @@ def _refuse_disagreement(query: Query, target: Target) -> None:
     with ledger(target, owner) as row:
         mark = row.read()
     view = View(checkpointed, recorded, identity, True, mark, query.log.attempts())
-    if isinstance(step := next_step(view, owner), Unjoined):
-        unjoined(step.window, query.log.newest_flushed())
+    if isinstance(step := next_step(view, owner), RecordsBehind):
+        refuse_missing_records(step.window, query.log.newest_flushed())

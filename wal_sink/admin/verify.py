@@ -22,8 +22,8 @@ from wal_sink.progress.heartbeat import is_live, last_report
 from wal_sink.progress.orphans import unnamed
 from wal_sink.progress.readable import read_manifests
 from wal_sink.protocol.ledger_updates import refuse_shadowed
-from wal_sink.protocol.next_step import next_step, resting, unjoined
-from wal_sink.protocol.steps import Unjoined, View
+from wal_sink.protocol.next_step import next_step, refuse_missing_records, resting
+from wal_sink.protocol.steps import RecordsBehind, View
 from wal_sink.targets.base import Target
 from wal_sink.wal.ownership import owned
 from wal_sink.wal.trim import refuse_diverged
@@ -130,7 +130,7 @@ class _Verification:
         with self._unreached.noting():
             made = target()
             with target_errors(made), made.connect(self._query.owner(identity)) as session:
-                mark = session.flushed()
+                mark = session.read_ledger()
                 written = session.written_us() if mark else None
             if mark is not None:
                 with self._findings.noting():
@@ -145,8 +145,8 @@ class _Verification:
         if identity is not None:
             owner = self._query.owner(identity)
         with self._findings.noting():
-            if view.asked and isinstance(step := next_step(view, owner), Unjoined):
-                unjoined(step.window, self._log.newest_flushed())
+            if view.asked and isinstance(step := next_step(view, owner), RecordsBehind):
+                refuse_missing_records(step.window, self._log.newest_flushed())
             rest = resting(view.checkpointed, view.recorded, identity, view.attempts)
             if rest is not None and rest.odd and self._still_behind(view):
                 self._set_back = rest.why

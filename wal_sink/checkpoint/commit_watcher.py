@@ -1,7 +1,7 @@
 """Notices that Spark has written to `commits/`, long before Spark's event says so.
 
 The event comes 0.1 to 0.6 s after the file. A look at a local folder costs microseconds, so it is taken every
-few milliseconds; where each look costs a request, the event has to do. A glimpse is a wake-up like the
+few milliseconds; where each look costs a request, the event has to do. A commit_watcher is a wake-up like the
 event: what is checkpointed is read afterwards, as ever (rule 8).
 """
 
@@ -17,7 +17,7 @@ _SETTLED_S = 0.1
 steps of up to 10 ms, those of network mounts may differ by more."""
 
 
-class Glimpse:
+class CommitWatcher:
     """Watches one checkpoint; used by one thread.
 
     :param url: the checkpoint.

@@ -57,12 +57,12 @@ def flush(
             )
         with _exposed(metrics_port, console) as exposition:
             query = find_query(checkpoint, wal, given)
-            target, meter = target_of(query, given), None
+            target, observer = target_of(query, given), None
             if exposition is not None:
                 writes_to = target.writes_to
-                meter = exposition.watch(query.query_id, query.checkpoint, query.log, writes_to)
+                observer = exposition.watch(query.query_id, query.checkpoint, query.log, writes_to)
             delay_s = sink_options(query, given).trim_delay
-            flusher = OwnFlusher(query, target, delay_s, meter)
+            flusher = OwnFlusher(query, target, delay_s, observer)
             with _signals(flusher):
                 done = _follow(flusher, console, as_json) if follow else _drain(flusher, as_json)
         if as_json:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.records import Decision
 from wal_sink.protocol.steps import Choose, Contender, Evidence
 from wal_sink.wal.log import Log
 
 
 def gather(
-    step: Choose, log: Log, checkpoint: Checkpoint, query_id: str, seen: Witness
+    step: Choose, log: Log, checkpoint: Checkpoint, query_id: str, seen: RunHistory
 ) -> Evidence:
     """Read manifests, offsets and notes of the epoch; with one plain manifest, next to nothing.
 

@@ -13,31 +13,36 @@ from state_backends import StateBackendError
 from wal_sink import remedies
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, MissingSegment, TargetUnavailable, WrongOwner
-from wal_sink.flush.counting import Counting
+from wal_sink.flush.delivery_count import DeliveryCount
 from wal_sink.flush.evidence import gather
-from wal_sink.flush.plan_window import GoneManifestError, to_begin
-from wal_sink.flush.read_window import GoneError
-from wal_sink.flush.run_history import THIS_PROCESS, Witness
+from wal_sink.flush.plan_window import ManifestGoneError, to_begin
+from wal_sink.flush.read_window import FileGoneError
+from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.flush.target_connection import target_errors
-from wal_sink.flush.write_window import Rows, WriteHere, WriteRows
+from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
-from wal_sink.observer import Meter
+from wal_sink.observer import Observer
 from wal_sink.protocol.choose_attempt import choose
 from wal_sink.protocol.ledger_updates import after_finish, flushed_epochs, is_mine
-from wal_sink.protocol.next_step import missing_manifest, next_step, resting, unjoined
+from wal_sink.protocol.next_step import (
+    next_step,
+    refuse_missing_manifest,
+    refuse_missing_records,
+    resting,
+)
 from wal_sink.protocol.steps import (
     Begin,
     Choose,
     CreateLedger,
-    LookAgain,
+    ManifestMissing,
     PassOver,
     RecordFlushed,
+    RecordsBehind,
     Rest,
     Resume,
     Step,
     Trim,
-    Unjoined,
     View,
 )
 from wal_sink.protocol.windows import Choice, following, joined
@@ -62,9 +67,9 @@ class Flusher:
 
     :param clock_us: microseconds since 1970.
     :param say: told what the flusher does, before it does it.
-    :param witness: what was seen of the query's runs where this flusher runs (rule 11).
+    :param run_history: what was seen of the query's runs where this flusher runs (rule 11).
     :param write_rows: writes the rows of a begun window.
-    :param meter: counts; None: nobody does.
+    :param observer: counts; None: nobody does.
     :param trim_delay_s: seconds that a flushed epoch stays in the log.
     """
 
@@ -77,9 +82,9 @@ class Flusher:
         query_id: str,
         clock_us: Callable[[], int],
         say: Callable[[str, int | None], None] = lambda _doing, _epoch: None,
-        witness: Witness = THIS_PROCESS,
-        write_rows: WriteRows = WriteHere(),  # noqa: B008 - without a pace it keeps nothing
-        meter: Meter | None = None,
+        run_history: RunHistory = RUN_HISTORY,
+        write_rows: WriteRows = WriteInThread(),  # noqa: B008 - without a pace it keeps nothing
+        observer: Observer | None = None,
         trim_delay_s: float = 0.0,
     ) -> None:
         self._log = log
@@ -88,12 +93,12 @@ class Flusher:
         self._query_id = query_id
         self._clock_us = clock_us
         self._say = say
-        self._witness = witness
+        self._run_history = run_history
         self._write_rows = write_rows
-        self._meter = meter or Meter()
-        self._counting = Counting(self._meter)
+        self._observer = observer or Observer()
+        self._delivery_count = DeliveryCount(self._observer)
         self._trim_delay = TrimDelay(trim_delay_s, clock_us)
-        witness.watch(query_id)
+        run_history.watch(query_id)
         self._session: Session | None = None
         self._owner = Owner(query_id, "", checkpoint.url)
         self._looked_us = 0
@@ -111,7 +116,7 @@ class Flusher:
 
         :raises WalSinkError: the line stops here; calling again takes up the same step.
         """
-        self._counting.look()
+        self._delivery_count.look()
         try:
             view = self._look()
             step = next_step(view, self._owner)
@@ -136,7 +141,7 @@ class Flusher:
     def close(self) -> None:
         """Release the connection to the target. The flusher can go on; it connects again."""
         session, self._session = self._session, None
-        self._meter.in_flight = 0
+        self._observer.in_flight = 0
         if session is not None:
             session.close()
 
@@ -168,11 +173,11 @@ class Flusher:
 
     def _choose(self, step: Choose) -> Choice:
         """Choose among an epoch's attempts (rule 11)."""
-        return choose(gather(step, self._log, self._checkpoint, self._query_id, self._witness))
+        return choose(gather(step, self._log, self._checkpoint, self._query_id, self._run_history))
 
     def _read_ledger(self) -> Mark | None:
         with target_errors(self._target):
-            mark = self._connected().flushed()
+            mark = self._connected().read_ledger()
         self._looked_us = self._clock_us()
         return mark
 
@@ -180,7 +185,7 @@ class Flusher:
         if self._session is None:
             self._say("connecting", None)
             self._session = self._target.connect(self._owner)
-            self._session.report_to(self._meter)
+            self._session.report_to(self._observer)
         return self._session
 
     # --- do ---------------------------------------------------------------------------------------
@@ -202,10 +207,10 @@ class Flusher:
                 self._flush(window, self._log.given_up(window))
             case Begin() | PassOver():
                 self._begin(step, view)
-            case LookAgain(epoch):
-                missing_manifest(epoch, self._read_ledger())
-            case Unjoined(window):
-                unjoined(window, self._log.newest_flushed())
+            case ManifestMissing(epoch):
+                refuse_missing_manifest(epoch, self._read_ledger())
+            case RecordsBehind(window):
+                refuse_missing_records(window, self._log.newest_flushed())
 
     def _rest(self, rest: Rest, view: View) -> None:
         if rest.odd and self._checkpoint.last_commit() > view.checkpointed:
@@ -225,8 +230,8 @@ class Flusher:
         try:
             now_us, nonce = self._clock_us(), uuid.uuid4().hex
             window = to_begin(step, view, self._log, now_us, nonce)
-        except GoneManifestError as gone:
-            missing_manifest(gone.epoch, self._read_ledger())
+        except ManifestGoneError as gone:
+            refuse_missing_manifest(gone.epoch, self._read_ledger())
             return  # another flusher has just done it
         self._say("beginning", window.first)
         epochs = {epoch.epoch for epoch in window.epochs}
@@ -256,7 +261,7 @@ class Flusher:
 
     def _write(self, window: Window, epochs: Sequence[BegunEpoch]) -> bool:
         """Write the rows of epochs; False when that is interrupted, or was finished by another flusher."""
-        rows = Rows(
+        rows = WindowWrite(
             self._log,
             self._target,
             self._owner,
@@ -268,7 +273,7 @@ class Flusher:
         )
         try:
             return self._write_rows(rows)
-        except GoneError as gone:
+        except FileGoneError as gone:
             mark = self._read_ledger()
             if mark is not None and mark.flushed >= window.last:  # rule 20
                 return False
@@ -298,7 +303,7 @@ class Flusher:
             self._say("finishing", window.last)
             with target_errors(self._target):
                 outcome = self._connected().finish(window)
-            self._counting.asked(window, outcome)
+            self._delivery_count.asked(window, outcome)
             try:
                 read_back = self._read_ledger()
             except TargetUnavailable:
@@ -311,7 +316,7 @@ class Flusher:
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
-        self._counting.finished(window, given_up)
+        self._delivery_count.finished(window, given_up)
         records = flushed_epochs(window, self._clock_us(), given_up)
         self._log.record_flushed(records)
         for record in records:

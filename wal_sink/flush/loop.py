@@ -9,13 +9,13 @@ from collections.abc import Callable
 import tenacity
 
 from state_backends import StateBackendError
-from wal_sink.checkpoint.commit_watcher import Glimpse
+from wal_sink.checkpoint.commit_watcher import CommitWatcher
 from wal_sink.errors import WalSinkError
+from wal_sink.flush.failure_log import FailureLog
 from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.trouble import Trouble
 from wal_sink.log_context import about, at, line_logger
 from wal_sink.model.records import ErrorReport, FlusherReport
-from wal_sink.observer import Meter
+from wal_sink.observer import Observer
 from wal_sink.progress.heartbeat import is_live, last_report, this_process
 from wal_sink.protocol.steps import Rest, Step
 from wal_sink.wal.log import Log
@@ -26,7 +26,7 @@ POLL_S, POLL_BILLED_S = 1.0, 10.0
 """How often the checkpoint is looked at when no event comes: events are late, and lost in a crash.
 Less often where each look is paid for."""
 
-GLIMPSE_S = 0.01
+WATCH_S = 0.01
 """How often a local checkpoint is glimpsed at meanwhile."""
 
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
@@ -40,7 +40,7 @@ class Reporter:
     :param log: the query's log. That a hint cannot be written never stops the flush.
     :param gives_way: write nothing while another process reports: one that flushes for a moment must
         not hide, by ending, that the query's own flusher lives.
-    :param meter: told of failures, too; None: nobody counts them.
+    :param observer: told of failures, too; None: nobody counts them.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Reporter:
         clock_us: Callable[[], int],
         *,
         gives_way: bool = False,
-        meter: Meter | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._log = log
-        self.meter = meter or Meter()
+        self.observer = observer or Observer()
         self._clock_us = clock_us
         self._gives_way = gives_way
         self._doing = "starting"
@@ -73,7 +73,7 @@ class Reporter:
     def succeeded(self) -> None:
         """Note that a step was done: the error, if there was one, is over."""
         at(None)
-        self.meter.succeeded()
+        self.observer.succeeded()
         if self._error is not None:
             self.forget_error()
 
@@ -85,7 +85,7 @@ class Reporter:
         """
         ours = isinstance(error, WalSinkError)
         transient = isinstance(error, WalSinkError) and error.transient
-        self.meter.failed(type(error).__name__ if ours else "bug", transient=transient)
+        self.observer.failed(type(error).__name__ if ours else "bug", transient=transient)
         if wait_s is not None:
             where = "" if self._epoch is None else f" at epoch {self._epoch}"
             self._waits = f"stopped by an error{where}: {tried} tries, the next in {wait_s:.0f} s"
@@ -137,13 +137,15 @@ class FlushLoop(threading.Thread):
     a backlog under an overloaded target each window has its own.
     """
 
-    def __init__(self, flusher: Flusher, reporter: Reporter, name: str, glimpse: Glimpse) -> None:
+    def __init__(
+        self, flusher: Flusher, reporter: Reporter, name: str, commit_watcher: CommitWatcher
+    ) -> None:
         super().__init__(name=f"wal_sink-flush-{name}", daemon=True)
         self._query_id = name
         self._flusher = flusher
         self._reporter = reporter
         self._poll_s = POLL_BILLED_S if flusher.billed else POLL_S
-        self._glimpse = glimpse
+        self._commit_watcher = commit_watcher
         self._woken = threading.Event()
         self._hurried = threading.Event()
         self._ending = False
@@ -154,7 +156,7 @@ class FlushLoop(threading.Thread):
             sleep=self._sleep,
             before_sleep=self._failed,
         )
-        self._trouble = Trouble()
+        self._failures = FailureLog()
 
     def wake(self) -> None:
         """Look now: something may be checkpointed."""
@@ -181,13 +183,13 @@ class FlushLoop(threading.Thread):
     def run(self) -> None:
         """Flush, rest, flush."""
         with about(self._query_id):
-            self._reporter.meter.started()
+            self._reporter.observer.started()
             try:
                 self._go_on()
             except tenacity.RetryError:
                 return  # told to stop while failing; the error is reported
             finally:
-                self._reporter.meter.ended()
+                self._reporter.observer.ended()
                 self._disconnect()
 
     def _go_on(self) -> None:
@@ -201,18 +203,18 @@ class FlushLoop(threading.Thread):
 
     def _rest(self) -> None:
         """Wait until there may be something to do."""
-        if not self._glimpse.possible:
+        if not self._commit_watcher.possible:
             self._woken.wait(self._poll_s)
             return
         until_s = time.monotonic() + self._poll_s
-        while not self._woken.wait(GLIMPSE_S):
-            if self._glimpse.news() or time.monotonic() > until_s:
+        while not self._woken.wait(WATCH_S):
+            if self._commit_watcher.news() or time.monotonic() > until_s:
                 return
 
     def _flush_until_rest(self) -> None:
         while (step := self._tries(self._step)) is not None:
             self._reporter.succeeded()
-            self._trouble.over()
+            self._failures.over()
             if isinstance(step, Rest):
                 return
 
@@ -225,7 +227,7 @@ class FlushLoop(threading.Thread):
         assert error is not None
         self._disconnect()  # the next try connects, and compares the plan with the table, anew
         self._reporter.failed(error, tried=state.attempt_number, wait_s=state.upcoming_sleep)
-        self._trouble.met(error, tried=state.attempt_number)
+        self._failures.met(error, tried=state.attempt_number)
         at(None)
 
     def _disconnect(self) -> None:

@@ -18,7 +18,7 @@ from wal_sink.wal.segment import check_segment
 logger = line_logger(__name__)
 
 
-class GoneManifestError(Exception):
+class ManifestGoneError(Exception):
     """A manifest has vanished since it was listed: another flusher was quicker, or it is lost."""
 
     def __init__(self, epoch: int) -> None:
@@ -30,7 +30,7 @@ def to_begin(step: Begin | PassOver, view: View, log: Log, now_us: int, nonce: s
     """Return the window to begin; a choice that something speaks against is logged.
 
     :param now_us: clock of the flusher, microseconds since 1970.
-    :raises GoneManifestError: a manifest is not there.
+    :raises ManifestGoneError: a manifest is not there.
     :raises CorruptLog: the first one cannot be used.
     """
     assert view.mark is not None
@@ -49,7 +49,7 @@ def window_manifests(step: Begin, log: Log) -> list[tuple[Manifest, str, str]]:
     over the epochs before it until somebody has mended it. Its bytes are read twice for that, a small
     part of what sending them costs.
 
-    :raises GoneManifestError: one is not there.
+    :raises ManifestGoneError: one is not there.
     :raises CorruptLog: the first one cannot be used.
     """
     manifests: list[tuple[Manifest, str, str]] = []
@@ -57,7 +57,7 @@ def window_manifests(step: Begin, log: Log) -> list[tuple[Manifest, str, str]]:
     for attempt in step.attempts:
         found = log.manifest(attempt)
         if found is None:
-            raise GoneManifestError(attempt.epoch)
+            raise ManifestGoneError(attempt.epoch)
         manifest, digest = found
         if manifests and not (fits(taken, manifest.bytes) and _is_whole(manifest, log)):
             break

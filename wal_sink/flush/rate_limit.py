@@ -20,7 +20,7 @@ def divided(rows_per_second: int | None, tasks: int) -> int | None:
     return None if rows_per_second is None else max(rows_per_second // tasks, 1)
 
 
-class Pace:
+class RateLimit:
     """Lets rows through at a rate; used by one flusher, for all that it flushes.
 
     The generic cell rate algorithm (ITU-T I.371) without tolerance: each piece of n rows makes the

@@ -17,7 +17,7 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.segment import read_segment
 
 
-class GoneError(Exception):
+class FileGoneError(Exception):
     """A file of a begun epoch is not there; the ledger tells whether it is still needed (rule 20)."""
 
     def __init__(self, epoch: int, path: str) -> None:
@@ -31,7 +31,7 @@ def slices(log: Log, begun: BegunEpoch) -> Iterator[tuple[Plan, Slice]]:
 
     Memory: one batch of a segment.
 
-    :raises GoneError: the manifest or a segment is missing.
+    :raises FileGoneError: the manifest or a segment is missing.
     :raises CorruptLog: what is there is not what was begun.
     """
     for piece in pieces(log, begun):
@@ -42,7 +42,7 @@ def slices(log: Log, begun: BegunEpoch) -> Iterator[tuple[Plan, Slice]]:
 def pieces(log: Log, begun: BegunEpoch) -> list[Piece]:
     """Return an epoch's segments, whole and in the order of the manifest; reads no segment.
 
-    :raises GoneError: the manifest is missing.
+    :raises FileGoneError: the manifest is missing.
     :raises CorruptLog: it is not what was begun, or its plan is gone.
     """
     if not begun.manifest:
@@ -69,7 +69,7 @@ def pieces(log: Log, begun: BegunEpoch) -> list[Piece]:
 def read_piece(backend: StateBackend, piece: Piece) -> Iterator[Slice]:
     """Yield the rows of a piece, a slice for each batch.
 
-    :raises GoneError: the segment is missing.
+    :raises FileGoneError: the segment is missing.
     :raises CorruptLog: it is not what its task wrote.
     """
     first_us = piece.first_us
@@ -78,18 +78,18 @@ def read_piece(backend: StateBackend, piece: Piece) -> Iterator[Slice]:
             yield Slice(piece.epoch, batch, first_us)
             first_us += batch.num_rows
     except FileNotFoundError as error:
-        raise GoneError(piece.epoch, piece.segment.path) from error
+        raise FileGoneError(piece.epoch, piece.segment.path) from error
 
 
 def begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
     """Read the manifest that was begun, and see that it is that one to the byte.
 
-    :raises GoneError: it is missing.
+    :raises FileGoneError: it is missing.
     :raises CorruptLog: it is another one.
     """
     found = log.manifest(Attempt(begun.epoch, begun.generation))
     if found is None:
-        raise GoneError(begun.epoch, begun.manifest)
+        raise FileGoneError(begun.epoch, begun.manifest)
     manifest, digest = found
     if digest != begun.digest:
         raise CorruptLog(

@@ -15,7 +15,7 @@ _EPOCHS_KEPT = 100
 """Newest events of a query that are remembered; an older doubt is settled by the epochs after it."""
 
 
-class Witness:
+class RunHistory:
     """Remembers events of the queries that are flushed from here. Used by several threads."""
 
     def __init__(self) -> None:
@@ -86,5 +86,5 @@ class Witness:
         return None if any(rival in later for rival in rivals) else run_id
 
 
-THIS_PROCESS = Witness()
+RUN_HISTORY = RunHistory()
 """What the listener of this process tells, and the flushers of this process ask."""

@@ -20,7 +20,7 @@ IDLE_S = 20.0
 """Less than the minute after which Spark ends an idle worker."""
 
 
-class WarmSessions:
+class SessionPool:
     """Keeps sessions that are not in use, one for each key; used by any number of threads.
 
     :param idle_s: seconds after which a session that nobody takes is closed.
@@ -82,5 +82,5 @@ def _close(session: Session) -> None:
         logger.warning("a task's session could not be closed in order", exc_info=True)
 
 
-THIS_PROCESS = WarmSessions()
+SESSIONS = SessionPool()
 """Those of a Python worker."""

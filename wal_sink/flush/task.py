@@ -11,9 +11,9 @@ import socket
 from collections.abc import Hashable, Iterable, Sequence
 
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.rate_limit import Pace
-from wal_sink.flush.read_window import GoneError, read_piece
-from wal_sink.flush.session_pool import THIS_PROCESS
+from wal_sink.flush.rate_limit import RateLimit
+from wal_sink.flush.read_window import FileGoneError, read_piece
+from wal_sink.flush.session_pool import SESSIONS
 from wal_sink.flush.target_connection import target_errors
 from wal_sink.log_context import about, at
 from wal_sink.model.ledger import Owner
@@ -22,7 +22,7 @@ from wal_sink.targets.base import Session, Target
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
 
-FlushError = WalSinkError | GoneError
+FlushError = WalSinkError | FileGoneError
 """What stops a task: known to the flusher, and picklable."""
 
 
@@ -54,15 +54,15 @@ class FlushTask:
         try:
             with store_errors(), about(self._owner.query_id):
                 self._write(share)
-        except GoneError as gone:
+        except FileGoneError as gone:
             return gone
         except WalSinkError as error:
             return _placed(error)
         return None
 
     def _write(self, share: Iterable[Piece]) -> None:
-        pace = Pace(self._rows_per_second)
-        with THIS_PROCESS.session((self._era, self._owner), self._connect) as session:
+        pace = RateLimit(self._rows_per_second)
+        with SESSIONS.session((self._era, self._owner), self._connect) as session:
             for piece in share:
                 at(piece.epoch)
                 slices = ((piece.plan, rows) for rows in read_piece(self._log.backend, piece))
@@ -87,7 +87,7 @@ def gravest(errors: Sequence[FlushError]) -> FlushError:
     """
 
     def gravity(error: FlushError) -> int:
-        return 2 if isinstance(error, GoneError) else int(not error.transient)
+        return 2 if isinstance(error, FileGoneError) else int(not error.transient)
 
     return max(errors, key=gravity)
 

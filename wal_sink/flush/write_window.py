@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from wal_sink.flush.rate_limit import Pace
+from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.read_window import slices
 from wal_sink.flush.target_connection import target_errors
 from wal_sink.model.ledger import BegunEpoch, Owner, Window
@@ -14,7 +14,7 @@ from wal_sink.wal.log import Log
 
 
 @dataclass(frozen=True)
-class Rows:
+class WindowWrite:
     """What is to be written, and what its writer gets from the flusher."""
 
     log: Log
@@ -31,30 +31,30 @@ class Rows:
     say: Callable[[str, int | None], None]
 
 
-WriteRows = Callable[[Rows], bool]
+WriteRows = Callable[[WindowWrite], bool]
 """Write all of it; False: it was `over` before.
 
 When it returns True, every row is acknowledged, or will be when the flusher has drained its session.
 
-:raises GoneError: a file of the window is missing.
+:raises FileGoneError: a file of the window is missing.
 :raises WalSinkError: the line stops here. Some of the rows may be written.
 """
 
 
-class WriteHere:
+class WriteInThread:
     """Writes rows in this thread, epoch by epoch; a `WriteRows`.
 
     :param rows_per_second: None: as fast as the target takes them.
     """
 
     def __init__(self, rows_per_second: int | None = None) -> None:
-        self._pace = Pace(rows_per_second)
+        self._rate_limit = RateLimit(rows_per_second)
 
-    def __call__(self, rows: Rows) -> bool:
+    def __call__(self, rows: WindowWrite) -> bool:
         """Write all of it; the flusher drains."""
         for begun in rows.epochs:
             rows.say("writing", begun.epoch)
-            for plan, part in self._pace.paced(slices(rows.log, begun)):
+            for plan, part in self._rate_limit.paced(slices(rows.log, begun)):
                 if rows.over():
                     return False
                 with target_errors(rows.target):

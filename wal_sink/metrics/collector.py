@@ -1,6 +1,6 @@
 """Every metric: its name, its help text, and what it is made of. The one module that knows prometheus_client.
 
-What a flush does is counted as it is done, by a `QueryMeter`. What waits is read when somebody asks, from
+What a flush does is counted as it is done, by a `QueryObserver`. What waits is read when somebody asks, from
 log and checkpoint: so it is right while the flush stands in a request, fails, or has ended. Every series
 has the label `query_id`; `wal_sink_query_info` says which checkpoint and table that is.
 
@@ -22,8 +22,8 @@ from prometheus_client.registry import Collector
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.local_files import committed_us
-from wal_sink.observer import Delivered, Meter
-from wal_sink.progress.backlog import Pending, PendingLook
+from wal_sink.observer import Delivered, Observer
+from wal_sink.progress.backlog import BacklogReader, Pending
 from wal_sink.wal.log import Log
 
 KEEP_S = 900.0
@@ -65,18 +65,18 @@ PENDING: Mapping[str, tuple[str, Callable[[Pending, int], float]]] = {
 }
 """Gauges of what waits; absent until log and checkpoint were read once."""
 
-STATE: Mapping[str, tuple[str, Callable[[QueryMeter], float]]] = {
+STATE: Mapping[str, tuple[str, Callable[[QueryObserver], float]]] = {
     "wal_sink_flushers": (
         "Threads of this process that flush the query; 0 when its flush has ended.",
-        lambda meter: meter.running,
+        lambda observer: observer.running,
     ),
     "wal_sink_line_stopped": (
         "1 while the flush stands at an error that trying again does not cure, else 0.",
-        lambda meter: meter.stopped,
+        lambda observer: observer.stopped,
     ),
     "wal_sink_requests_in_flight": (
         "Requests with rows on their way to the target, from this process.",
-        lambda meter: meter.in_flight,
+        lambda observer: observer.in_flight,
     ),
 }
 """Gauges of the flush."""
@@ -135,15 +135,15 @@ class Metrics(Collector):
         )
         self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._queries: dict[str, QueryMeter] = {}
+        self._queries: dict[str, QueryObserver] = {}
         registry.register(self)
 
-    def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> QueryMeter:
-        """Return the meter of a query; a query that starts again goes on with its counts."""
+    def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> QueryObserver:
+        """Return the observer of a query; a query that starts again goes on with its counts."""
         with self._lock:
             known = self._queries.get(query_id)
             if known is None:
-                known = QueryMeter(self, query_id, checkpoint, log, table)
+                known = QueryObserver(self, query_id, checkpoint, log, table)
                 self._queries[query_id] = known
             known.watched()
             return known
@@ -152,23 +152,23 @@ class Metrics(Collector):
         """Read what waits, and yield the gauges; called by whoever asks, in threads of its own."""
         now_s = self._clock_s()
         with self._lock:
-            meters = list(self._queries.values())
-        looks = {meter.query_id: (meter, meter.pending.look()) for meter in meters}
-        for query_id, (meter, seen) in list(looks.items()):
-            if meter.is_over(seen, now_s) and self._forget(meter, seen, now_s):
+            observers = list(self._queries.values())
+        looks = {observer.query_id: (observer, observer.pending.look()) for observer in observers}
+        for query_id, (observer, seen) in list(looks.items()):
+            if observer.is_over(seen, now_s) and self._forget(observer, seen, now_s):
                 del looks[query_id]
         info = GaugeMetricFamily(
             INFO,
             "1; which checkpoint and table a query id is.",
             labels=[_ID, "checkpoint", "table"],
         )
-        for query_id, (meter, _) in looks.items():
-            info.add_metric([query_id, meter.checkpoint_url, meter.table], 1)
+        for query_id, (observer, _) in looks.items():
+            info.add_metric([query_id, observer.checkpoint_url, observer.table], 1)
         yield info
         for name, (text, state) in STATE.items():
             family = GaugeMetricFamily(name, text, labels=[_ID])
-            for query_id, (meter, _) in looks.items():
-                family.add_metric([query_id], state(meter))
+            for query_id, (observer, _) in looks.items():
+                family.add_metric([query_id], state(observer))
             yield family
         for name, (text, value) in PENDING.items():
             family = GaugeMetricFamily(name, text, labels=[_ID])
@@ -183,23 +183,23 @@ class Metrics(Collector):
             yield GaugeMetricFamily(name, text, labels=[_ID])
         yield GaugeMetricFamily(INFO, "", labels=[_ID])
 
-    def _forget(self, meter: QueryMeter, seen: Pending | None, now_s: float) -> bool:
+    def _forget(self, observer: QueryObserver, seen: Pending | None, now_s: float) -> bool:
         with self._lock:
-            if not meter.is_over(seen, now_s):
+            if not observer.is_over(seen, now_s):
                 return False  # it has just started again
-            if self._queries.pop(meter.query_id, None) is None:
+            if self._queries.pop(observer.query_id, None) is None:
                 return True  # somebody else who asked was quicker
             for family in (self.rows, self.bytes, self.epochs, self.flush_seconds):
-                family.remove(meter.query_id)
-            self.visible_seconds.remove(meter.query_id)
-            for kind in meter.error_kinds:
-                self.errors.remove(meter.query_id, kind)
+                family.remove(observer.query_id)
+            self.visible_seconds.remove(observer.query_id)
+            for kind in observer.error_kinds:
+                self.errors.remove(observer.query_id, kind)
             for kind in RETRIES:
-                self.retries.remove(meter.query_id, kind)
+                self.retries.remove(observer.query_id, kind)
         return True
 
 
-class QueryMeter(Meter):
+class QueryObserver(Observer):
     """Counts for one query; made by `Metrics.watch`."""
 
     def __init__(
@@ -208,7 +208,7 @@ class QueryMeter(Meter):
         self.query_id = query_id
         self.checkpoint_url = checkpoint.url
         self.table = table
-        self.pending = PendingLook(checkpoint, log)
+        self.pending = BacklogReader(checkpoint, log)
         self.running: int = 0
         """Threads that flush the query."""
         self.stopped: int = 0
@@ -242,17 +242,17 @@ class QueryMeter(Meter):
         return now_s - self._idle_since_s > KEEP_S
 
     def started(self) -> None:
-        """See `Meter`."""
+        """See `Observer`."""
         with self._lock:
             self.running += 1
 
     def ended(self) -> None:
-        """See `Meter`. The error at which it stood stays: it will be met again."""
+        """See `Observer`. The error at which it stood stays: it will be met again."""
         with self._lock:
             self.running -= 1
 
     def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
-        """See `Meter`."""
+        """See `Observer`."""
         now_us = clock.now_us()
         self._rows.inc(sum(epoch.rows for epoch in epochs))
         self._bytes.inc(sum(epoch.bytes for epoch in epochs))
@@ -263,15 +263,15 @@ class QueryMeter(Meter):
             self._visible_seconds.observe(max(0, now_us - since_us) / 1_000_000)
 
     def retried(self, kind: str) -> None:
-        """See `Meter`."""
+        """See `Observer`."""
         self._metrics.retries.labels(self.query_id, kind).inc()
 
     def failed(self, kind: str, *, transient: bool) -> None:
-        """See `Meter`."""
+        """See `Observer`."""
         self.error_kinds.add(kind)
         self._metrics.errors.labels(self.query_id, kind).inc()
         self.stopped = int(not transient)
 
     def succeeded(self) -> None:
-        """See `Meter`."""
+        """See `Observer`."""
         self.stopped = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
-from wal_sink.observer import Meter
+from wal_sink.observer import Observer
 from wal_sink.wal.log import Log
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Exposition:
         """The port that answers; the one that was chosen, where 0 was asked for."""
         return self._server.port
 
-    def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> Meter:
+    def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> Observer:
         """Show a query from now on; return what its flush reports to."""
         return self._server.metrics.watch(query_id, checkpoint, log, table)
 

@@ -55,7 +55,7 @@ class _Waits(NamedTuple):
     published_us: int
 
 
-class PendingLook:
+class BacklogReader:
     """Looks at one query; used by any number of threads."""
 
     def __init__(self, checkpoint: Checkpoint, log: Log) -> None:

@@ -71,7 +71,7 @@ class Unflushed:
                 known.through = attempt.epoch
 
 
-THIS_PROCESS = Unflushed()
+PUBLISHED = Unflushed()
 
 
 def _sizes(log: Log, flushed: int) -> dict[Attempt, int]:

@@ -53,10 +53,10 @@ from wal_sink.errors import Diverged
 from wal_sink.model.ledger import BegunEpoch, Mark, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
-from wal_sink.protocol.steps import Begin, Contender, Evidence, LookAgain, PassOver, Rest
+from wal_sink.protocol.steps import Begin, Contender, Evidence, ManifestMissing, PassOver, Rest
 
 
-def choose(evidence: Evidence) -> Begin | PassOver | LookAgain | Rest:
+def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Rest:
     """Decide about the epoch that is flushed next.
 
     :raises Diverged: what is published under it is not what Spark's checkpoint says.
@@ -64,7 +64,7 @@ def choose(evidence: Evidence) -> Begin | PassOver | LookAgain | Rest:
     if (passed := _passed_over(evidence)) is not None:
         return passed
     if not evidence.contenders:
-        return LookAgain(evidence.epoch)  # rule 12
+        return ManifestMissing(evidence.epoch)  # rule 12
     candidates = [c for c in evidence.contenders if _covers_the_plan(c, evidence)]
     if not candidates:
         raise Diverged(

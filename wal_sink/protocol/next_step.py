@@ -55,11 +55,11 @@ from wal_sink.protocol.steps import (
     Choose,
     CreateLedger,
     RecordFlushed,
+    RecordsBehind,
     Rest,
     Resume,
     Step,
     Trim,
-    Unjoined,
     View,
 )
 
@@ -130,7 +130,7 @@ def _flush_step(view: View) -> Resume | Choose | Rest:
     return Choose(following, view.attempts)  # rules 11 and 12
 
 
-def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Unjoined | None:
+def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | RecordsBehind | None:
     """Bring ledger and `flushed/` records together before anything else is done."""
     assert view.identity is not None
     mark, recorded = view.mark, view.recorded
@@ -172,13 +172,13 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Unj
                 "Restore the ledger row from a backup; it was edited by hand.",
             )
         if mark.last.first > floor + 1:
-            return Unjoined(mark.last)
+            return RecordsBehind(mark.last)
         return RecordFlushed(mark.last)
     return None
 
 
-def unjoined(last: Window, recorded: FlushedEpoch | None) -> None:
-    """After `Unjoined`: raise unless the records, read again after the ledger, join its last window.
+def refuse_missing_records(last: Window, recorded: FlushedEpoch | None) -> None:
+    """After `RecordsBehind`: raise unless the records, read again after the ledger, join its last window.
 
     They do when another flusher was at work between the two reads.
 
@@ -192,8 +192,8 @@ def unjoined(last: Window, recorded: FlushedEpoch | None) -> None:
         )
 
 
-def missing_manifest(epoch: int, mark: Mark | None) -> None:
-    """After `LookAgain`: raise unless the ledger, read again, says that the epoch is done (rule 12).
+def refuse_missing_manifest(epoch: int, mark: Mark | None) -> None:
+    """After `ManifestMissing`: raise unless the ledger, read again, says that the epoch is done (rule 12).
 
     :raises MissingManifest: the manifest is needed and not there.
     """

@@ -126,20 +126,20 @@ class PassOver(NamedTuple):
     why: str = "Spark's state repartition made it"
 
 
-class LookAgain(NamedTuple):
+class ManifestMissing(NamedTuple):
     """A checkpointed epoch has no manifest: missing, unless it was flushed and trimmed meanwhile."""
 
     epoch: int
 
 
-class Unjoined(NamedTuple):
+class RecordsBehind(NamedTuple):
     """The ledger is further ahead of the records than a window: the records were read too early, or lost."""
 
     window: Window
 
 
 Step: TypeAlias = (
-    Unjoined
+    RecordsBehind
     | Rest
     | CreateLedger
     | RecordFlushed
@@ -148,5 +148,5 @@ Step: TypeAlias = (
     | Choose
     | Begin
     | PassOver
-    | LookAgain
+    | ManifestMissing
 )

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from wal_sink.errors import WalSinkError
-from wal_sink.protocol.steps import Begin, Choose, LookAgain, PassOver, Rest
+from wal_sink.protocol.steps import Begin, Choose, ManifestMissing, PassOver, Rest
 
-Choice = Begin | PassOver | LookAgain | Rest
+Choice = Begin | PassOver | ManifestMissing | Rest
 """What `choice.choose` says of one epoch, and `joined` of several."""
 
 MOST_EPOCHS = 64

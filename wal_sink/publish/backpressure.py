@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from wal_sink.progress.heartbeat import has_process, is_live, last_report, stopped_at
-from wal_sink.progress.unflushed import THIS_PROCESS, Unflushed
+from wal_sink.progress.unflushed import PUBLISHED, Unflushed
 from wal_sink.protocol.budget import Backlog, Budget, Flushing, has_room, refuse_full, waiting
 from wal_sink.wal.log import Log
 
@@ -19,8 +19,8 @@ _LOOK_S, _LOOK_BILLED_S = 0.5, 5.0
 _SAY_EVERY_S = 60.0
 
 
-class Room:
-    """Room for one epoch.
+class Backpressure:
+    """Backpressure for one epoch.
 
     :param checkpoint: its URL.
     :param clock_us: microseconds since 1970; flushers report by theirs.
@@ -35,7 +35,7 @@ class Room:
         clock_us: Callable[[], int],
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        unflushed: Unflushed = THIS_PROCESS,
+        unflushed: Unflushed = PUBLISHED,
     ) -> None:
         self._budget = budget
         self._checkpoint = checkpoint

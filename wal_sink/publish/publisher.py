@@ -30,7 +30,7 @@ from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.offsets import Offsets
 from wal_sink.model.records import Claim, Kept, LogIdentity
 from wal_sink.model.task import Appended
-from wal_sink.publish.backpressure import Room
+from wal_sink.publish.backpressure import Backpressure
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import own, owned
 
@@ -67,7 +67,7 @@ class Publisher:
         plan: str,
         options: Mapping[str, str],
         clock_us: Callable[[], int],
-        room: Room | None = None,
+        room: Backpressure | None = None,
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint

@@ -26,7 +26,7 @@ from wal_sink.model.plan import Plan, plan_key
 from wal_sink.model.task import Appended
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.append import append
-from wal_sink.publish.backpressure import Room
+from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
 from wal_sink.publish.publisher import Publisher
 from wal_sink.spark import internals, worker_gc
@@ -145,7 +145,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             plan=self._plan.key,
             options=self._configuration.public,
             clock_us=now_us,
-            room=Room(
+            room=Backpressure(
                 Budget(self._configuration.sink.max_bytes, self._configuration.sink.on_full),
                 checkpoint.url,
                 clock_us=now_us,

@@ -20,7 +20,7 @@ from wal_sink.flush.rate_limit import divided
 from wal_sink.flush.read_window import pieces
 from wal_sink.flush.target_connection import target_errors
 from wal_sink.flush.task import FlushError, FlushTask, gravest
-from wal_sink.flush.write_window import Rows, WriteHere
+from wal_sink.flush.write_window import WindowWrite, WriteInThread
 from wal_sink.log_context import line_logger
 from wal_sink.protocol.split_window import Piece, is_large, share_out
 from wal_sink.spark import internals
@@ -39,7 +39,7 @@ _CANCEL_S = 5.0
 """How long a cancelled job is waited for; Spark gives a Python task 2 s before it kills its worker."""
 
 
-class SparkFlush:
+class WriteByJob:
     """Writes the rows of one query's windows, by a job or in this thread; a `WriteRows`.
 
     :param above_bytes: of a window's segments; up to this much is written in this thread. See
@@ -50,13 +50,13 @@ class SparkFlush:
     def __init__(
         self, spark: SparkSession, above_bytes: int, rows_per_second: int | None = None
     ) -> None:
-        self._write_here = WriteHere(rows_per_second)
+        self._write_here = WriteInThread(rows_per_second)
         self._rows_per_second = rows_per_second
         self._spark = spark
         self._above_bytes = above_bytes
         self._era = uuid.uuid4().hex
 
-    def __call__(self, rows: Rows) -> bool:
+    def __call__(self, rows: WindowWrite) -> bool:
         """Write all of it. See `WriteRows`."""
         size = sum(begun.bytes for begun in rows.epochs)
         if rows.target.parallel_writes and is_large(size, self._above_bytes):
@@ -66,13 +66,13 @@ class SparkFlush:
         return self._write_here(rows)
 
     @contextlib.contextmanager
-    def _shares(self, rows: Rows) -> Iterator[Shares]:
+    def _shares(self, rows: WindowWrite) -> Iterator[Shares]:
         """Share the rows out over the slots that flush jobs may have now."""
         found = [piece for begun in rows.epochs for piece in pieces(rows.log, begun)]
         with _SLOTS.lent(self._spark, found, self._above_bytes) as shares:
             yield shares
 
-    def _by_job(self, rows: Rows, shares: Shares) -> bool | None:
+    def _by_job(self, rows: WindowWrite, shares: Shares) -> bool | None:
         """Run a job; None when it failed for a reason that is none of the rows'."""
         if rows.over():
             return False
@@ -173,7 +173,7 @@ class _Job:
             self._ended.set()
 
 
-def _described(rows: Rows) -> str:
+def _described(rows: WindowWrite) -> str:
     first, last = rows.window.first, rows.window.last
     epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
     return f"wal_sink flushes {epochs} of query {rows.owner.query_id}"

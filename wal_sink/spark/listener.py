@@ -2,8 +2,8 @@
 
 Events are hints. They are late, one thread delivers all of them, and a crash loses them; what is
 checkpointed stands in `commits/`. Whose attempt at it Spark kept, though, only they tell at once: they
-are noted with the `Witness` (rule 11). And `onQueryStarted` matters: Spark calls it inside `start()`, before
-the run reads the checkpoint, which is where the ticket has to be taken (rule 2).
+are noted with the `RunHistory` (rule 11). And `onQueryStarted` matters: Spark calls it inside `start()`,
+before the run reads the checkpoint, which is where the ticket has to be taken (rule 2).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.run_history import THIS_PROCESS, Witness
+from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.spark.internals import CheckpointListener
 
 logger = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ class Woken(Protocol):
 class Listener(CheckpointListener):
     """Passes events on as plain values, quickly."""
 
-    def __init__(self, woken: Woken, witness: Witness = THIS_PROCESS) -> None:
+    def __init__(self, woken: Woken, run_history: RunHistory = RUN_HISTORY) -> None:
         self._woken = woken
-        self._witness = witness
+        self._run_history = run_history
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Take the ticket. An error here does not stop the query: `commit` does, finding no ticket."""
@@ -59,11 +59,13 @@ class Listener(CheckpointListener):
                 error,
                 exc_info=None if isinstance(error, WalSinkError) else error,
             )
-        self._witness.started(str(event.id), str(event.runId))  # last: a flusher is watching now
+        self._run_history.started(
+            str(event.id), str(event.runId)
+        )  # last: a flusher is watching now
 
     def checkpointed(self, query_id: str, run_id: str, epoch: int) -> None:
         """Note whose epoch is checkpointed, and wake the flusher."""
-        self._witness.progressed(query_id, run_id, epoch)
+        self._run_history.progressed(query_id, run_id, epoch)
         self._woken.progressed(query_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
@@ -72,5 +74,5 @@ class Listener(CheckpointListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Let the flusher finish."""
         gave_way = event.errorClassOnException == _GAVE_WAY
-        self._witness.terminated(str(event.id), str(event.runId), gave_way=gave_way)
+        self._run_history.terminated(str(event.id), str(event.runId), gave_way=gave_way)
         self._woken.terminated(str(event.id), str(event.runId))

@@ -18,7 +18,7 @@ from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained, OptionError
 from wal_sink.flush.elsewhere import Elsewhere
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.run_history import THIS_PROCESS
+from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress import status as progress
 from wal_sink.progress.status import Flushed, Status
@@ -28,7 +28,7 @@ from wal_sink.spark.data_source import FORMAT, add_format
 from wal_sink.spark.listener import Listener
 from wal_sink.spark.spark_loop import flush_loop
 from wal_sink.spark.start_block import say_in_force
-from wal_sink.spark.stop_watcher import Stops
+from wal_sink.spark.stop_watcher import StopWatcher
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
 
@@ -78,7 +78,7 @@ class Sink:
         self._given_up: set[str] = set()
         self._lock = threading.Lock()
         self._closed = False
-        self._stops = Stops()
+        self._stops = StopWatcher()
         self._listener = Listener(self)
         add_format(spark)
         internals.add_listener(spark, self._listener)
@@ -187,7 +187,7 @@ class Sink:
         """Of a stopped session no event comes any more: nobody waits for one (rule 11)."""
         if internals.is_stopped(self._spark):
             for query_id, query in queries.items():
-                THIS_PROCESS.terminated(query_id, query.run_id)
+                RUN_HISTORY.terminated(query_id, query.run_id)
 
     def give_up(self, query_id: str) -> bool:
         """Leave a query to the handle under which it starts again; whether it was this one's."""
@@ -223,13 +223,13 @@ class Sink:
         checkpoint = configuration.location.open_checkpoint()
         log = configuration.location.open_log(found.query_id)
         owned(log, checkpoint)  # a copy writes nothing into the log of the original
-        meter = None
+        observer = None
         if self._exposition is not None:
             writes_to = configuration.target.writes_to
-            meter = self._exposition.watch(found.query_id, checkpoint, log, writes_to)
+            observer = self._exposition.watch(found.query_id, checkpoint, log, writes_to)
         loop: FlushLoop | Elsewhere = Elsewhere()
         if self.flush:
-            loop = flush_loop(self._spark, found.query_id, log, configuration, meter)
+            loop = flush_loop(self._spark, found.query_id, log, configuration, observer)
         # Exit handlers run last first: this one comes before the driver's, which closes connections.
         atexit.unregister(self.leave)
         atexit.register(self.leave)

@@ -34,7 +34,7 @@ class _Run(NamedTuple):
     looks: int
 
 
-class Stops(threading.Thread):
+class StopWatcher(threading.Thread):
     """Watches the runs of one handle, from the first one on."""
 
     def __init__(self) -> None:

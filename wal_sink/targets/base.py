@@ -15,7 +15,7 @@ conditional updates per window, `begin` and `finish`; in between it writes rows 
 that exactly-once is argued in `wal_sink.protocol.next_step`; what a target owes for it is stated here, and is
 what `wal_sink.testing.contracts.target` checks:
 
-1. `flushed()` is linearizable: it sees every conditional update that was acknowledged before.
+1. `read_ledger()` is linearizable: it sees every conditional update that was acknowledged before.
 2. `begin` and `finish` take effect at most once, and only from the state that they name.
 3. `write` is idempotent: the same slice written again, at any later time, changes nothing.
    Its rows may be on their way when it returns, and be seen or not until `drain` returns.
@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Meter
+from wal_sink.observer import Observer
 from wal_sink.options import Options
 
 
@@ -59,7 +59,7 @@ class Session(ABC):
     """A connection that flushes for one query. Used by one thread at a time."""
 
     @abstractmethod
-    def flushed(self) -> Mark | None:
+    def read_ledger(self) -> Mark | None:
         """Read the ledger row, linearizably; None when there is none."""
 
     @abstractmethod
@@ -110,8 +110,8 @@ class Session(ABC):
         """
         return None
 
-    def report_to(self, meter: Meter) -> None:  # noqa: B027 - only for those who watch
-        """Keep `meter.in_flight`, and tell it of each request that is sent again; called once, at first."""
+    def report_to(self, observer: Observer) -> None:  # noqa: B027 - only for those who watch
+        """Keep `observer.in_flight`, and report each request that is sent again; called once, at first."""
 
     @abstractmethod
     def close(self) -> None:

@@ -120,7 +120,7 @@ class CellSession(Session):
         self._owner = owner
         self._in_flight: list[tuple[Plan, Slice]] = []
 
-    def flushed(self) -> Mark | None:
+    def read_ledger(self) -> Mark | None:
         """Read the ledger row."""
         with self._store.lock:
             return self._store.ledger.get(self._owner.query_id)

@@ -10,7 +10,7 @@ from cassandra import Unauthorized
 from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Meter
+from wal_sink.observer import Observer
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, explained
 from wal_sink.targets.cassandra.driver.credentials import login
@@ -31,7 +31,7 @@ class CassandraSession(Session):
         self._ledger = Ledger(connection.session, options.ledger, owner)
         self._writer = Writer(connection, options)
 
-    def flushed(self) -> Mark | None:
+    def read_ledger(self) -> Mark | None:
         """Read the ledger row at the serial consistency level."""
         with _permitted(self._options):
             return self._ledger.read()
@@ -72,9 +72,9 @@ class CassandraSession(Session):
         with _permitted(self._options):
             return self._ledger.written_us()
 
-    def report_to(self, meter: Meter) -> None:
+    def report_to(self, observer: Observer) -> None:
         """Tell of the requests with rows."""
-        self._writer.report_to(meter)
+        self._writer.report_to(observer)
 
     def close(self) -> None:
         """Disconnect. Idempotent."""

@@ -41,10 +41,10 @@ class LedgerContract:
     def test_the_ledger_row_is_created_once(self, target: Target, owner: Owner) -> None:
         """A query that the target does not know has no mark; the first `create` makes it."""
         with target.connect(owner) as session:
-            assert session.flushed() is None
+            assert session.read_ledger() is None
             session.create(6)
             session.create(41)
-            mark = session.flushed()
+            mark = session.read_ledger()
         assert mark is not None
         assert (mark.flushed, mark.last_us, mark.begun, mark.last) == (6, 0, None, None)
         assert (mark.log_id, mark.checkpoint) == (owner.log_id, owner.checkpoint)
@@ -53,11 +53,11 @@ class LedgerContract:
         """`begin` stores the window, `finish` makes it the last one and moves `flushed` and `last_us`."""
         window = begun_window(0, rows=10)
         assert session.begin(window) is Outcome.APPLIED
-        begun = session.flushed()
+        begun = session.read_ledger()
         assert begun is not None
         assert (begun.flushed, begun.begun) == (-1, window)
         assert session.finish(window) is Outcome.APPLIED
-        mark = session.flushed()
+        mark = session.read_ledger()
         assert mark is not None
         assert (mark.flushed, mark.last_us, mark.begun, mark.last) == (
             0,
@@ -70,7 +70,7 @@ class LedgerContract:
         """Whoever comes second finishes what is begun; it cannot begin something else."""
         assert session.begin(first := begun_window(0)) is Outcome.APPLIED
         assert session.begin(begun_window(0)) is Outcome.REFUSED
-        mark = session.flushed()
+        mark = session.read_ledger()
         assert mark is not None
         assert mark.begun == first
 
@@ -99,7 +99,7 @@ class LedgerContract:
         with target.connect(owner) as session:
             assert session.begin(begun_window(0)) is Outcome.REFUSED
             assert session.finish(begun_window(0)) is Outcome.REFUSED
-            assert session.flushed() is None
+            assert session.read_ledger() is None
 
     def test_of_many_beginners_one_wins(
         self, target: Target, session: Session, owner: Owner
@@ -110,7 +110,7 @@ class LedgerContract:
             with ThreadPoolExecutor(_RACERS) as pool:
                 outcomes = list(pool.map(lambda w: _begin_alone(target, owner, w), windows))
             assert outcomes.count(Outcome.APPLIED) <= 1
-            mark = session.flushed()
+            mark = session.read_ledger()
             assert mark is not None
             assert mark.begun in windows
             for window, outcome in zip(windows, outcomes, strict=True):
@@ -122,7 +122,7 @@ class LedgerContract:
         """Each query has a ledger row of its own."""
         session.begin(begun_window(0))
         with target.connect(Owner(str(uuid.uuid4()), "other", "file:///other")) as other:
-            assert other.flushed() is None
+            assert other.read_ledger() is None
 
     def test_a_second_session_sees_the_mark(
         self, target: Target, session: Session, owner: Owner
@@ -130,11 +130,11 @@ class LedgerContract:
         """`flushed` is linearizable over sessions."""
         session.begin(window := begun_window(0))
         with target.connect(owner) as other:
-            mark = other.flushed()
+            mark = other.read_ledger()
             assert mark is not None
             assert mark.begun == window
             assert other.finish(window) is Outcome.APPLIED
-        mark = session.flushed()
+        mark = session.read_ledger()
         assert mark is not None
         assert mark.flushed == 0
 
@@ -147,17 +147,17 @@ class LedgerContract:
         with target.connect(owner) as session:
             assert session.replace_row(None, first) is Outcome.APPLIED
             assert session.replace_row(None, second) is Outcome.REFUSED
-            assert session.flushed() == first
+            assert session.read_ledger() == first
             assert session.finish(first.begun or begun_window(7)) is Outcome.APPLIED
 
     def test_a_row_is_replaced_whole(self, session: Session, owner: Owner) -> None:
         """Every field, to and from nothing begun; and flushing goes on from the new row."""
         session.begin(window := begun_window(0, rows=3))
-        begun = session.flushed()
+        begun = session.read_ledger()
         other = Owner(owner.query_id, "another log", "file:///moved")
         moved = _mark(other, 7, last=window)
         assert session.replace_row(begun, moved) is Outcome.APPLIED
-        assert session.flushed() == moved
+        assert session.read_ledger() == moved
         assert session.begin(begun_window(0)) is Outcome.REFUSED
         assert session.begin(begun_window(8)) is Outcome.APPLIED
 
@@ -179,11 +179,11 @@ class LedgerContract:
         session.begin(window := begun_window(0))
         session.finish(window)
         session.begin(begun_window(1))
-        present = session.flushed()
+        present = session.read_ledger()
         assert present is not None
         seen = msgspec.structs.replace(present, **other)
         assert session.replace_row(seen, _mark(owner, 9)) is Outcome.REFUSED
-        assert session.flushed() == present
+        assert session.read_ledger() == present
 
     @pytest.mark.usefixtures("plan")
     def test_a_lost_row_is_not_replaced(self, target: Target, owner: Owner) -> None:
@@ -191,7 +191,7 @@ class LedgerContract:
         with target.connect(owner) as session:
             outcome = session.replace_row(_mark(owner, 1), _mark(owner, 2))
             assert outcome is Outcome.REFUSED
-            assert session.flushed() is None
+            assert session.read_ledger() is None
 
     def test_when_the_row_was_written_is_past(self, session: Session) -> None:
         """Where the target can tell at all: a time of the future is what `LedgerShadowed` is about."""

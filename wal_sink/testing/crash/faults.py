@@ -16,7 +16,7 @@ import pyarrow as pa
 from state_backends import StateBackend
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Meter
+from wal_sink.observer import Observer
 from wal_sink.targets.base import Kind, Session, Slice, Target
 
 T = TypeVar("T")
@@ -176,9 +176,9 @@ class FaultySession(Session):
         self.inner = inner
         self.faults = faults
 
-    def flushed(self) -> Mark | None:
+    def read_ledger(self) -> Mark | None:
         """See `Session`."""
-        return self.faults.call("flushed", self.inner.flushed)
+        return self.faults.call("read ledger", self.inner.read_ledger)
 
     def create(self, flushed: int) -> None:
         """See `Session`."""
@@ -219,9 +219,9 @@ class FaultySession(Session):
         """See `Session`."""
         return self._conditional(f"finish {window.last}", lambda: self.inner.finish(window))
 
-    def report_to(self, meter: Meter) -> None:
+    def report_to(self, observer: Observer) -> None:
         """See `Session`; never fails."""
-        self.inner.report_to(meter)
+        self.inner.report_to(observer)
 
     def close(self) -> None:
         """See `Session`; never fails."""

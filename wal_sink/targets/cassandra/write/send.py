@@ -14,7 +14,7 @@ import tenacity
 
 from wal_sink.errors import TargetUnavailable
 from wal_sink.log_context import line_logger
-from wal_sink.observer import Meter
+from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.classify import asks_to_slow_down, classify, was_not_sent
 from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.internals import has_room
@@ -62,7 +62,7 @@ class Sender:
         self._unsent: deque[Any] = deque()
         """For which the socket had no room, just then; each goes out when another one has ended."""
         self._failures: list[Ended] = []
-        self.meter = Meter()
+        self.observer = Observer()
         """Told of requests in flight, and of those that are sent again."""
         self._acknowledgements = 0
         self._said = float("-inf")
@@ -105,7 +105,7 @@ class Sender:
         sent = time.monotonic()
         future = self._session.execute_async(statement, execution_profile=ROWS)
         self._in_flight += 1
-        self.meter.in_flight = self._in_flight
+        self.observer.in_flight = self._in_flight
         about = (statement, sent, Lock())
         future.add_callbacks(
             self._acknowledged, self._refused, callback_args=about, errback_args=about
@@ -172,7 +172,7 @@ class Sender:
             if asks_to_slow_down(ended.error):
                 self._concurrency.overloaded(ended.sent, ended.ended)
         self._in_flight = others
-        self.meter.in_flight = others
+        self.observer.in_flight = others
 
     def _recover(self) -> None:
         """Send what failed again until it is acknowledged, or patience ends."""
@@ -221,7 +221,7 @@ class Sender:
         while waiting and not self._failures:
             failed = waiting.popleft()
             if failed.error is not None:
-                self.meter.retried(classify(failed.error))
+                self.observer.retried(classify(failed.error))
             self._start(failed.statement)
             self._await_room()
         self._finish()

@@ -12,7 +12,7 @@ from cassandra import InvalidRequest
 
 from wal_sink.log_context import line_logger
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Meter
+from wal_sink.observer import Observer
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.frames import hook, statement_head
@@ -62,9 +62,9 @@ class Writer:
         self._prepared: dict[str, Prepared] = {}
         self._said = False
 
-    def report_to(self, meter: Meter) -> None:
+    def report_to(self, observer: Observer) -> None:
         """Tell of requests."""
-        self._sender.meter = meter
+        self._sender.observer = observer
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Write rows, now or with those that come next, `drain` at the latest.

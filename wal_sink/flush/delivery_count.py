@@ -1,4 +1,4 @@
-"""Tells a meter of each window that its flusher has finished: once, and not of those of other flushers.
+"""Tells a observer of each window that its flusher has finished: once, and not of those of other flushers.
 
 A row counts when the mark is moved over it, not when it is written: a window that is written again, after
 an error or a crash, would count twice. The answer to `finish` may be lost, and then it is the next look at
@@ -12,14 +12,14 @@ import time
 from collections.abc import Container
 
 from wal_sink.model.ledger import Outcome, Window
-from wal_sink.observer import Delivered, Meter
+from wal_sink.observer import Delivered, Observer
 
 
-class Counting:
+class DeliveryCount:
     """What one flusher has finished, and not told of yet."""
 
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
         self._since_s = 0.0
         self._asked = ""
 
@@ -40,7 +40,7 @@ class Counting:
         if self._asked != window.nonce:
             return
         self._asked = ""
-        self._meter.flushed(
+        self._observer.flushed(
             [
                 Delivered(epoch.epoch, epoch.rows, epoch.bytes, epoch.published_us)
                 for epoch in window.epochs

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from wal_sink.flush.session_pool import WarmSessions
+from wal_sink.flush.session_pool import SessionPool
 from wal_sink.model.ledger import Owner
 from wal_sink.testing.cell_store import CellSession, CellStore, CellStoreOptions
 
@@ -31,7 +31,7 @@ def refuse() -> Counted:
 
 def test_a_session_is_used_again() -> None:
     """Under its key, and under no other."""
-    sessions = WarmSessions()
+    sessions = SessionPool()
     with sessions.session("a", Counted) as first:
         pass
     with sessions.session("a", refuse) as again:
@@ -45,7 +45,7 @@ def test_a_session_is_used_again() -> None:
 
 def test_after_an_error_it_is_not() -> None:
     """The next try connects anew."""
-    sessions = WarmSessions()
+    sessions = SessionPool()
     with pytest.raises(KeyError), sessions.session("a", Counted) as failed:
         raise KeyError
     assert isinstance(failed, Counted)
@@ -57,7 +57,7 @@ def test_after_an_error_it_is_not() -> None:
 
 def test_an_idle_one_is_closed() -> None:
     """Cassandra is not left with connections of workers that have nothing to do."""
-    sessions = WarmSessions(idle_s=0.05)
+    sessions = SessionPool(idle_s=0.05)
     with sessions.session("a", Counted) as idle:
         time.sleep(0.1)
         assert isinstance(idle, Counted)
@@ -69,7 +69,7 @@ def test_an_idle_one_is_closed() -> None:
 
 def test_all_are_closed_at_the_end() -> None:
     """And no timer keeps the process."""
-    sessions = WarmSessions()
+    sessions = SessionPool()
     with sessions.session("a", Counted) as one, sessions.session("b", Counted) as two:
         pass
     sessions.close()

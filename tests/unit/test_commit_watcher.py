@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from wal_sink.checkpoint.commit_watcher import Glimpse
+from wal_sink.checkpoint.commit_watcher import CommitWatcher
 
 
 def commit(checkpoint: Path, name: str) -> None:
@@ -15,42 +15,42 @@ def commit(checkpoint: Path, name: str) -> None:
 
 def test_each_new_file_is_news_once(tmp_path: Path) -> None:
     """The newest one counts; files under other names are Spark's work in progress."""
-    glimpse = Glimpse(f"file://{tmp_path}")
-    assert glimpse.possible
-    assert not glimpse.news(), "there is no folder yet"
+    commit_watcher = CommitWatcher(f"file://{tmp_path}")
+    assert commit_watcher.possible
+    assert not commit_watcher.news(), "there is no folder yet"
     for epoch in ("0", "1", "10"):
         commit(tmp_path, f".{epoch}.tmp")
-        assert not glimpse.news()
+        assert not commit_watcher.news()
         commit(tmp_path, epoch)
-        assert glimpse.news()
-        assert not glimpse.news()
+        assert commit_watcher.news()
+        assert not commit_watcher.news()
 
 
 def test_two_files_within_one_tick_of_the_clock_are_both_seen(tmp_path: Path) -> None:
     """The folder has the same time of change after both."""
-    glimpse = Glimpse(f"file://{tmp_path}")
+    commit_watcher = CommitWatcher(f"file://{tmp_path}")
     commit(tmp_path, "0")
     changed = (tmp_path / "commits").stat()
-    assert glimpse.news()
+    assert commit_watcher.news()
     commit(tmp_path, "1")
     os.utime(tmp_path / "commits", ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    assert glimpse.news()
+    assert commit_watcher.news()
 
 
 def test_a_quiet_folder_is_not_listed(tmp_path: Path) -> None:
     """Its time of change is enough, once that is a while ago."""
-    glimpse = Glimpse(f"file://{tmp_path}")
+    commit_watcher = CommitWatcher(f"file://{tmp_path}")
     commit(tmp_path, "0")
     long_ago = (tmp_path / "commits").stat().st_mtime - 60
     os.utime(tmp_path / "commits", (long_ago, long_ago))
-    assert glimpse.news()
+    assert commit_watcher.news()
     commit(tmp_path, "1")
     os.utime(tmp_path / "commits", (long_ago, long_ago))
-    assert not glimpse.news(), "as if nothing had changed"
+    assert not commit_watcher.news(), "as if nothing had changed"
 
 
 def test_where_each_look_costs_a_request_there_is_none() -> None:
     """The event, and a look now and then, have to do."""
-    glimpse = Glimpse("s3://bucket/checkpoint")
-    assert not glimpse.possible
-    assert not glimpse.news()
+    commit_watcher = CommitWatcher("s3://bucket/checkpoint")
+    assert not commit_watcher.possible
+    assert not commit_watcher.news()

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.flush.rate_limit import Pace, divided
+from wal_sink.flush.rate_limit import RateLimit, divided
 from wal_sink.model.plan import Plan
 from wal_sink.options import SinkOptions, parse
 from wal_sink.targets.base import Slice
@@ -41,7 +41,7 @@ def slices(*counts: int) -> list[tuple[Plan, Slice]]:
 def test_the_rate_holds_across_slices_and_epochs() -> None:
     """In pieces, so that no wait is long."""
     clock = Clock()
-    pace = Pace(1_000, clock, clock.sleep)
+    pace = RateLimit(1_000, clock, clock.sleep)
     for epoch in (slices(5_000, 100, 100), slices(4_800)):
         list(pace.paced(epoch))
     assert 9.5 <= clock.now - 100 <= 10
@@ -52,7 +52,7 @@ def test_no_row_is_lost_and_each_keeps_its_timestamp() -> None:
     """Also where a piece is a single row."""
     for rate in (1, 7, 1_000):
         clock = Clock()
-        got = [rows for _, rows in Pace(rate, clock, clock.sleep).paced(slices(30, 1, 40))]
+        got = [rows for _, rows in RateLimit(rate, clock, clock.sleep).paced(slices(30, 1, 40))]
         ids = [(each, rows.first_us + i) for rows in got for i, each in enumerate(values(rows))]
         assert ids == [(i, 1_000 + i) for i in range(71)]
         assert {rows.epoch for rows in got} == {3}
@@ -71,7 +71,7 @@ def test_tasks_keep_the_whole_rate_together() -> None:
 def test_a_pause_is_not_made_up_for() -> None:
     """A cluster that was away is not met with all that was saved."""
     clock = Clock()
-    pace = Pace(100, clock, clock.sleep)
+    pace = RateLimit(100, clock, clock.sleep)
     list(pace.paced(slices(100)))
     clock.now += 1_000
     begin = clock.now
@@ -82,7 +82,7 @@ def test_a_pause_is_not_made_up_for() -> None:
 def test_without_a_bound_slices_pass_as_they_are() -> None:
     """None is cut, none is late."""
     clock = Clock()
-    assert list(Pace(None, clock, clock.sleep).paced(slices(10_000, 5))) == slices(10_000, 5)
+    assert list(RateLimit(None, clock, clock.sleep).paced(slices(10_000, 5))) == slices(10_000, 5)
     assert clock.now == 100
 
 

@@ -14,7 +14,7 @@ AGAIN_S = 60.0
 """How often the same error is said again; a weekend's outage would be fifty thousand lines."""
 
 
-class Trouble:
+class FailureLog:
     """The errors that one flusher meets in a row.
 
     :param clock: seconds, never backwards.

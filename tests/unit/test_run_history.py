@@ -12,7 +12,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from wal_sink.flush.run_history import Witness
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.spark.listener import Listener
 
 QUERY, FIRST, SECOND = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
@@ -33,17 +33,17 @@ class Quiet:
 
 
 @pytest.fixture
-def witness() -> Witness:
+def run_history() -> RunHistory:
     """Watches the query."""
-    witness = Witness()
-    witness.watch(QUERY)
-    return witness
+    run_history = RunHistory()
+    run_history.watch(QUERY)
+    return run_history
 
 
 @pytest.fixture
-def listener(witness: Witness) -> Listener:
-    """Tells the witness."""
-    return Listener(Quiet(), witness)
+def listener(run_history: RunHistory) -> Listener:
+    """Tells the run_history."""
+    return Listener(Quiet(), run_history)
 
 
 def start(listener: Listener, run: str) -> None:
@@ -85,56 +85,58 @@ def end(listener: Listener, run: str, error_class: str | None = None) -> None:
     )
 
 
-def test_a_run_lives_from_its_start_to_its_end(listener: Listener, witness: Witness) -> None:
+def test_a_run_lives_from_its_start_to_its_end(listener: Listener, run_history: RunHistory) -> None:
     """Also when no ticket could be taken; a late event of an earlier run changes nothing."""
-    assert witness.running(QUERY) is None
+    assert run_history.running(QUERY) is None
     start(listener, FIRST)
-    assert witness.running(QUERY) == FIRST
+    assert run_history.running(QUERY) == FIRST
     start(listener, SECOND)
     end(listener, FIRST)
-    assert witness.running(QUERY) == SECOND
+    assert run_history.running(QUERY) == SECOND
     end(listener, SECOND)
-    assert witness.running(QUERY) is None
+    assert run_history.running(QUERY) is None
 
 
-def test_a_progress_event_names_the_run_that_was_kept(listener: Listener, witness: Witness) -> None:
+def test_a_progress_event_names_the_run_that_was_kept(
+    listener: Listener, run_history: RunHistory
+) -> None:
     """Unless a rival started after it; and of this query only."""
     start(listener, FIRST)
     progress(listener, FIRST, 4)
-    assert witness.committed(QUERY, 4, [FIRST, "elsewhere"]) == FIRST
-    assert witness.committed(QUERY, 5, [FIRST]) is None
+    assert run_history.committed(QUERY, 4, [FIRST, "elsewhere"]) == FIRST
+    assert run_history.committed(QUERY, 5, [FIRST]) is None
     start(listener, SECOND)
-    assert witness.committed(QUERY, 4, [FIRST]) == FIRST
-    assert witness.committed(QUERY, 4, [FIRST, SECOND]) is None
+    assert run_history.committed(QUERY, 4, [FIRST]) == FIRST
+    assert run_history.committed(QUERY, 4, [FIRST, SECOND]) is None
     progress(listener, SECOND, 4)
-    assert witness.committed(QUERY, 4, [FIRST, SECOND]) == SECOND
+    assert run_history.committed(QUERY, 4, [FIRST, SECOND]) == SECOND
 
 
 @pytest.mark.parametrize("error_class", ["CONCURRENT_STREAM_LOG_UPDATE", "STREAM_FAILED", None])
 def test_a_run_that_gave_way_has_lost_what_it_was_not_seen_to_commit(
-    listener: Listener, witness: Witness, error_class: str | None
+    listener: Listener, run_history: RunHistory, error_class: str | None
 ) -> None:
     """Spark names the error; any other end proves nothing."""
     start(listener, FIRST)
     progress(listener, FIRST, 4)
     end(listener, FIRST, error_class)
     lost = {FIRST} if error_class == "CONCURRENT_STREAM_LOG_UPDATE" else set()
-    assert witness.lost(QUERY, 5, [FIRST, SECOND]) == lost
-    assert witness.lost(QUERY, 4, [FIRST, SECOND]) == set()
+    assert run_history.lost(QUERY, 5, [FIRST, SECOND]) == lost
+    assert run_history.lost(QUERY, 4, [FIRST, SECOND]) == set()
 
 
-def test_queries_that_nobody_watches_are_not_remembered(witness: Witness) -> None:
+def test_queries_that_nobody_watches_are_not_remembered(run_history: RunHistory) -> None:
     """Of other formats, or flushed elsewhere."""
-    listener = Listener(Quiet(), witness)
+    listener = Listener(Quiet(), run_history)
     progress(listener, FIRST, 4, query=SECOND)
-    assert witness.committed(SECOND, 4, [FIRST]) is None
-    assert witness.lost(SECOND, 4, [FIRST]) == set()
+    assert run_history.committed(SECOND, 4, [FIRST]) is None
+    assert run_history.lost(SECOND, 4, [FIRST]) == set()
 
 
-def test_only_the_newest_events_are_remembered(witness: Witness, listener: Listener) -> None:
+def test_only_the_newest_events_are_remembered(run_history: RunHistory, listener: Listener) -> None:
     """A query that runs for a year does not fill the memory."""
     start(listener, FIRST)
     for epoch in range(150):
         progress(listener, FIRST, epoch)
-    assert witness.committed(QUERY, 0, [FIRST]) is None
-    assert witness.committed(QUERY, 149, [FIRST]) == FIRST
+    assert run_history.committed(QUERY, 0, [FIRST]) is None
+    assert run_history.committed(QUERY, 149, [FIRST]) == FIRST
