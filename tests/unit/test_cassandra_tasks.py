@@ -19,7 +19,7 @@ TASK = """
 import pickle, sys
 import pyarrow as pa
 already = set(sys.modules)
-from wal_sink.targets.base import Column, Plan
+from wal_sink.model.plan import Column, Plan
 target = pickle.loads(bytes.fromhex(sys.argv[1]))
 columns = (
     Column(name="id", source="string", type="uuid", role="partition"),

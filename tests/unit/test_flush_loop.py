@@ -204,7 +204,7 @@ def test_on_a_local_checkpoint_it_need_not_wait_for_the_event(
 # --- when it fails --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", ["connect", "flushed", "create ledger", "begin", "write"])
+@pytest.mark.parametrize("operation", ["connect", "read ledger", "create ledger", "begin", "write"])
 @pytest.mark.parametrize("failures", [1, 4])
 def test_it_tries_again_and_skips_nothing(
     world: World, flushing: Flushings, operation: str, failures: int
@@ -226,7 +226,7 @@ def test_it_tries_again_and_skips_nothing(
 
 
 @pytest.mark.usefixtures("one_by_one")
-@pytest.mark.parametrize("operation", ["flushed", "write", f"create {paths.FLUSHED}", "finish"])
+@pytest.mark.parametrize("operation", ["read ledger", "write", f"create {paths.FLUSHED}", "finish"])
 def test_a_connection_that_breaks_once(world: World, flushing: Flushings, operation: str) -> None:
     """An outage of a moment, at each place once: the rows arrive, and only once."""
     run = world.run()
@@ -532,12 +532,12 @@ def test_a_look_at_the_ledger_that_fails_stops_no_rows(
             self.operations.append(name)
             begun = any(each.startswith("begin") for each in self.operations)
             after = any(each.startswith("finish") for each in self.operations)
-            if name == "flushed" and begun and self.failures < (8 if after else 5):
+            if name == "read ledger" and begun and self.failures < (8 if after else 5):
                 self.failures += 1
                 raise ConnectionError
             yield
 
-    it = flushing(NoReads("flushed")).start()
+    it = flushing(NoReads("read ledger")).start()
     until(lambda: it.is_flushed(0))
     assert world.table() == world.expected()
     assert it.faults.failures == 8  # type: ignore[attr-defined]
