@@ -132,7 +132,7 @@ def test_another_process_flushes(
         with pytest.raises(FlushTimeout):
             sink.await_flushed(query, timeout=0)
     assert "1 epochs of query" in caplog.text
-    assert "nobody does now" in caplog.text
+    assert "no process does now" in caplog.text
     assert table.ids() == []
 
     given = {"checkpointLocation": checkpoint, **options(table)}

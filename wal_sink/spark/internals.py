@@ -1,7 +1,7 @@
-"""Every undocumented name of Spark that the sink uses, and nothing else uses.
+"""Wraps every undocumented name of Spark that the sink uses; no other module uses one.
 
-`check_session` is the canary: it looks for each of them before the first query, so that a Spark that has
-changed is refused at `register` and not found out at 3 a.m. Tested with the versions in `TESTED`.
+`check_session` is the canary: it looks for each of them before the first query, so that `register` refuses a
+Spark that has changed, and no query finds it out at 3 a.m. Tested with the versions in `TESTED`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from pyspark.sql.types import StructType
 
 from wal_sink.errors import UnsupportedSpark
 from wal_sink.model.task import Task
-from wal_sink.spark.start_block import Source
 
 TESTED = ("4.1.4", "4.3.0")
 
@@ -41,14 +40,23 @@ _LISTENER_WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListener
 _PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
 
 
+class Source(NamedTuple):
+    """A source of a query, as Spark has it."""
+
+    kind: str
+    """Its class, without the package."""
+    description: str
+    """As in Spark's progress events."""
+
+
 class StartedQuery(NamedTuple):
-    """What a started query was given, as plain values: nothing asks Spark later."""
+    """What a started query was given, as plain values, so that nothing asks Spark later."""
 
     query_id: str
     options: dict[str, str]
     """As given, but `checkpointLocation` as Spark resolved it."""
     folder: str
-    """Current folder of the JVM, and so of its Python workers; the driver's Python may have moved on."""
+    """Current folder of the JVM, and so of its Python workers; the driver's Python may have left it."""
     sources: tuple[Source, ...] = ()
 
 
@@ -111,7 +119,7 @@ def _jvm(spark: SparkSession) -> Any:
 
 
 def session_id(spark: SparkSession) -> str:
-    """Return what tells one JVM session from another, however many Python objects stand for it."""
+    """Return the id of the JVM session; several Python objects may stand for one."""
     return str(spark._jsparkSession.sessionUUID())
 
 
@@ -121,37 +129,38 @@ def is_stopped(spark: SparkSession) -> bool:
     try:
         return context is None or bool(context.sc().isStopped())
     except (Py4JError, OSError):
-        return True  # nobody answers there
+        return True  # the JVM does not answer
 
 
 def slots(spark: SparkSession) -> int:
-    """Return how many tasks can run at the same time on the executors there are; 0 without a context."""
+    """Return how many tasks the present executors can run at the same time; 0 without a context."""
     try:
         context = spark.sparkContext._jsc.sc()
         profile = context.resourceProfileManager().defaultResourceProfile()
         return int(context.maxNumConcurrentTasks(profile))
     except (Py4JError, OSError, AttributeError):
-        return 0  # stopped, or it goes at this moment
+        return 0  # stopped, or just being stopped
 
 
 def cancel_jobs(spark: SparkSession, group: str) -> None:
-    """Cancel the jobs that a group has now, unless the session is stopped, or goes at this moment."""
+    """Cancel the jobs that a group has now; does nothing in a session that is stopped or stopping."""
     with contextlib.suppress(Py4JError, OSError, AttributeError):
         spark.sparkContext.cancelJobGroup(group)
 
 
 def drop_interrupted_call(spark: SparkSession) -> None:
-    """Give this thread a new connection to the JVM if it is in the middle of a call on the present one.
+    """Close this thread's connection to the JVM if a call on it was interrupted; the next call opens another.
 
-    It is when a signal handler has raised SystemExit inside `awaitTermination`: any further call, of ours
-    or of the application, would wait for that answer first. For KeyboardInterrupt py4j does the same.
+    A signal handler that raises SystemExit inside `awaitTermination` leaves the connection in that state:
+    any further call, of ours or of the application, would wait for the answer to the interrupted one
+    first. After KeyboardInterrupt py4j itself does the same.
     """
     gateway = spark.sparkContext._gateway
     assert isinstance(gateway, ClientServer)
     client = gateway._gateway_client
     connection = client.get_thread_connection()
     given_back = connection is None or connection in client.deque
-    if not given_back and connection.initiated_from_client:  # otherwise it is Java that calls
+    if not given_back and connection.initiated_from_client:  # else it serves a call from Java
         connection.close()
 
 
@@ -163,7 +172,7 @@ def worker_python(spark: SparkSession) -> str:
 def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | None:
     """Copy what the sink needs to know of a query; None when it writes to another format.
 
-    Reliable inside `onQueryStarted` alone: from other threads the plan may not be there yet.
+    Reliable only inside `onQueryStarted`: in another thread the plan may not be there yet.
     """
     execution = query._jsq.streamingQuery()
     sink = execution.sink()
@@ -178,7 +187,7 @@ def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | Non
     options["checkpointLocation"] = str(execution.resolvedCheckpointRoot())
     jvm: Any = SparkContext._jvm
     folder = jvm.java.lang.System.getProperty("user.dir")
-    found = execution.sources()  # known since the plan is
+    found = execution.sources()  # known as soon as the plan is
     sources = [found.apply(i) for i in range(found.length())]
     return StartedQuery(
         str(query.id),
@@ -189,7 +198,7 @@ def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | Non
 
 
 def running_queries(spark: SparkSession) -> list[StreamingQuery]:
-    """Return the session's active queries; none when it is stopped or its JVM is gone."""
+    """Return the session's active queries; none when the session is stopped or its JVM is gone."""
     if is_stopped(spark):
         return []
     try:
@@ -199,7 +208,7 @@ def running_queries(spark: SparkSession) -> list[StreamingQuery]:
 
 
 def is_active(query: StreamingQuery) -> bool | None:
-    """Whether a query was neither told to stop nor has failed; None when nobody answers any more."""
+    """Whether a query was neither told to stop nor has failed; None when the JVM no longer answers."""
     try:
         return bool(query.isActive)
     except (Py4JError, OSError):
@@ -207,24 +216,24 @@ def is_active(query: StreamingQuery) -> bool | None:
 
 
 class CheckpointListener(StreamingQueryListener):
-    """A listener that of an epoch wants to know nothing but that it is checkpointed."""
+    """Hears of each epoch only that it is checkpointed, without Spark's figures on its progress."""
 
     def checkpointed(self, query_id: str, run_id: str, epoch: int) -> None:
         """Handle that a run has written `commits/<epoch>`."""
         raise NotImplementedError
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Take what pyspark has copied of an event."""
+        """Handle the copy that pyspark has made of an event."""
         progress = event.progress
         self.checkpointed(str(progress.id), str(progress.runId), progress.batchId)
 
 
 def add_listener(spark: SparkSession, listener: CheckpointListener) -> None:
-    """Add a listener to a session, and spare it pyspark's copying of each epoch's progress.
+    """Add a listener to a session, without pyspark's copying of each epoch's progress.
 
-    pyspark asks the JVM for every field, durations and metrics of all sources included: some hundred
-    calls, 0.1 s of CPU on both sides for each micro-batch, while the next one runs. A pyspark that is
-    built otherwise copies as it always does.
+    To copy an event pyspark asks the JVM for every field, durations and metrics of all sources included:
+    some hundred calls, 0.1 s of CPU on both sides for each micro-batch, while the next one runs. Where
+    pyspark lacks what this relies on, it copies as it always does.
     """
     with contextlib.suppress(AttributeError, TypeError, Py4JError):
         events: Any = pyspark_listener.JStreamingQueryListener(listener)
@@ -242,14 +251,14 @@ def _pass_on(listener: CheckpointListener, event: Any) -> None:
 
 
 def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
-    """Remove a listener, unless the session is stopped or its JVM is gone, or goes at this moment."""
+    """Remove a listener; does nothing where the session is stopped, or its JVM gone."""
     if not is_stopped(spark):
         with contextlib.suppress(Py4JError, OSError):
             spark.streams.removeListener(listener)
 
 
 def current_task() -> Task:
-    """Return whose work the current task does, from the properties that Spark sets for it."""
+    """Return the query, run, epoch and partition that the current task works for, as Spark tells it."""
     context = TaskContext.get()
     assert context is not None
     query_id = context.getLocalProperty("sql.streaming.queryId")

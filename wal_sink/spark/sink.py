@@ -23,11 +23,11 @@ from wal_sink.metrics.server import Exposition
 from wal_sink.progress import status as progress
 from wal_sink.progress.status import Flushed, Status
 from wal_sink.publish.fencing import take_ticket
-from wal_sink.spark import backlog, internals
+from wal_sink.spark import internals, waiting_message
 from wal_sink.spark.data_source import FORMAT, add_format
 from wal_sink.spark.listener import Listener
 from wal_sink.spark.spark_loop import flush_loop
-from wal_sink.spark.start_block import say_in_force
+from wal_sink.spark.start_message import say_in_force
 from wal_sink.spark.stop_watcher import StopWatcher
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
@@ -159,7 +159,7 @@ class Sink:
         if interrupted and self.flush and not self._closed:
             with self._lock:
                 queries = dict(self._queries)
-            backlog.say_flushing(
+            waiting_message.say_flushing(
                 {query_id: (query.checkpoint, query.log) for query_id, query in queries.items()},
                 self.drain_timeout,
             )
@@ -235,7 +235,7 @@ class Sink:
         atexit.register(self.leave)
         taken_over = self._take_over(found.query_id) or self.knows(found.query_id)
         if self.flush and not taken_over:
-            backlog.say_left(found.query_id, checkpoint, log)
+            waiting_message.say_left(found.query_id, checkpoint, log)
         with self._lock:
             if self._closed:
                 return None
@@ -299,7 +299,11 @@ class Sink:
     def _say_waiting(self, queries: dict[str, _Query]) -> None:
         for query_id, query in queries.items():
             if query_id not in self._given_up:
-                say = backlog.say_waiting if self.flush else backlog.say_left_to_others
+                say = (
+                    waiting_message.say_waiting
+                    if self.flush
+                    else waiting_message.say_left_to_others
+                )
                 say(query_id, query.checkpoint, query.log)
 
     def _end(self, queries: dict[str, _Query], join_s: float, *, say: bool = True) -> None:

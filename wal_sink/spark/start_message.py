@@ -1,30 +1,21 @@
-"""What is in force for a query, said once at its start: one block, and a warning for what may surprise."""
+"""Says once, as a query starts, what is in force: one block, and a warning for each surprise that looms."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from state_backends import StateBackendError
 from wal_sink.configuration import Configuration
 from wal_sink.progress.heartbeat import this_process
+from wal_sink.spark.internals import Source
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
 
 CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
-"""Spark's sources that forget a row once they have given it out, by the name of their class: the socket.
-Others that are known replay, and of one that is not known nothing is said rather than something wrong."""
-
-
-class Source(NamedTuple):
-    """A source of a query, as Spark has it."""
-
-    kind: str
-    """Its class, without the package."""
-    description: str
-    """As in Spark's progress events."""
+"""Class names of those of Spark's own sources that cannot give out a row again: the socket. The others of
+Spark's own can; about a source that is not Spark's own the message claims nothing."""
 
 
 def say_in_force(
@@ -35,13 +26,13 @@ def say_in_force(
     *,
     flush: bool,
 ) -> None:
-    """Log the block, and what is to be warned of; whatever goes wrong with it, the query starts.
+    """Log the block and its warnings. An error in here never keeps the query from starting.
 
     :param flush: whether this process flushes.
     """
     try:
         lost = cannot_replay(sources)
-        _always(block(query_id, in_force(configuration, log.url, lost, flush=flush)))
+        _log_visibly(block(query_id, in_force(configuration, log.url, lost, flush=flush)))
         if lost:
             logger.warning("query %s: %s", query_id, unreplayable(lost))
         if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(log), log.url):
@@ -77,7 +68,7 @@ def in_force(
 
 
 def block(query_id: str, lines: Mapping[str, str]) -> str:
-    """Lay out the block: a heading line, and one for each of `lines`, without any secret in them."""
+    """Lay out the block: a line that names the query, then one for each of `lines`."""
     width = max(map(len, lines))
     return "\n".join(
         [
@@ -103,7 +94,10 @@ def unreplayable(lost: Iterable[str]) -> str:
 
 
 def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | None:
-    """Say that the disk will be full before the budget is; None when it will not, or nobody knows."""
+    """Say that the disk will be full before the budget is; None when it will not.
+
+    :param free_bytes: on the log's disk; None where that is unknown, and then nothing is said.
+    """
     if free_bytes is None or free_bytes >= max_bytes:
         return None
     return (
@@ -116,16 +110,12 @@ def _free_bytes(log: Log) -> int | None:
     try:
         return log.backend.free_bytes()
     except (OSError, StateBackendError):
-        return None  # whoever writes there will say what is wrong
+        return None  # the first task that writes a segment says what is wrong
 
 
-def _always(text: str) -> None:
-    """Log at INFO, and where the application has not set up logging, print it as Python does warnings."""
+def _log_visibly(text: str) -> None:
+    """Log at INFO; where the application has not set up logging, print it as Python prints warnings."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("%s", text)
     elif not logger.hasHandlers() and (last := logging.lastResort) is not None:
-        last.handle(
-            logger.makeRecord(
-                logger.name, logging.INFO, __file__, 0, "%s", (text,), None, "_always"
-            )
-        )
+        last.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, text, (), None))

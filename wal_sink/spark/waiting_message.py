@@ -1,6 +1,7 @@
-"""What waits in the log when an application ends, or starts again, and the one line that says so.
+"""Says in one line how many epochs wait in the log, when an application starts again or ends.
 
-WARNING is the lowest level that Python shows when the application has not configured logging.
+The lines are warnings: that is the lowest level that Python shows when the application has not configured
+logging.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def say_left(query_id: str, checkpoint: Checkpoint, log: Log) -> None:
 
 
 def say_flushing(backlogs: dict[str, tuple[Checkpoint, Log]], timeout: float) -> None:
-    """At an interrupt: say for what the application does not end at once."""
+    """At an interrupt: say why the application does not end at once."""
     if waiting := sum(_epochs(query_id, *backlog) for query_id, backlog in backlogs.items()):
         logger.warning(
             "flushing %d epochs before the end, for %g s at most; another Ctrl-C leaves them in the"
@@ -65,7 +66,7 @@ def say_left_to_others(query_id: str, checkpoint: Checkpoint, log: Log) -> None:
             log.url,
             f"{report.flusher} does"
             if report and live
-            else f"nobody does now; run `wal-sink flush {checkpoint.url} --follow`",
+            else f"no process does now; run `wal-sink flush {checkpoint.url} --follow`",
         )
 
 

@@ -13,8 +13,8 @@ from state_backends import open_backend
 from tests.unit.test_options import GIVEN
 from wal_sink.configuration import Configuration, configure
 from wal_sink.options import SinkOptions
-from wal_sink.spark.start_block import (
-    Source,
+from wal_sink.spark.internals import Source
+from wal_sink.spark.start_message import (
     block,
     cannot_replay,
     in_force,
@@ -85,7 +85,7 @@ def test_a_target_of_ones_own_is_described_by_its_shape() -> None:
 
 
 def test_only_what_cannot_replay_is_warned_of() -> None:
-    """By its class: names of files, or of sources that nobody knows, mean nothing."""
+    """By its class: names of files, or of unknown sources, mean nothing."""
     unknown = Source("MyStream", "TextSocketV2")
     assert cannot_replay([FILES, unknown]) == []
     assert cannot_replay([SOCKET, FILES, SOCKET]) == [SOCKET.description]
@@ -144,7 +144,7 @@ PROGRAM = """
 import logging, sys
 {setup}
 from pathlib import Path
-from tests.unit.test_start_block import start
+from tests.unit.test_start_message import start
 start(Path(sys.argv[1]), 1)
 """
 
@@ -159,7 +159,7 @@ start(Path(sys.argv[1]), 1)
     ],
 )
 def test_it_shows_at_default(setup: str, shown: int, tmp_path: Path) -> None:
-    """Where nobody has set up logging, on standard error; else as the application has it."""
+    """On standard error where the application has not set up logging; else as the application has it."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(setup=setup), str(tmp_path)],
         cwd=Path(__file__).parents[2],
