@@ -24,13 +24,12 @@ from wal_sink.targets.cassandra.options import CassandraOptions
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    path.relative_to(ROOT)
-    for path in (ROOT / "README.md", *ROOT.glob("*/**/README.md"))
-    if not path.relative_to(ROOT).parts[0].startswith(".")
+    page
+    for page in (path.relative_to(ROOT) for path in ROOT.glob("**/*.md"))
+    if not any(part.startswith(".") for part in page.parts)
 )
-OPERATE, MECHANISM, MOVING, CLI = (
-    Path("wal_sink", *parts, "README.md") for parts in (("admin",), (), ("targets",), ("cli",))
-)
+PROTOCOL = Path("docs", "protocol.md")
+OPERATE, MOVING, CLI = (Path("wal_sink", room, "README.md") for room in ("admin", "targets", "cli"))
 
 
 COMMANDS = typer.main.get_group(app).commands
@@ -87,16 +86,58 @@ def test_figures_are_those_of_the_code() -> None:
     assert compared > 8
 
 
+@cache
+def known_tests() -> set[str]:
+    """Return the names of all test functions."""
+    trees = (ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
+    return {n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+
+
 def test_what_shows_each_failure_exists() -> None:
     """Every test that the failure table names is a function in tests/."""
-    table = rows(section(MECHANISM, "What is durable when, and what a failure costs"))
+    table = rows(section(PROTOCOL, "What is durable when, and what a failure costs"))
     assert table[0][-1] == "shown by"
     named = {name for row in table[1:] for name in quoted(row[-1]) if name.startswith("test_")}
-    trees = (ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
-    known = {n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
     assert len(named) > 12
-    assert named <= known, named - known
+    assert named <= known_tests(), named - known_tests()
     assert all("test_" in row[-1] for row in table[1:])
+
+
+RULES = re.findall(
+    r'^<a id="rule-(\d+)"></a>\n### Rule (\d+): (.*?)(?=^<a id|\Z)',
+    section(PROTOCOL, "Rules"),
+    re.MULTILINE | re.DOTALL,
+)
+"""Number of the anchor, number in the heading, and the text of each rule."""
+
+
+def test_rules_are_numbered_through() -> None:
+    """Each has an anchor of its number, and none is missing."""
+    assert [(anchor, number) for anchor, number, _ in RULES] == [
+        (str(number), str(number)) for number in range(len(RULES))
+    ]
+
+
+@pytest.mark.parametrize(("number", "rule"), [(number, text) for number, _, text in RULES])
+def test_a_rule_says_why_where_and_by_what_it_is_shown(number: str, rule: str) -> None:
+    """The modules and tests that it names exist, and one of the tests carries its number."""
+    _, found, rest = " ".join(rule.split()).partition("*Why:*")
+    where, shown = (quoted(part) for part in rest.partition("*Kept in*")[2].split("*Shown by*"))
+    assert found
+    assert where
+    assert all((ROOT / "wal_sink" / module).exists() for module in where), where
+    assert set(shown) <= known_tests(), set(shown) - known_tests()
+    assert any(name.startswith(f"test_rule_{number}_") for name in shown)
+
+
+def test_every_rule_that_the_code_names_has_a_text() -> None:
+    """What a docstring calls "rule 11" can be looked up."""
+    known = {number for number, _, _ in RULES}
+    for path in sorted((ROOT / "wal_sink").rglob("*.py")):
+        for first, more in re.findall(
+            r"\brules? (\d+)((?:, \d+)*(?:,? (?:and|or|to) \d+)?)", path.read_text("utf-8")
+        ):
+            assert {first, *re.findall(r"\d+", more)} <= known, path
 
 
 CONNECTOR = {
@@ -176,9 +217,10 @@ def assert_leads_somewhere(page: Path, link: str) -> None:
     there = (ROOT / page).parent / path if path else ROOT / page
     assert there.exists(), f"{page}: {link}"
     if anchor:
-        headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+        content = there.read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.*)$", content, re.MULTILINE)
         slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-        assert anchor in slugs, f"{page}: {link}"
+        assert anchor in slugs | set(re.findall(r'<a id="([^"]+)">', content)), f"{page}: {link}"
 
 
 @pytest.mark.parametrize("name", ["outage", "recovered", "inspect", "epoch"])
