@@ -18,8 +18,8 @@ from wal_sink.model.manifest import Attempt
 pytestmark = pytest.mark.cassandra
 
 
-def test_verify_and_set_aside(job: Job) -> None:
-    """From the finding to the line that goes on: exit codes, documents, the question, the rows."""
+def test_verify_and_skip(job: Job) -> None:
+    """From the finding to the flush that goes on: exit codes, documents, the question, the rows."""
     healthy = job.command("verify", "--json")
     assert (healthy.code, healthy.document["findings"]) == (0, [])
     assert [healthy.document[name] for name in ("checkpointed", "flushed", "ledger")] == [4, 1, 1]
@@ -34,9 +34,9 @@ def test_verify_and_set_aside(job: Job) -> None:
     assert finding["file"] == f"{job.world.log_backend.url}/{path}"
     said = job.command("verify")
     assert said.code == 6
-    assert "wal-sink set-aside CHECKPOINT 2 --to URL --begun" in said.out
+    assert "wal-sink skip CHECKPOINT 2 --to URL --begun" in said.out
 
-    verb = ("set-aside", 2, "--to", "aside")
+    verb = ("skip", 2, "--to", "aside")
     refused = job.command(*verb, "--json", "--yes")
     assert (refused.code, refused.document["error"]) == (2, "OptionError")
     assert "--begun" in refused.document["remedy"]
@@ -79,14 +79,14 @@ def test_verify_of_a_checkpoint_that_was_set_back(job: Job) -> None:
     assert "Nothing is wrong" not in said.out
 
 
-def test_accept_gap(job: Job) -> None:
+def test_skip_a_gap(job: Job) -> None:
     """The document names the decision; `--yes` asks nobody."""
     edit(job.world.log_backend, paths.manifest(Attempt(2, 1)), None)
     job.flush(errors.MissingManifest)
     found = job.command("verify", "--json")
     assert (found.code, found.document["findings"][0]["kind"]) == (6, "MissingManifest")
-    assert job.command("accept-gap", 2).code == 2
-    done = job.command("accept-gap", 2, "--yes", "--json")
+    assert job.command("skip", 2).code == 2
+    done = job.command("skip", 2, "--yes", "--json")
     assert (done.code, done.document["decision"]["verb"]) == (0, "accept-gap")
     job.flush()
     assert EVERYTHING.items() - job.table().items() == {("a2", 2), ("b2", 2)}
@@ -167,26 +167,26 @@ def test_a_target_that_cannot_be_asked(job: Job) -> None:
     kinds = [finding["kind"] for finding in found.document["findings"]]
     assert (found.code, kinds) == (6, ["CorruptLog", "TargetUnavailable"])
     assert job.command("verify", "--offline").code == 6
-    stopped = job.command("set-aside", 2, "--to", "aside", "--yes", *elsewhere)
+    stopped = job.command("skip", 2, "--to", "aside", "--yes", *elsewhere)
     assert stopped.code == 4
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["set-aside", "../../1", "--to", "aside"], "EPOCH"),
-        (["set-aside", "-1", "--to", "aside"], "-1"),
-        (["set-aside", "2", "--to", "memory://aside"], "--to"),
-        (["set-aside", "2", "--to", "nosuch://aside"], "--to"),
-        (["set-aside", "2", "--to", "checkpoint/../checkpoint/x"], "is inside of"),
-        (["accept-gap", "1e9"], "EPOCH"),
+        (["skip", "../../1", "--to", "aside"], "EPOCH"),
+        (["skip", "-1", "--to", "aside"], "-1"),
+        (["skip", "2", "--to", "memory://aside"], "--to"),
+        (["skip", "2", "--to", "nosuch://aside"], "--to"),
+        (["skip", "2", "--to", "checkpoint/../checkpoint/x"], "is inside of"),
+        (["skip", "1e9"], "EPOCH"),
         (["rewind", "--to", "../1"], "--to"),
         (["adopt", "--option", "s3cret"], "NAME=VALUE"),
         (["adopt", "--wal", "nowhere"], "--wal"),
-        (["accept-gap", "2", "--option", 'keyspace=x"; DROP KEYSPACE y'], "keyspace"),
-        (["accept-gap", "2", "--option", "table=t'; --"], "table"),
-        (["accept-gap", "2", "--option", "cassandra.ledgerTable=../x"], "ledgerTable"),
-        (["accept-gap", "2", "--option", "cassandra.pasword=s3cret"], "cassandra.password"),
+        (["skip", "2", "--option", 'keyspace=x"; DROP KEYSPACE y'], "keyspace"),
+        (["skip", "2", "--option", "table=t'; --"], "table"),
+        (["skip", "2", "--option", "cassandra.ledgerTable=../x"], "ledgerTable"),
+        (["skip", "2", "--option", "cassandra.pasword=s3cret"], "cassandra.password"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(job: Job, arguments: list[str], named: str) -> None:
@@ -217,8 +217,8 @@ def test_every_remedy_names_a_command_that_exists() -> None:
     from wal_sink import remedies  # noqa: PLC0415
 
     named = {
-        *(remedies.VERIFY, remedies.ADOPT, remedies.set_aside(1), remedies.set_aside_begun(1)),
-        *(remedies.accept_gap(1), remedies.rewind(1)),
+        *(remedies.VERIFY, remedies.ADOPT, remedies.skip(1), remedies.skip(1, begun=True)),
+        *(remedies.skip_lost(1), remedies.rewind(1)),
     }
     verbs = {text.partition("wal-sink ")[2].split(" ")[0].rstrip("`") for text in named}
     known = {
@@ -226,5 +226,5 @@ def test_every_remedy_names_a_command_that_exists() -> None:
         for command in app.registered_commands
         if command.callback is not None
     }
-    assert verbs == {"verify", "adopt", "set-aside", "accept-gap", "rewind"}
+    assert verbs == {"verify", "adopt", "skip", "rewind"}
     assert verbs < known

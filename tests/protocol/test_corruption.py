@@ -15,11 +15,10 @@ import pytest
 from state_backends import StateBackend, open_backend
 from tests.protocol.engine import NOW_US, World
 from wal_sink import errors
-from wal_sink.admin.decide import GivenUp
 from wal_sink.admin.findings import Verified
 from wal_sink.admin.query import Query
-from wal_sink.admin.rewind import Rewound, plan_rewind, rewind
-from wal_sink.admin.set_aside import plan_set_aside, set_aside
+from wal_sink.admin.rewind import Rewound, plan_rewind
+from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
@@ -413,23 +412,23 @@ def test_a_shadowed_row_is_left_behind_with_its_table(world: World) -> None:
 
 def go_back(world: World, to: int) -> Rewound:
     """`wal-sink rewind`."""
-    return rewind(plan_rewind(query(world), world.target, to, NOW_US), NOW_US, "as a test")
+    return plan_rewind(query(world), world.target, to, NOW_US).carry_out(NOW_US, "as a test")
 
 
 # --- ways out: an epoch is given up ---------------------------------------------------------------
 
 
 def elsewhere(world: World) -> StateBackend:
-    """A place for what is set aside, on the same kind of store."""
-    url = f"{world.log_backend.url.rpartition('/')[0]}/set-aside"
+    """A place for the files of what is skipped, on the same kind of store."""
+    url = f"{world.log_backend.url.rpartition('/')[0]}/skipped"
     return open_backend(url, world.storage_options)
 
 
-def give_up(world: World, epoch: int = BROKEN, *, begun: bool = True) -> GivenUp:
-    """`wal-sink set-aside`."""
+def give_up(world: World, epoch: int = BROKEN, *, begun: bool = True) -> Skipped:
+    """`wal-sink skip --to`."""
     to = elsewhere(world)
-    plan = plan_set_aside(query(world), world.target, epoch, to, NOW_US, begun=begun)
-    return set_aside(plan, NOW_US, "as a test")
+    plan = plan_skip(query(world), world.target, epoch, to, NOW_US, begun=begun)
+    return plan.carry_out(NOW_US, "as a test")
 
 
 def goes_on_without(world: World, lost: dict[str, int]) -> None:
@@ -452,7 +451,7 @@ LOST = [name for name in DAMAGES if "plan" not in name or "key" in name]
 
 @pytest.mark.parametrize("flushed_first", [True, False])
 @pytest.mark.parametrize("name", [name for name in LOST if "missing in" not in name])
-def test_set_aside_lets_the_line_go_on(world: World, name: str, flushed_first: bool) -> None:
+def test_skip_lets_the_flush_go_on(world: World, name: str, flushed_first: bool) -> None:
     """Whether a flusher has met the damage before or not; what was there is at the other place."""
     fill(world)
     DAMAGES[name].do(world)

@@ -14,7 +14,7 @@ import wal_sink
 from state_backends import S3Backend, StorageOptions, open_backend
 from tests.protocol.engine import World
 from tests.s3 import S3
-from wal_sink.admin.original import Sight, look_for_checkpoint
+from wal_sink.admin.find_original import Sight, look_for_checkpoint
 from wal_sink.admin.query import Query, find_query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, OptionError

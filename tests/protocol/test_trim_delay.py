@@ -9,7 +9,7 @@ import pytest
 
 from tests.protocol.engine import World
 from wal_sink.admin.query import Query
-from wal_sink.admin.rewind import plan_rewind, rewind
+from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.trim import plan_trim, trim
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.flusher import Flusher
@@ -155,7 +155,7 @@ def test_until_then_the_query_can_be_rewound(world: World) -> None:
     for row in ("k1", "k2"):
         del world.store.table[(row,)]
     assert world.table() == {"k0": 0}
-    rewind(plan_rewind(query(world), world.target, 0, world.clock()), world.clock())
+    plan_rewind(query(world), world.target, 0, world.clock()).carry_out(world.clock())
     world.flush()
     assert world.table() == world.expected()
     assert left(world) == [0, 1, 2]

@@ -43,12 +43,10 @@ from tests.protocol.test_corruption import (
     upto,
 )
 from wal_sink import errors
-from wal_sink.admin.accept_gap import accept_gap, plan_accept_gap
-from wal_sink.admin.adopt import Adopted, adopt, plan_adopt
-from wal_sink.admin.decide import GivenUp
+from wal_sink.admin.adopt import Adopted, plan_adopt
 from wal_sink.admin.query import Query, find_query
-from wal_sink.admin.rewind import plan_rewind, rewind
-from wal_sink.admin.set_aside import plan_set_aside, set_aside
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
@@ -62,10 +60,10 @@ STORES = ("memory", "local")
 LOST = {f"a{BROKEN}": BROKEN, f"b{BROKEN}": BROKEN}
 
 
-def gap(world: World, epoch: int = BROKEN, *, begun: bool = False) -> GivenUp:
-    """`wal-sink accept-gap`."""
-    plan = plan_accept_gap(query(world), world.target, epoch, begun=begun)
-    return accept_gap(plan, NOW_US)
+def gap(world: World, epoch: int = BROKEN, *, begun: bool = False) -> Skipped:
+    """`wal-sink skip`."""
+    plan = plan_skip(query(world), world.target, epoch, None, NOW_US, begun=begun)
+    return plan.carry_out(NOW_US)
 
 
 def report(world: World, error: str | None = None, *, transient: bool = False) -> None:
@@ -80,11 +78,11 @@ def report(world: World, error: str | None = None, *, transient: bool = False) -
     )
 
 
-# --- accept-gap -----------------------------------------------------------------------------------
+# --- skip: nothing can be kept --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("segments_left", [True, False])
-def test_accept_gap_lets_the_line_go_on(world: World, segments_left: bool) -> None:
+def test_skip_of_a_gap_lets_the_flush_go_on(world: World, segments_left: bool) -> None:
     """Exactly the rows of the lost epoch are missing; what is left of it goes."""
     fill(world)
     delete_manifest(world)
@@ -97,7 +95,7 @@ def test_accept_gap_lets_the_line_go_on(world: World, segments_left: bool) -> No
     goes_on_without(world, LOST)
 
 
-def test_accept_gap_while_a_flusher_tries(world: World) -> None:
+def test_skip_of_a_gap_while_a_flusher_tries(world: World) -> None:
     """There is nothing that it could flush: the running query goes on by itself."""
     fill(world)
     delete_manifest(world)
@@ -110,11 +108,11 @@ def test_accept_gap_while_a_flusher_tries(world: World) -> None:
     assert world.store.ledger[world.query_id].flushed == BROKEN
 
 
-def test_accept_gap_is_refused_while_there_is_a_manifest(world: World) -> None:
-    """Even an unreadable one: set-aside keeps it."""
+def test_skip_without_a_place_is_refused_while_there_is_a_manifest(world: World) -> None:
+    """Even an unreadable one: with `--to` it is kept."""
     fill(world)
     tear_manifest(world)
-    with pytest.raises(errors.OptionError, match=r"is no gap.*\n.*set-aside CHECKPOINT 2"):
+    with pytest.raises(errors.OptionError, match=r"is not lost.*\n.*skip CHECKPOINT 2 --to URL"):
         gap(world)
     assert world.log.decided() == []
 
@@ -142,21 +140,21 @@ def test_a_gap_that_is_filled_while_the_operator_thinks(world: World, flushed: b
     fill(world)
     manifest = world.log_backend.read(manifest_path())
     delete_manifest(world)
-    plan = plan_accept_gap(query(world), world.target, BROKEN, begun=False)
+    plan = plan_skip(query(world), world.target, BROKEN, None, NOW_US, begun=False)
     world.log_backend.create(manifest_path(), manifest)
     if flushed:
         world.flush()
     with pytest.raises(errors.OptionError if flushed else errors.FlusherAtWork):
-        accept_gap(plan, NOW_US)
+        plan.carry_out(NOW_US)
     assert world.log.decided() == []
     goes_on_without(world, {})
 
 
-# --- set-aside ------------------------------------------------------------------------------------
+# --- skip: what is there is kept ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damaged", [manifest_path, lambda: None])
-def test_an_empty_file_is_set_aside(tmp_path: Path, damaged: Callable[[], str | None]) -> None:
+def test_an_empty_file_is_skipped(tmp_path: Path, damaged: Callable[[], str | None]) -> None:
     """A crash can leave one in a folder; no store takes it as a copy, so it is only recorded."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     fill(world)
@@ -164,42 +162,42 @@ def test_an_empty_file_is_set_aside(tmp_path: Path, damaged: Callable[[], str | 
     (tmp_path / "log" / path).write_bytes(b"")
     stuck(world, errors.CorruptLog)
     to = open_backend(str(tmp_path / "aside"))
-    plan = plan_set_aside(query(world), world.target, BROKEN, to, NOW_US, begun=True)
-    given = set_aside(plan, NOW_US)
+    plan = plan_skip(query(world), world.target, BROKEN, to, NOW_US, begun=True)
+    given = plan.carry_out(NOW_US)
     assert [copy.path for copy in given.decision.files if not copy.bytes] == [path]
     assert len(to.list()) == len(given.decision.files) - 1
     assert of_epoch(world) == []
     goes_on_without(world, LOST)
 
 
-@pytest.mark.parametrize("verb", ["set-aside", "accept-gap"])
-def test_with_the_ledger_row_lost_nobody_knows_what_is_begun(world: World, verb: str) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_with_the_ledger_row_lost_it_is_not_known_what_is_begun(world: World, kept: bool) -> None:
     """Rows of the epoch are in the table, and the decision would say that none are."""
     fill(world)
     with pytest.raises(errors.TargetUnavailable):
         world.flush(Faults(at=2, error=ConnectionError, matching="write"))
     assert f"a{BROKEN}" in world.table()
     truncate_ledger(world)
-    if verb == "accept-gap":
+    if not kept:
         delete_manifest(world)
     with pytest.raises(errors.LedgerBehindLog, match="wal-sink rewind CHECKPOINT --to 1"):
-        give_up(world, begun=False) if verb == "set-aside" else gap(world)
+        give_up(world, begun=False) if kept else gap(world)
     assert world.log.decided() == []
 
 
-def test_what_was_flushed_meanwhile_is_not_set_aside(world: World) -> None:
+def test_what_was_flushed_meanwhile_is_not_skipped(world: World) -> None:
     """The answer comes while the epoch is flushed and not yet trimmed."""
     fill(world)
-    plan = plan_set_aside(query(world), world.target, BROKEN, elsewhere(world), NOW_US, begun=False)
+    plan = plan_skip(query(world), world.target, BROKEN, elsewhere(world), NOW_US, begun=False)
     with pytest.raises(Crash):
         world.flush(Faults(at=0, matching="delete"))
     with pytest.raises(errors.OptionError, match="is flushed"):
-        set_aside(plan, NOW_US)
+        plan.carry_out(NOW_US)
     assert world.log.decided() == []
     goes_on_without(world, {})
 
 
-def test_a_begun_epoch_is_set_aside_only_knowingly(world: World) -> None:
+def test_a_begun_epoch_is_skipped_only_knowingly(world: World) -> None:
     """Rows of its first segment are in the table; `--begun` says that this is known."""
     fill(world)
     delete_segment(world)
@@ -214,7 +212,7 @@ def test_a_begun_epoch_is_set_aside_only_knowingly(world: World) -> None:
     goes_on_without(world, {f"b{BROKEN}": BROKEN})
 
 
-def test_an_epoch_in_the_middle_of_a_begun_window_is_set_aside(world: World) -> None:
+def test_an_epoch_in_the_middle_of_a_begun_window_is_skipped(world: World) -> None:
     """What was lost after `begin` stops the window; its other epochs are finished."""
     fill(world)
     with pytest.raises(errors.TargetUnavailable):
@@ -250,16 +248,16 @@ def test_only_the_next_epoch_can_be_given_up(world: World, epoch: int, why: str)
     assert world.log.decided() == []
 
 
-def test_nothing_to_set_aside_is_a_gap(world: World) -> None:
-    """The error names the other verb."""
+def test_where_nothing_is_left_there_is_nothing_to_copy(world: World) -> None:
+    """The error names the command without a place."""
     fill(world)
     world.log.delete(of_epoch(world))
-    with pytest.raises(errors.OptionError, match="accept-gap CHECKPOINT 2"):
+    with pytest.raises(errors.OptionError, match="leave --to out: `wal-sink skip CHECKPOINT 2`"):
         give_up(world)
 
 
 def test_an_epoch_is_given_up_once(world: World) -> None:
-    """Again to the same place is no error; elsewhere, or by the other verb, it is."""
+    """Again to the same place is no error; elsewhere, or without a place, it is."""
     fill(world)
     tear_manifest(world)
     first = give_up(world)
@@ -267,7 +265,7 @@ def test_an_epoch_is_given_up_once(world: World) -> None:
     with pytest.raises(errors.OptionError, match="given up already"):
         gap(world)
     with pytest.raises(errors.OptionError, match="given up already"):
-        plan_set_aside(
+        plan_skip(
             query(world),
             world.target,
             BROKEN,
@@ -296,9 +294,7 @@ def test_a_place_inside_of_log_or_checkpoint_is_refused(world: World) -> None:
     tear_manifest(world)
     for inside in (world.log_backend.url, f"{world.log_backend.url}/x", world.checkpoint.url):
         with pytest.raises(errors.OptionError, match="is inside of"):
-            plan_set_aside(
-                query(world), world.target, BROKEN, open_backend(inside), NOW_US, begun=False
-            )
+            plan_skip(query(world), world.target, BROKEN, open_backend(inside), NOW_US, begun=False)
 
 
 def test_another_name_of_the_log_is_refused(tmp_path: Path) -> None:
@@ -309,7 +305,7 @@ def test_another_name_of_the_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "log")
     before = world.log_backend.list()
     with pytest.raises(errors.OptionError, match="another name"):
-        plan_set_aside(
+        plan_skip(
             query(world),
             world.target,
             BROKEN,
@@ -345,11 +341,9 @@ def test_what_is_given_up_is_trimmed_although_it_cannot_be_read(world: World) ->
     run.batch([("b", 2)])
     edit(world.log_backend, paths.manifest(Attempt(0, 1)), b"{")
     broken = Faults(at=0, matching="delete")
-    plan = plan_set_aside(
-        faulty(world, broken), world.target, 0, elsewhere(world), NOW_US, begun=False
-    )
+    plan = plan_skip(faulty(world, broken), world.target, 0, elsewhere(world), NOW_US, begun=False)
     with pytest.raises(Crash):
-        set_aside(plan, NOW_US)
+        plan.carry_out(NOW_US)
     world.flush()
     assert world.table() == {"b": 2}
     assert world.log.attempts() == ()
@@ -395,9 +389,9 @@ def test_a_flusher_whose_process_is_gone_is_none(world: World) -> None:
     assert given.decision.why == "MissingManifest: it broke"
 
 
-def give_up_without_reason(world: World) -> GivenUp:
-    plan = plan_set_aside(query(world), world.target, BROKEN, elsewhere(world), NOW_US, begun=False)
-    return set_aside(plan, NOW_US)
+def give_up_without_reason(world: World) -> Skipped:
+    plan = plan_skip(query(world), world.target, BROKEN, elsewhere(world), NOW_US, begun=False)
+    return plan.carry_out(NOW_US)
 
 
 # --- rewind ---------------------------------------------------------------------------------------
@@ -624,7 +618,7 @@ def test_a_rewind_says_which_rows_do_not_come_back(world: World) -> None:
     plan = plan_rewind(query(world), world.target, 1, NOW_US)
     assert "Epochs 2 to 4 are flushed again" in plan.consequences
     assert "given up and stay so: 2." in plan.consequences
-    rewind(plan, NOW_US)
+    plan.carry_out(NOW_US)
     goes_on_without(world, LOST)
 
 
@@ -666,7 +660,7 @@ def places(tmp_path: Path) -> Places:
 
 def take_over(world: World) -> Adopted:
     """`wal-sink adopt`."""
-    return adopt(plan_adopt(query(world), world.target, NOW_US), NOW_US, "moved")
+    return plan_adopt(query(world), world.target, NOW_US).carry_out(NOW_US, "moved")
 
 
 def test_a_checkpoint_that_was_moved_with_its_log(places: Places) -> None:
@@ -737,7 +731,7 @@ def test_an_original_that_cannot_be_read_is_not_taken_for_gone(places: Places) -
     assert copy.log_backend.list(paths.DECISIONS) == []
     plan = plan_adopt(query(copy), copy.target, NOW_US, original_is_gone=True)
     assert f"checkpoint {places.world.checkpoint.url}: it cannot be read" in plan.consequences
-    adopt(plan, NOW_US, "the disk died")
+    plan.carry_out(NOW_US, "the disk died")
     (record,) = copy.log.interventions("adopt")
     assert record.why.startswith("the disk died; said to be gone: checkpoint file:")
     goes_on_without(copy, {})
@@ -841,21 +835,22 @@ def faulty(world: World, faults: Faults) -> Query:
     )
 
 
-def set_aside_under(world: World, faults: Faults) -> None:
+def skip_under(world: World, faults: Faults) -> None:
     to = FaultyBackend(elsewhere(world), faults)
-    plan = plan_set_aside(
+    plan = plan_skip(
         faulty(world, faults), FaultyTarget(world.target, faults), BROKEN, to, NOW_US, begun=True
     )
-    set_aside(plan, NOW_US)
+    plan.carry_out(NOW_US)
 
 
 def rewind_under(world: World, faults: Faults) -> None:
     target = FaultyTarget(world.target, faults)
-    rewind(plan_rewind(faulty(world, faults), target, 0, NOW_US), NOW_US)
+    plan_rewind(faulty(world, faults), target, 0, NOW_US).carry_out(NOW_US)
 
 
 def adopt_under(world: World, faults: Faults) -> None:
-    adopt(plan_adopt(faulty(world, faults), FaultyTarget(world.target, faults), NOW_US), NOW_US)
+    plan = plan_adopt(faulty(world, faults), FaultyTarget(world.target, faults), NOW_US)
+    plan.carry_out(NOW_US)
 
 
 def set_up_damage() -> World:
@@ -898,7 +893,7 @@ def memory() -> World:
 
 
 VERBS: dict[str, tuple[Callable[[], World], Callable[[World, Faults], None], dict[str, int]]] = {
-    "set-aside": (set_up_damage, set_aside_under, {f"b{BROKEN}": BROKEN}),
+    "skip": (set_up_damage, skip_under, {f"b{BROKEN}": BROKEN}),
     "rewind": (set_up_rewind, rewind_under, {}),
     "adopt": (set_up_move, adopt_under, {}),
 }

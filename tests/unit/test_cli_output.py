@@ -21,7 +21,7 @@ def test_brackets_of_an_error_are_no_markup(capsys: pytest.CaptureFixture[str], 
 
 
 def test_what_a_store_raises_is_an_error_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also of a place that is neither log nor checkpoint, such as that of `set-aside`."""
+    """Also of a place that is neither log nor checkpoint, such as that of `skip --to`."""
     with pytest.raises(typer.Exit) as ended, output(as_json=True):
         raise PermissionError("/aside")
     shown = capsys.readouterr()

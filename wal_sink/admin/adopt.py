@@ -11,7 +11,7 @@ first; renaming it is enough. Where an old place cannot be read, the operator ha
 there any more; the record keeps that. See `original`.
 
 What is durable when: first the record of what is about to change. Then the ledger row, by compare-and-set
-from the state that was seen: of two who adopt one row one wins, and whoever owned it before stops with
+from the state that was seen: of two who adopt one row one wins, and the owner before stops with
 `WrongOwner`. Then `log.json`, then the checkpoint's file, each replaced whole. As long as one of the three is
 missing, every flusher and publisher still stops with `WrongOwner`, and the command can be run again.
 """
@@ -22,10 +22,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.ledger import ledger
-from wal_sink.admin.live import refuse_flusher
-from wal_sink.admin.original import Original, Sight, look_for_checkpoint, look_for_log, refuse_copy
-from wal_sink.admin.query import Query, who
+from wal_sink.admin.find_original import (
+    Original,
+    Sight,
+    look_for_checkpoint,
+    look_for_log,
+    refuse_copy,
+)
+from wal_sink.admin.ledger_row import ledger_row
+from wal_sink.admin.query import Query, user_and_host
+from wal_sink.admin.refuse_flusher import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
 from wal_sink.model import paths
@@ -44,8 +50,8 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
     after: dict[str, str]
 
 
-class Adopting(NamedTuple):
-    """What `adopt` is going to do; nothing is changed yet."""
+class Adoption(NamedTuple):
+    """The change that `adopt` makes."""
 
     query: Query
     target: Target
@@ -81,7 +87,7 @@ class Adopting(NamedTuple):
             f"{self.query.log.url} and the ledger row of query {self.query.query_id} will belong to the"
             f" checkpoint {self.query.checkpoint.url}:\n{changes}\n"
             + (f"Of the original is known:{looked}\n" if looked else "")
-            + "Whoever owned them before can no longer flush. If this is a copy and the original lives on,"
+            + "Their owner so far can no longer flush. If this is a copy and the original lives on,"
             " answer no."
         )
 
@@ -95,15 +101,46 @@ class Adopting(NamedTuple):
         """Who will name whom."""
         return _names(self.query.log.url, self.new.checkpoint, self.new_mark)
 
+    def carry_out(self, now_us: int, why: str = "") -> Adopted:
+        """Write the new names; can be repeated at any point.
+
+        :raises FlusherAtWork: the ledger row was moved since it was read; only the record was written.
+        """
+        query = self.query
+        unseen = [f"said to be gone: {o}" for o in self.originals if o.sight is Sight.UNKNOWN]
+        record = query.log.record_intervention(
+            Intervention(
+                verb="adopt",
+                by=user_and_host(),
+                at_us=now_us,
+                why="; ".join(filter(None, [why, *unseen])),
+                before=self.before,
+                after=self.after,
+            )
+        )
+        if self.mark is not None and self.new_mark is not None and self.mark != self.new_mark:
+            with ledger_row(self.target, query.owner(self.new)) as row:
+                row.replace(self.mark, self.new_mark)
+        if self.old != self.new:
+            query.log.replace_identity(self.new)
+        if self.noted != query.log.url:
+            query.checkpoint.replace_log_url(query.log.url)
+        return Adopted(
+            query_id=query.query_id,
+            record=f"{query.log.url}/{record}",
+            before=self.before,
+            after=self.after,
+        )
+
 
 def plan_adopt(
     query: Query, target: Target, now_us: int, *, original_is_gone: bool = False
-) -> Adopting:
+) -> Adoption:
     """Look who names whom.
 
     :param original_is_gone: the operator knows that an original that cannot be read is gone for good.
     :raises WrongOwner: the original is still there.
-    :raises LogUnavailable: nobody can see whether it is.
+    :raises LogUnavailable: it cannot be seen whether it is.
     :raises OptionError: nothing is to be changed, or nothing was ever published.
     :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
     :raises TargetUnavailable: the ledger cannot be read.
@@ -115,9 +152,9 @@ def plan_adopt(
             f"{query.log.url} has no log.json: nothing is published there, or it is lost",
             "Restore log.json from a copy; if the log is elsewhere, pass --wal.",
         )
-    with ledger(target, Owner(query.query_id, old.log_id, query.checkpoint.url)) as row:
+    with ledger_row(target, Owner(query.query_id, old.log_id, query.checkpoint.url)) as row:
         mark = row.read()
-    plan = Adopting(query, target, noted, old, mark)
+    plan = Adoption(query, target, noted, old, mark)
     if plan.before == plan.after:
         raise OptionError(
             f"{query.checkpoint.url}, its log and its ledger row belong together",
@@ -130,38 +167,6 @@ def plan_adopt(
     return plan
 
 
-def adopt(plan: Adopting, now_us: int, why: str = "") -> Adopted:
-    """Carry it out; can be repeated at any point.
-
-    :raises FlusherAtWork: the ledger row was moved since it was read; only the record was written.
-    """
-    query = plan.query
-    unseen = [f"said to be gone: {o}" for o in plan.originals if o.sight is Sight.UNKNOWN]
-    record = query.log.record_intervention(
-        Intervention(
-            verb="adopt",
-            by=who(),
-            at_us=now_us,
-            why="; ".join(filter(None, [why, *unseen])),
-            before=plan.before,
-            after=plan.after,
-        )
-    )
-    if plan.mark is not None and plan.new_mark is not None and plan.mark != plan.new_mark:
-        with ledger(plan.target, query.owner(plan.new)) as row:
-            row.replace(plan.mark, plan.new_mark)
-    if plan.old != plan.new:
-        query.log.replace_identity(plan.new)
-    if plan.noted != query.log.url:
-        query.checkpoint.replace_log_url(query.log.url)
-    return Adopted(
-        query_id=query.query_id,
-        record=f"{query.log.url}/{record}",
-        before=plan.before,
-        after=plan.after,
-    )
-
-
 def _names(noted: str, checkpoint: str, mark: Mark | None) -> dict[str, str]:
     names = {Checkpoint.LOG_URL: noted, paths.LOG: checkpoint}
     if mark is not None:
@@ -169,7 +174,7 @@ def _names(noted: str, checkpoint: str, mark: Mark | None) -> dict[str, str]:
     return names
 
 
-def _originals(plan: Adopting) -> tuple[Original, ...]:
+def _originals(plan: Adoption) -> tuple[Original, ...]:
     """Look where the old names lead."""
     query = plan.query
     checkpoints = {plan.old.checkpoint, plan.mark.checkpoint if plan.mark else ""}

@@ -10,7 +10,7 @@ import msgspec
 import tenacity
 
 from state_backends import StateBackendError
-from wal_sink.admin.bystander import Bystander
+from wal_sink.admin.heartbeat_history import HeartbeatHistory
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.commit_watcher import CommitWatcher
 from wal_sink.clock import now_us
@@ -77,7 +77,7 @@ class OwnFlusher:
             query_id=query.query_id,
             clock_us=now_us,
             say=self._reporter.say,
-            run_history=Bystander(query.log),
+            run_history=HeartbeatHistory(query.log),
             observer=observer,
             trim_delay_s=trim_delay_s,
         )

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from wal_sink.admin.ledger import ledger
+from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.evidence import gather
@@ -112,7 +112,7 @@ def begun_window(query: Query, target: Target) -> Window | None:
     :raises TargetUnavailable, SchemaMismatch: it cannot be asked.
     :raises WrongOwner, OptionError: see `Query.identity`.
     """
-    with ledger(target, query.owner(query.identity())) as row:
+    with ledger_row(target, query.owner(query.identity())) as row:
         mark = row.read()
     return mark.begun if mark else None
 

@@ -1,4 +1,4 @@
-"""Finds what a command is about: a query's checkpoint, its log, and the target as its runs knew it."""
+"""Finds a query by its checkpoint: its log, and its target as its runs knew it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _options(query: Query, options: Mapping[str, str]) -> dict[str, str]:
     return {**raw, "checkpointLocation": query.checkpoint.url}
 
 
-def who() -> str:
+def user_and_host() -> str:
     """Return who gives the command, as `<user>@<host>`."""
     try:
         user = getpass.getuser()

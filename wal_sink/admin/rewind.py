@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.ledger import ledger
-from wal_sink.admin.live import refuse_flusher
-from wal_sink.admin.query import Query, who
+from wal_sink.admin.ledger_row import ledger_row
+from wal_sink.admin.query import Query, user_and_host
+from wal_sink.admin.refuse_flusher import refuse_flusher
 from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.flush.read_window import plan_of
 from wal_sink.model import paths
@@ -50,8 +50,8 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
     after: dict[str, str]
 
 
-class Rewinding(NamedTuple):
-    """What `rewind` is going to do; nothing is changed yet."""
+class Rewind(NamedTuple):
+    """The change that `rewind` makes."""
 
     query: Query
     target: Target
@@ -90,8 +90,35 @@ class Rewinding(NamedTuple):
             )
         return text
 
+    def carry_out(self, now_us: int, why: str = "") -> Rewound:
+        """Set ledger and log back; can be repeated at any point.
 
-def plan_rewind(query: Query, target: Target, to: int, now_us: int) -> Rewinding:
+        :raises FlusherAtWork: the ledger row was moved since it was read.
+        """
+        query, past = self.query, self.past
+        before, after = _row(past.mark), _row(self.new)
+        record = query.log.record_intervention(
+            Intervention(
+                verb="rewind", by=user_and_host(), at_us=now_us, why=why, before=before, after=after
+            )
+        )
+        for epoch in self.again:
+            _pin(self, epoch, now_us)
+        with ledger_row(self.target, query.owner(past.identity)) as row:
+            row.replace(past.mark, self.new)
+        for epoch in sorted((epoch for epoch in past.records if epoch > self.to), reverse=True):
+            query.log.delete([paths.flushed(epoch)])
+        return Rewound(
+            query_id=query.query_id,
+            record=f"{query.log.url}/{record}",
+            to=self.to,
+            again=len(self.again),
+            before=before,
+            after=after,
+        )
+
+
+def plan_rewind(query: Query, target: Target, to: int, now_us: int) -> Rewind:
     """Look whether everything above an epoch can be flushed again; reads its segments to the last byte.
 
     :raises OptionError: it makes no sense, see `rewinding`.
@@ -102,7 +129,7 @@ def plan_rewind(query: Query, target: Target, to: int, now_us: int) -> Rewinding
     identity = query.identity()
     owner = query.owner(identity)
     refuse_flusher(query.log, now_us, unless_stopped=False)
-    with ledger(target, owner) as row:
+    with ledger_row(target, owner) as row:
         mark = row.read()
     log = query.log
     records = {e: record for e in log.flushed_epochs() if (record := log.flushed(e)) is not None}
@@ -114,33 +141,7 @@ def plan_rewind(query: Query, target: Target, to: int, now_us: int) -> Rewinding
     past = past._replace(usable={epoch: _is_usable(query, past, epoch) for epoch in above})
     refuse_lost(past, to)
     rivals = tuple(attempt for attempt in log.attempts() if attempt.epoch == past.floor + 1)
-    return Rewinding(query, target, past, to, rewound(past, to, owner), rivals)
-
-
-def rewind(plan: Rewinding, now_us: int, why: str = "") -> Rewound:
-    """Carry it out; can be repeated at any point.
-
-    :raises FlusherAtWork: the ledger row was moved since it was read.
-    """
-    query, past = plan.query, plan.past
-    before, after = _row(past.mark), _row(plan.new)
-    record = query.log.record_intervention(
-        Intervention(verb="rewind", by=who(), at_us=now_us, why=why, before=before, after=after)
-    )
-    for epoch in plan.again:
-        _pin(plan, epoch, now_us)
-    with ledger(plan.target, query.owner(past.identity)) as row:
-        row.replace(past.mark, plan.new)
-    for epoch in sorted((epoch for epoch in past.records if epoch > plan.to), reverse=True):
-        query.log.delete([paths.flushed(epoch)])
-    return Rewound(
-        query_id=query.query_id,
-        record=f"{query.log.url}/{record}",
-        to=plan.to,
-        again=len(plan.again),
-        before=before,
-        after=after,
-    )
+    return Rewind(query, target, past, to, rewound(past, to, owner), rivals)
 
 
 def _flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
@@ -168,7 +169,7 @@ def _is_usable(query: Query, past: Past, epoch: int) -> bool:
     return record is None or (record.rows, record.bytes) == (found[0].rows, found[0].bytes)
 
 
-def _pin(plan: Rewinding, epoch: int, now_us: int) -> None:
+def _pin(plan: Rewind, epoch: int, now_us: int) -> None:
     """See that an epoch is flushed again as it was flushed before, and not otherwise."""
     query, past = plan.query, plan.past
     if past.passed_over(epoch):
@@ -186,7 +187,7 @@ def _without_rows(record: FlushedEpoch, now_us: int) -> Decision:
     return Decision(
         verb="rewind",
         epoch=record.epoch,
-        by=who(),
+        by=user_and_host(),
         at_us=now_us,
         why="it was flushed without rows before: Spark's state repartition made it",
         where="",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.ledger import ledger
+from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query
 from wal_sink.clock import now_us
 from wal_sink.protocol.next_step import next_step, refuse_missing_records
@@ -114,7 +114,7 @@ def _refuse_disagreement(query: Query, target: Target) -> None:
     checkpointed = query.checkpoint.last_commit()
     recorded = query.log.newest_flushed()
     owner = query.owner(identity := query.identity())
-    with ledger(target, owner) as row:
+    with ledger_row(target, owner) as row:
         mark = row.read()
     view = View(checkpointed, recorded, identity, True, mark, query.log.attempts())
     if isinstance(step := next_step(view, owner), RecordsBehind):

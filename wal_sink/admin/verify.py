@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wal_sink.admin.epoch import EpochCheck
+from wal_sink.admin.check_epochs import EpochCheck
 from wal_sink.admin.findings import Finding, Findings, Verified
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint

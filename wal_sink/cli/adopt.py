@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from wal_sink.admin import adopt as verb
+from wal_sink.admin.adopt import plan_adopt
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, Why, Yes
+from wal_sink.cli.change import ChangeArguments, make_change
 from wal_sink.cli.output import AsJson
-from wal_sink.cli.way_out import Asked, take_way_out
 from wal_sink.clock import now_us
 
 
@@ -19,7 +19,7 @@ def adopt(
     original_is_gone: Annotated[
         bool,
         typer.Option(
-            "--original-is-gone", help="Also if nobody can see from here whether it is gone."
+            "--original-is-gone", help="Also if it cannot be seen from here whether it is gone."
         ),
     ] = False,
     why: Why = "",
@@ -34,11 +34,10 @@ def adopt(
     the original is still where it was, or where that cannot be read: a copy must not flush into the
     same table.
     """
-    take_way_out(
-        Asked(checkpoint, wal, option, why, yes, as_json),
-        lambda query, target: verb.plan_adopt(
+    make_change(
+        ChangeArguments(checkpoint, wal, option, why, yes, as_json),
+        lambda query, target: plan_adopt(
             query, target, now_us(), original_is_gone=original_is_gone
         ),
-        verb.adopt,
         lambda done: f"Adopted. Recorded in {done.record}.",
     )

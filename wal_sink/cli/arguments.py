@@ -12,9 +12,6 @@ from wal_sink.errors import OptionError
 CheckpointArgument = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="The query's checkpointLocation.")
 ]
-EpochArgument = Annotated[
-    int, typer.Argument(metavar="EPOCH", min=0, help="Number of the micro-batch.")
-]
 Wal = Annotated[
     str | None,
     typer.Option(
@@ -31,9 +28,6 @@ OptionPairs = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
-Begun = Annotated[
-    bool, typer.Option("--begun", help="Also if rows of it are possibly in the table already.")
-]
 Why = Annotated[
     str, typer.Option("--why", metavar="TEXT", help="Kept with the record of the decision.")
 ]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from wal_sink.cli.accept_gap import accept_gap
 from wal_sink.cli.adopt import adopt
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
 from wal_sink.cli.inspect import inspect
 from wal_sink.cli.rewind import rewind
-from wal_sink.cli.set_aside import set_aside
+from wal_sink.cli.skip import skip
 from wal_sink.cli.status import status
 from wal_sink.cli.trim import trim
 from wal_sink.cli.verify import verify
@@ -28,7 +27,6 @@ app.command()(inspect)
 app.command()(verify)
 app.command()(flush)
 app.command()(trim)
-app.command()(set_aside)
-app.command()(accept_gap)
+app.command()(skip)
 app.command()(adopt)
 app.command()(rewind)

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from wal_sink.admin import rewind as verb
+from wal_sink.admin.rewind import plan_rewind
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, Why, Yes
+from wal_sink.cli.change import ChangeArguments, make_change
 from wal_sink.cli.output import AsJson
-from wal_sink.cli.way_out import Asked, take_way_out
 from wal_sink.clock import now_us
 
 
@@ -34,10 +34,9 @@ def rewind(
     the epochs, or a copy of it was put back. With --to the last flushed epoch: make a ledger row anew
     that was lost, or lies behind, although the table holds everything.
     """
-    take_way_out(
-        Asked(checkpoint, wal, option, why, yes, as_json),
-        lambda query, target: verb.plan_rewind(query, target, to, now_us()),
-        verb.rewind,
+    make_change(
+        ChangeArguments(checkpoint, wal, option, why, yes, as_json),
+        lambda query, target: plan_rewind(query, target, to, now_us()),
         lambda done: (
             f"Epoch {to} is the last one that counts as flushed; {done.again} are flushed again."
             f" Recorded in {done.record}."

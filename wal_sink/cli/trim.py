@@ -13,7 +13,7 @@ from wal_sink.admin import trim as verb
 from wal_sink.admin.query import find_query, sink_options, target_of
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, Yes, option_values
 from wal_sink.cli.bar import LateBar
-from wal_sink.cli.confirm import confirm
+from wal_sink.cli.change import _confirm as confirm
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.cli.quantities import byte_count
 

@@ -41,7 +41,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             raise CorruptLog(
                 f"{where} cannot be read as {cls.__name__}: {error}",
                 "Restore the file from a copy. Do not delete it: what it names may be unflushed."
-                f" {remedies.VERIFY} A lost manifest: {remedies.set_aside(None)}.",
+                f" {remedies.VERIFY} A lost manifest: {remedies.skip(None)}.",
             ) from error
 
 

@@ -88,6 +88,7 @@ class Decision(Record, frozen=True, kw_only=True):
     """
 
     verb: Literal["set-aside", "accept-gap", "rewind"]
+    """`skip` writes "set-aside" with copies and "accept-gap" without: the words that older flushers read."""
     epoch: int
     by: str
     """`<user>@<host>`."""
@@ -132,7 +133,7 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlusherReport(Record, frozen=True, kw_only=True):
-    """`flusher.json`: hints for people, `await_flushed` and `bystander`; nothing is flushed because of it."""
+    """`flusher.json`: hints for people, `await_flushed` and `HeartbeatHistory`; no flush depends on it."""
 
     flusher: str
     """`<host>:<pid>` of the process that flushes."""

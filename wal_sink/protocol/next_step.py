@@ -202,5 +202,5 @@ def refuse_missing_manifest(epoch: int, mark: Mark | None) -> None:
     raise MissingManifest(
         f"Epoch {epoch} is checkpointed but has no manifest in the log",
         "Restore the log's manifests/ folder from a copy. The epoch is not taken for an empty one. To"
-        f" give its rows up: {remedies.accept_gap(epoch)}. {remedies.VERIFY}",
+        f" give its rows up: {remedies.skip_lost(epoch)}. {remedies.VERIFY}",
     )

@@ -1,11 +1,11 @@
-"""Whether an epoch may be given up, decided purely from what was seen. No I/O.
+"""Decides whether an epoch may be given up, purely from what was seen. No I/O.
 
 Why these refusals
 ------------------
 
-*Only the next epoch of the line,* or one of the window that is begun. A later one may still be flushed in its
-turn; to give it up "in advance" would be a guess. An earlier one is in the table. Which epoch of a begun
-window stops it is in the error; the others are finished with it.
+*Only the next epoch to flush,* or one of the window that is begun. A later one may still be flushed in its
+turn; to give it up "in advance" would be a guess. An earlier one is in the table. The error names the epoch
+of a begun window that stops the flush; the others are finished with it.
 
 *Only a checkpointed one.* Spark computes any other again, under the same number, with good rows.
 
@@ -13,7 +13,12 @@ window stops it is in the error; the others are finished with it.
 ledger cannot tell an epoch of which nothing was sent from one that was sent all but one row. What was
 sent stays in the table, beside the rest that is given up.
 
-*A gap only where nothing could be flushed.* With a manifest there is something to keep: `set-aside` does.
+*Without a copy only where no manifest is left.* With a manifest there is something to keep, and the operator
+says where. Segments alone cannot be flushed: only the manifest knew of which attempt they are, and whether
+they are all.
+
+*With a copy only where something is left.* An operator who names a place expects files in it. That there are
+none means that every row of the epoch is lost, which has to be known before it is decided.
 """
 
 from __future__ import annotations
@@ -48,8 +53,8 @@ class Situation(NamedTuple):
         return next((begun for begun in epochs if begun.epoch == self.epoch), None)
 
 
-def refuse_to_give_up(situation: Situation, owner: Owner, first_epoch: int, *, begun: bool) -> None:
-    """See that the epoch is the one at which the line stands.
+def refuse_to_skip(situation: Situation, owner: Owner, first_epoch: int, *, begun: bool) -> None:
+    """Refuse any epoch but the one at which the flush has stopped.
 
     :param first_epoch: the first one of the log.
     :param begun: the operator knows that rows of it may be in the table.
@@ -65,7 +70,7 @@ def refuse_to_give_up(situation: Situation, owner: Owner, first_epoch: int, *, b
     if mark is None and situation.floor >= first_epoch:  # what was begun is lost with it
         raise LedgerBehindLog(
             f"The ledger has no row for query {owner.query_id}, but the log says that epoch"
-            f" {situation.floor} is flushed: nobody knows whether epoch {epoch} is begun",
+            f" {situation.floor} is flushed: so nothing tells whether epoch {epoch} is begun",
             f"Make the row anew first: {remedies.rewind(situation.floor)}.",
         )
     flushed = situation.floor if mark is None else mark.flushed
@@ -87,8 +92,8 @@ def refuse_to_give_up(situation: Situation, owner: Owner, first_epoch: int, *, b
         )
     if epoch != flushed + 1 and situation.begun is None:
         raise OptionError(
-            f"Epoch {epoch} is not the next one: the line stands at epoch {flushed + 1}",
-            "Give up what stops the line, nothing else. `wal-sink verify CHECKPOINT` names it.",
+            f"Epoch {epoch} is not the next one: the flush has stopped at epoch {flushed + 1}",
+            "Give up only what stops the flush. `wal-sink verify CHECKPOINT` names it.",
         )
     if situation.begun is not None and not begun:
         raise OptionError(
@@ -97,25 +102,20 @@ def refuse_to_give_up(situation: Situation, owner: Owner, first_epoch: int, *, b
         )
 
 
-def refuse_gap(situation: Situation) -> None:
-    """See that nothing could be flushed.
+def refuse_wrong_copy(situation: Situation, *, copied: bool) -> None:
+    """Refuse to lose what could be kept, and to keep what is lost.
 
-    :raises OptionError: there is a manifest.
+    :param copied: whether the operator names a place for the epoch's files.
+    :raises OptionError: they are to be copied and there is none, or the other way round.
     """
-    if situation.attempts:
+    epoch = situation.epoch
+    if not copied and situation.attempts:
         raise OptionError(
-            f"Epoch {situation.epoch} is no gap: it has {len(situation.attempts)} manifests in the log",
-            f"To take it out of the line, and keep it: {remedies.set_aside(situation.epoch)}.",
+            f"Epoch {epoch} is not lost: the log has {len(situation.attempts)} manifests of it",
+            f"Name a place that gets its files: {remedies.skip(epoch)}.",
         )
-
-
-def refuse_nothing(situation: Situation) -> None:
-    """See that there is something to set aside.
-
-    :raises OptionError: there is not.
-    """
-    if not situation.attempts and not situation.segments:
+    if copied and not situation.attempts and not situation.segments:
         raise OptionError(
-            f"Nothing of epoch {situation.epoch} is left in the log",
-            f"Accept that it is lost: {remedies.accept_gap(situation.epoch)}.",
+            f"Nothing of epoch {epoch} is left in the log that could be copied",
+            f"If all its rows may be given up, leave --to out: {remedies.skip_lost(epoch)}.",
         )

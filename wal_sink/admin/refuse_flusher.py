@@ -1,4 +1,4 @@
-"""Refuses a command while somebody flushes the query."""
+"""Refuses a command while another process flushes the query."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _REMEDY = (
 
 
 def refuse_flusher(log: Log, now_us: int, *, unless_stopped: bool) -> None:
-    """See that nobody flushes the query.
+    """Refuse while a flusher of the query is alive.
 
     :param unless_stopped: a flusher that has stopped at an error, and only tries again, is no harm.
-    :raises FlusherAtWork: somebody does.
+    :raises FlusherAtWork: one is.
     """
     report = last_report(log)
     if report is None or not is_live(report, now_us):

@@ -1,4 +1,4 @@
-"""What a process without Spark can know of a query's runs (rule 11): no event ever reaches it."""
+"""What a process without Spark knows of a query's runs (rule 11): the heartbeat in the log, and no event."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from wal_sink.progress.heartbeat import is_live, last_report, this_process
 from wal_sink.wal.log import Log
 
 
-class Bystander(RunHistory):
-    """Takes the newest run for a living one while another process says that it flushes the query.
+class HeartbeatHistory(RunHistory):
+    """Treats the newest run as alive while another process reports that it is flushing this query.
 
     That process sees the run's events. So where nothing proves which of several attempts was kept, the
     choice is left to it, or to the epoch that comes next.
@@ -20,7 +20,7 @@ class Bystander(RunHistory):
         self._log = log
 
     def running(self, query_id: str) -> str | None:  # noqa: ARG002 - the log is that query's
-        """Return the newest run, if somebody else flushes the query."""
+        """Return the newest run, if another process flushes the query."""
         report = last_report(self._log)
         if report is None or report.flusher == this_process():
             return None

@@ -1,4 +1,4 @@
-"""The ledger row as operators' commands use it: read, and replaced from the state that was seen."""
+"""Reads the ledger row for an operator's command, and replaces it if it is still the one that was seen."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class LedgerRow:
             return self._session.read_ledger()
 
     def replace(self, seen: Mark | None, new: Mark) -> None:
-        """Replace the row that was seen, and see that it is replaced: an answer may be lost, or untrue.
+        """Replace the row that was seen, and read it back: an answer may be lost, or untrue.
 
-        :raises FlusherAtWork: somebody has moved it since.
+        :raises FlusherAtWork: the row was moved since.
         :raises LedgerShadowed: the target says that it is replaced, and it is not.
         :raises TargetUnavailable: it may be replaced or not; the command is run again.
         """
@@ -51,12 +51,13 @@ class LedgerRow:
         raise FlusherAtWork(
             f"The ledger row was moved meanwhile: it says that epoch"
             f" {found.flushed if found else 'none'} is flushed",
-            "See who flushes, look at `wal-sink verify CHECKPOINT`, and decide again.",
+            "See with `wal-sink status CHECKPOINT` which process flushes, and decide again after"
+            " `wal-sink verify CHECKPOINT`.",
         )
 
 
 @contextmanager
-def ledger(target: Target, owner: Owner) -> Iterator[LedgerRow]:
+def ledger_row(target: Target, owner: Owner) -> Iterator[LedgerRow]:
     """Connect to the ledger.
 
     :raises TargetUnavailable, SchemaMismatch: no connection, or no ledger table.

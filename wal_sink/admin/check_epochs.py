@@ -17,7 +17,7 @@ from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.protocol.choose_attempt import choose
 from wal_sink.protocol.next_step import refuse_missing_manifest
 from wal_sink.protocol.steps import Begin, Choose, ManifestMissing, PassOver
-from wal_sink.remedies import accept_gap, lost_segment
+from wal_sink.remedies import lost_segment, skip_lost
 from wal_sink.wal.segment import check_segment
 
 
@@ -131,7 +131,7 @@ class EpochCheck:
                     raise MissingManifest(
                         f"Epochs {first} to {others[-1]} are checkpointed but have no manifest in the log",
                         "Restore the log's manifests/ folder from a copy. To give their rows up, one"
-                        f" after the other: {accept_gap(first)}.",
+                        f" after the other: {skip_lost(first)}.",
                     )
                 refuse_missing_manifest(first, None)
 

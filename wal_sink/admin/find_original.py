@@ -1,4 +1,4 @@
-"""The original of what is adopted: looked for where the old names lead.
+"""Looks for the original of what is adopted, where the old names lead.
 
 A copy looks just like a move, but for the original: while that is there, two owners would flush into one
 table. So only a place that answers and does not have it counts as gone. One that cannot be read (no
@@ -104,8 +104,8 @@ def refuse_copy(original: Original, query: Query, *, is_gone: bool) -> None:
         )
     if original.sight is Sight.UNKNOWN and not is_gone:
         raise LogUnavailable(
-            f"The {original.kind} of query {query.query_id} was at {original.url}, and nobody can see"
-            f" whether it still is: {original.why}",
+            f"The {original.kind} of query {query.query_id} was at {original.url}, and it cannot be"
+            f" seen from here whether it still is: {original.why}",
             "Make that place readable from here, and run the command again: the original may live on"
             " there. If you know that it is gone for good, pass --original-is-gone.",
         )

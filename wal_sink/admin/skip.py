@@ -1,0 +1,244 @@
+"""`skip`: gives up the epoch at which the flush has stopped, so that the flush goes on with the next one.
+
+With a place to copy to, `skip` keeps there what the log holds of the epoch. Without one it takes only an
+epoch whose manifest is lost (rule 12). Segments that are left of such an epoch are not looked into: only the
+manifest knew of which attempt they are, and whether they are all. The flusher trims them.
+
+What is durable when
+--------------------
+
+1. Each object of the epoch is copied, and the copy is read back. Nothing refers to the copies: a command
+   that dies here has changed nothing, and finds them when it is run again.
+2. The decision is created, once: it names the copies with their digests. From here on every flusher passes
+   over the epoch; one that had begun the epoch finishes it without writing more.
+3. The objects that were copied go from the log. A command that dies before leaves them to a second run, or to
+   the flusher, which trims the epoch like any other, without comparing what was copied.
+
+So at any instant each object is in the log or in the copy, and the decision is there before one is gone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from state_backends import StateBackend
+from wal_sink.admin.copy_files import copy_file, refuse_inside
+from wal_sink.admin.ledger_row import LedgerRow, ledger_row
+from wal_sink.admin.query import Query, user_and_host
+from wal_sink.admin.refuse_flusher import refuse_flusher
+from wal_sink.errors import FlusherAtWork, OptionError, UnknownOffsetsFormat
+from wal_sink.model import paths
+from wal_sink.model.ledger import Mark
+from wal_sink.model.manifest import Manifest
+from wal_sink.model.records import Decision
+from wal_sink.progress.heartbeat import last_report
+from wal_sink.progress.readable import read_manifests
+from wal_sink.protocol.skip import Situation, refuse_to_skip, refuse_wrong_copy
+from wal_sink.targets.base import Target
+
+_GOES_ON = "Start the query, or a flusher; it passes over the epoch."
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of `skip`."""
+
+    query_id: str
+    record: str
+    """URL of the decision's record."""
+    decision: Decision
+    rows_possibly_in_target: bool
+    """Whether the epoch was begun: then rows of it may be in the table, and stay."""
+
+
+class Skip(NamedTuple):
+    """The change that `skip` makes."""
+
+    query: Query
+    target: Target
+    seen: Situation
+    to: StateBackend | None
+    """The place that gets the files."""
+    present: Decision | None
+    """A decision that an interrupted command has left: only deleting remains."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of what the log holds of the epoch."""
+        return (*self.seen.segments, *map(paths.manifest, self.seen.attempts))
+
+    @property
+    def consequences(self) -> str:
+        """Say what the operator agrees to."""
+        text = f"Epoch {self.seen.epoch} of query {self.query.query_id} will not be flushed. "
+        if self.to is not None:
+            text += (
+                f"{len(self.files)} files of it move from {self.query.log.url} to {self.to.url}."
+            )
+        else:
+            text += f"It has no manifest in {self.query.log.url}: its rows are lost."
+            if self.seen.segments:
+                text += (
+                    f" {len(self.seen.segments)} segments of it are left, and are deleted with it;"
+                    " --to URL would keep them."
+                )
+        text += " The epochs after it go on."
+        if self.seen.begun is not None:
+            rows = self.seen.begun.rows
+            text += f" It is begun: some of its {rows} rows are possibly in the table, and stay."
+        return text
+
+    def carry_out(self, now_us: int, why: str = "") -> Skipped:
+        """Give the epoch up; can be repeated at any point.
+
+        :raises CorruptLog: a copy cannot be read back as it was written; nothing was changed.
+        :raises OptionError, FlusherAtWork: the epoch was flushed or changed meanwhile; nothing was changed.
+        """
+        decision = self.present or self._decide(now_us, why)
+        if decision.where != self._where:
+            raise OptionError(
+                f"Epoch {self.seen.epoch} was given up by {decision.by} meanwhile ({decision.verb})",
+                f"The log is as {decision.by} left it; what this command has copied is not needed.",
+            )
+        copied = {copy.path for copy in decision.files}
+        self.query.log.delete(path for path in self.files if path in copied)
+        with ledger_row(self.target, self.query.owner(self.query.identity())) as row:
+            return Skipped(
+                query_id=self.query.query_id,
+                record=f"{self.query.log.url}/{paths.decision(decision.epoch)}",
+                decision=decision,
+                # Read after the decision is durable: a flusher may have begun the epoch before.
+                rows_possibly_in_target=_was_begun(decision.epoch, row.read()),
+            )
+
+    @property
+    def _where(self) -> str:
+        return self.to.url if self.to is not None else ""
+
+    def _decide(self, now_us: int, why: str) -> Decision:
+        """Copy the files, see that all is as the operator was told, perhaps hours ago, and decide."""
+        query, seen, to = self.query, self.seen, self.to
+        files = (
+            tuple(copy_file(query.log, path, to) for path in self.files) if to is not None else ()
+        )
+        with ledger_row(self.target, query.owner(query.identity())) as row:
+            now = _look(query, row, seen.epoch, begun=seen.begun is not None)
+        if now._replace(checkpointed=seen.checkpointed) != seen:
+            raise FlusherAtWork(
+                f"Epoch {seen.epoch} was changed since it was looked at",
+                "Look at `wal-sink verify CHECKPOINT`, and decide again.",
+            )
+        begun = seen.begun
+        manifests = tuple(read_manifests(query.log, seen.attempts).manifests.values())
+        generations = [attempt.generation for attempt in seen.attempts]
+        return query.log.create_decision(
+            Decision(
+                verb="accept-gap" if to is None else "set-aside",
+                epoch=seen.epoch,
+                by=user_and_host(),
+                at_us=now_us,
+                why=why or _error_of_flusher(query, seen.epoch),
+                where=self._where,
+                files=files,
+                generation=max(generations, default=begun.generation if begun else 0),
+                offsets_digest=_offsets_digest(query, seen, manifests),
+                rows=_rows(seen, manifests),
+                last_us=begun.last_us if begun else 0,
+            )
+        )
+
+
+def plan_skip(
+    query: Query, target: Target, epoch: int, to: StateBackend | None, now_us: int, *, begun: bool
+) -> Skip:
+    """Look whether the epoch can be given up.
+
+    :param to: the files go there under the paths that they have in the log; None: nothing is kept. Then a
+        flusher may be alive, since there is nothing that it could flush.
+    :param begun: the operator knows that rows of it may be in the table.
+    :raises OptionError: it is not the next epoch, or is given up already; or there is nothing to copy, or
+        something that is not to be copied; or `to` is no place for it.
+    :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
+    :raises WrongOwner, LedgerBehindLog, TargetUnavailable: see `protocol.skip`.
+    """
+    with ledger_row(target, query.owner(query.identity())) as row:
+        seen = _look(query, row, epoch, begun=begun)
+    plan = Skip(query, target, seen, to, query.log.decision(epoch))
+    if (present := plan.present) is None:
+        refuse_wrong_copy(seen, copied=to is not None)
+    elif to is None or present.where != to.url:
+        finish = f" To finish a command that was interrupted, pass --to {present.where}"
+        raise OptionError(
+            f"Epoch {epoch} is given up already, by {present.by}: {present.verb} {present.where}",
+            _GOES_ON + (finish if present.where else ""),
+        )
+    if to is not None:
+        refuse_flusher(query.log, now_us, unless_stopped=True)
+        refuse_inside(query, to)
+    return plan
+
+
+def _look(query: Query, row: LedgerRow, epoch: int, *, begun: bool) -> Situation:
+    """Look at an epoch, in the order of rule 9, and see that it may be given up.
+
+    :raises OptionError, WrongOwner, LedgerBehindLog: see `protocol.skip`.
+    :raises FlusherAtWork: a flusher has moved the ledger meanwhile.
+    """
+    checkpointed = query.checkpoint.last_commit()
+    identity = query.identity()
+    recorded = max(query.log.flushed_epochs(), default=identity.first_epoch - 1)
+    mark = row.read()
+    seen = Situation(
+        epoch=epoch,
+        checkpointed=checkpointed,
+        floor=recorded,
+        mark=mark,
+        attempts=tuple(a for a in query.log.attempts() if a.epoch == epoch),
+        segments=tuple(query.log.backend.list(paths.segment_folder(epoch))),
+    )
+    refuse_to_skip(seen, query.owner(identity), identity.first_epoch, begun=begun)
+    if row.read() != mark:  # else what was trimmed meanwhile would look like lost
+        raise FlusherAtWork(
+            f"The ledger moved while epoch {epoch} was looked at",
+            "A flusher is at work; run the command again if the flush stops at the same epoch.",
+        )
+    return seen
+
+
+def _offsets_digest(query: Query, seen: Situation, manifests: tuple[Manifest, ...]) -> str:
+    """Return the digest of the source offsets as ledger, checkpoint or manifests know it; empty for none."""
+    if seen.begun is not None:
+        return seen.begun.offsets_digest
+    try:
+        planned = query.checkpoint.planned(seen.epoch)
+    except UnknownOffsetsFormat:
+        planned = None
+    if planned is not None:
+        return planned.digest
+    digests = {manifest.offsets_digest for manifest in manifests}
+    return digests.pop() if len(digests) == 1 else ""
+
+
+def _rows(seen: Situation, manifests: tuple[Manifest, ...]) -> int:
+    """Return how many rows are given up, -1 when several attempts, or none, can tell."""
+    if seen.begun is not None:
+        return seen.begun.rows
+    return manifests[0].rows if len(manifests) == len(seen.attempts) == 1 else -1
+
+
+def _error_of_flusher(query: Query, epoch: int) -> str:
+    """Return the error with which the flush has stopped, as the reason of a decision."""
+    report = last_report(query.log)
+    if report and report.error and report.error.epoch in (None, epoch):
+        return f"{report.error.kind}: {report.error.what}"
+    return "no reason was given"
+
+
+def _was_begun(epoch: int, mark: Mark | None) -> bool:
+    """Whether a flusher has begun an epoch, so that it may have sent rows."""
+    if mark is None:
+        return False
+    windows = (mark.begun, mark.last if mark.flushed >= epoch else None)
+    begun = [each for window in windows if window for each in window.epochs]
+    return any(each.epoch == epoch and each.manifest for each in begun)

@@ -1,0 +1,88 @@
+"""Runs the commands that change a query's state: plan, say the consequences, ask, carry out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from wal_sink.admin.query import Query, find_query, target_of
+from wal_sink.cli.arguments import option_values
+from wal_sink.cli.output import document, output
+from wal_sink.clock import now_us
+from wal_sink.errors import OptionError
+from wal_sink.targets.base import Target
+
+Done_co = TypeVar("Done_co", bound=msgspec.Struct, covariant=True)
+
+
+class Change(Protocol[Done_co]):
+    """A change that could be made when it was planned; nothing is changed yet."""
+
+    @property
+    def consequences(self) -> str:
+        """What the operator agrees to, as sentences."""
+
+    def carry_out(self, now_us: int, why: str = "") -> Done_co:
+        """Make the change, and return the command's JSON document.
+
+        :param now_us: microseconds since 1970.
+        """
+
+
+class ChangeArguments(NamedTuple):
+    """The parameters that all of these commands have, see `arguments`."""
+
+    checkpoint: str
+    wal: str | None
+    option: list[str] | None
+    why: str
+    yes: bool
+    as_json: bool
+
+
+def make_change(
+    given: ChangeArguments,
+    plan: Callable[[Query, Target], Change[Done_co]],
+    summary: Callable[[Done_co], str],
+) -> None:
+    """Plan a change, ask the operator, and carry it out.
+
+    :param plan: raises what speaks against the change.
+    :param summary: what people read of the outcome.
+    """
+    with output(as_json=given.as_json) as console:
+        options = option_values(given.option)
+        query = find_query(given.checkpoint, given.wal, options)
+        change = plan(query, target_of(query, options))
+        _confirm(change.consequences, yes=given.yes)
+        done = change.carry_out(now_us(), given.why)
+        if given.as_json:
+            document(done)
+        else:
+            console.print(escape(summary(done)), soft_wrap=True)
+
+
+def _confirm(consequences: str, *, yes: bool) -> None:
+    """Say what is about to happen, and ask, on standard error.
+
+    :param yes: the answer is given already.
+    :raises OptionError: the answer is no, or there is none. Nothing was changed.
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(escape(consequences))
+    if yes:
+        return
+    console.print("Go on? \\[y/N] ", end="")
+    try:
+        answer = sys.stdin.readline() if sys.stdin is not None else ""
+    except (OSError, ValueError):  # closed
+        answer = ""
+    if answer.strip().lower() not in {"y", "yes"}:
+        raise OptionError(
+            "The answer was not yes. Nothing was changed.", "Answer y, or pass --yes."
+        )
