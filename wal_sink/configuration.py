@@ -1,4 +1,4 @@
-"""From the options of a `writeStream` to everything the sink works with; no I/O."""
+"""Turns the options of a `writeStream` into all that the sink works with; no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wal_sink.wal.location import Location, locate
 
 
 class Configuration(NamedTuple):
-    """A query's options, parsed and checked. Pickles; travels to the tasks."""
+    """A query's options, parsed and checked. Pickles, because it travels to the tasks."""
 
     sink: SinkOptions
     target_options: Options
@@ -23,12 +23,12 @@ class Configuration(NamedTuple):
 
     @property
     def public(self) -> dict[str, str]:
-        """The options without secrets, as a run's claim keeps them."""
+        """The options without secrets, as a run's claim records them."""
         return {**public(self.sink), **public(self.target_options)}
 
 
 def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuration:
-    """Parse options as Spark passes them: strings under case-insensitive names.
+    """Parse options as Spark passes them: strings, under case-insensitive names.
 
     :param folder: against which a relative `wal.location` counts; None for the current one.
     :raises OptionError: an option is missing, unknown, or does not fit.
@@ -42,35 +42,24 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
         sink,
         target_options,
         kind(target_options),
-        locate(
-            sink.checkpoint,
-            sink.wal_location,
-            folder,
-            **storage_options(sink)._asdict(),
-        ),
+        locate(sink.checkpoint, sink.wal_location, folder, *storage_options(sink)),
     )
 
 
-class StorageOptionsGiven(NamedTuple):
-    """Options for the stores of log and checkpoint, as `locate` takes them; None where none are given."""
+def storage_options(
+    sink: SinkOptions,
+) -> tuple[dict[str, object] | None, dict[str, object] | None]:
+    """Parse the storage options of log and checkpoint, for `locate`; None where an option is not given.
 
-    wal_options: dict[str, object] | None
-    checkpoint_options: dict[str, object] | None
-
-
-def storage_options(sink: SinkOptions) -> StorageOptionsGiven:
-    """Parse what is given for the stores.
-
-    :raises OptionError: it is not a JSON object.
+    :raises OptionError: one is not a JSON object.
     """
-    return StorageOptionsGiven(
+    return (
         _json_object("wal.storageOptions", sink.storage_options),
         _json_object("checkpoint.storageOptions", sink.checkpoint_storage_options),
     )
 
 
 def _json_object(option: str, text: str) -> dict[str, object] | None:
-    """Parse a JSON object; None when the option is not given."""
     if not text.strip():
         return None
     try:
@@ -78,7 +67,7 @@ def _json_object(option: str, text: str) -> dict[str, object] | None:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        # Neither the text nor json's error, which holds it: there are keys in it.
+        # Shows neither the text nor json's error, which holds it: there are keys in it.
         raise OptionError(
             f"Option {option} is not a JSON object.",
             f'Write it as {option}={{"endpoint_url": "…", "key": "…"}}, names and texts in double'

@@ -11,6 +11,7 @@ import pytest
 from state_backends import S3Backend
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import OptionError
+from wal_sink.wal.location import options_for
 
 KEYS = {"key": "AKIA", "secret": "Geheim", "client_kwargs": {"aws_session_token": "Geheim"}}
 OTHER = {"endpoint_url": "http://127.0.0.1:9"}
@@ -55,7 +56,25 @@ def test_whose_options_open_what(
 ) -> None:
     """Each has its own; the checkpoint's default to the log's in one kind of store."""
     location = configured(checkpoint, **options).location
-    assert (dict(location.checkpoint_options), dict(location.log_options)) == expected
+    opened_with = [
+        dict(options_for(url, location.stores)) for url in (location.checkpoint, location.logs)
+    ]
+    assert tuple(opened_with) == expected
+
+
+def test_two_accounts_in_one_kind_of_store() -> None:
+    """The log, and it alone, has options of its own; every other place has those of the checkpoint."""
+    location = configured(
+        "s3://b/ck",
+        wal__location="s3://b/ck2",
+        wal__storageOptions=KEYS,
+        checkpoint__storageOptions=OTHER,
+    ).location
+    opened = [options_for(f"s3://b/{path}", location.stores) for path in ("ck2/query", "ck2")]
+    assert opened == [KEYS, KEYS]
+    for path in ("ck", "ck/wal_sink/query", "ck23", "aside"):
+        assert options_for(f"s3://b/{path}", location.stores) == OTHER
+    assert options_for("file:///aside", location.stores) == {}
 
 
 def test_checkpoint_and_log_are_found_under_hadoops_url() -> None:
@@ -111,7 +130,8 @@ def test_storage_options_are_secret() -> None:
     ):
         assert "Geheim" not in text
         assert "AKIA" not in text
-    assert configuration.location.log_options["secret"] == "Geheim"
+    location = configuration.location
+    assert options_for(location.logs, location.stores)["secret"] == "Geheim"
 
 
 def test_storage_options_travel() -> None:
@@ -119,7 +139,7 @@ def test_storage_options_travel() -> None:
     location = configured("s3://b/ck", wal__storageOptions=KEYS).location
     copy = pickle.loads(pickle.dumps(location))
     assert copy == location
-    assert copy.log_options == KEYS
+    assert options_for(copy.logs, copy.stores) == KEYS
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from state_backends import StateBackend, StorageOptions, open_backend, url_scheme
+from state_backends import StateBackend, StorageOptions
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import configure, storage_options
 from wal_sink.errors import OptionError
@@ -17,7 +17,7 @@ from wal_sink.model.ledger import Owner
 from wal_sink.model.records import LogIdentity
 from wal_sink.options import SinkOptions, parse
 from wal_sink.targets.base import Target
-from wal_sink.wal.find import find_by_checkpoint
+from wal_sink.wal.location import find_by_checkpoint, open_place
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
 
@@ -33,11 +33,11 @@ class Query(NamedTuple):
     checkpoint: Checkpoint
     log: Log
     stores: Mapping[str, StorageOptions] = {}
-    """How to open what is in an object store, by the scheme of its URL."""
+    """Storage options, as `open_place` takes them."""
 
     def open(self, url: str) -> StateBackend:
         """Open another place, with the options of its kind of store."""
-        return open_backend(url, self.stores.get(url_scheme(url)))
+        return open_place(url, self.stores)
 
     def identity(self) -> LogIdentity:
         """Read whose the log is.
@@ -67,12 +67,8 @@ def find_query(
     :raises CheckpointNotVisible, WrongOwner, OptionError: see `find_by_checkpoint`.
     """
     given = storage_options(parse({**options, "checkpointLocation": checkpoint}, SinkOptions))
-    found = find_by_checkpoint(checkpoint, wal, given, "--wal")
-    stores = {
-        url_scheme(found.location.logs): found.location.log_options,
-        url_scheme(found.location.checkpoint): found.location.checkpoint_options,
-    }
-    return Query(found.query_id, found.checkpoint, found.log, stores)
+    query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *given)
+    return Query(query_id, location.open_checkpoint(), location.open_log(query_id), location.stores)
 
 
 def target_of(query: Query, options: Mapping[str, str]) -> Target:

@@ -8,14 +8,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from state_backends import open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import StorageOptionsGiven, configure
+from wal_sink.configuration import configure
 from wal_sink.errors import OptionError
 from wal_sink.progress import status as progress
 from wal_sink.progress.status import Flushed, Status
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.register import sink_of
-from wal_sink.wal.find import find_by_checkpoint, is_folder
+from wal_sink.wal.location import Location, find_by_checkpoint, is_folder
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
 
@@ -71,7 +71,8 @@ def _find(
 ) -> tuple[Checkpoint, Log]:
     """Find checkpoint and log of a query."""
     if isinstance(query_or_checkpoint, str):
-        return _find_by_location(query_or_checkpoint, wal, storage_options or {})
+        query_id, location = _find_by_location(query_or_checkpoint, wal, storage_options or {})
+        return location.open_checkpoint(), location.open_log(query_id)
     started = internals.started_query(query_or_checkpoint, FORMAT)
     if started is None:
         raise OptionError(
@@ -84,13 +85,16 @@ def _find(
 
 def _find_by_location(
     url: str, wal: str | None, options: Mapping[str, object]
-) -> tuple[Checkpoint, Log]:
-    """Find checkpoint and log; the options are for those of the two that are in an object store."""
-    given = StorageOptionsGiven(
-        wal_options={} if wal and is_folder(wal) and not is_folder(url) else dict(options),
-        checkpoint_options={} if is_folder(url) else dict(options),
+) -> tuple[str, Location]:
+    """Find a query by its checkpoint. A folder takes no options, unless neither place can take any."""
+    log_takes_none = wal and is_folder(wal) and not is_folder(url)
+    query_id, location = find_by_checkpoint(
+        url,
+        wal,
+        "wal=…",
+        None if log_takes_none else options,
+        None if is_folder(url) else options,
     )
-    found = find_by_checkpoint(url, wal, given, "wal=…")
-    if is_folder(url) and is_folder(found.log.url):
-        open_backend(found.log.url, options)  # which refuses by name what neither place takes
-    return found.checkpoint, found.log
+    if is_folder(location.checkpoint) and is_folder(location.logs):
+        open_backend(location.logs, options)  # refuses the options by their names
+    return query_id, location

@@ -1,4 +1,10 @@
-"""Where a query's checkpoint and log are; made absolute once, then passed on as plain URLs (rule 0)."""
+"""Finds a query's checkpoint and log, and opens their stores.
+
+Both URLs are made absolute once, then passed on as they are (rule 0). Storage options belong to a kind of
+store: one mapping from URL scheme to options opens every place of a query, and whatever else an operator
+names there. Only a log that has other options than its checkpoint, in the same kind of store (two accounts,
+say), has an entry of its own, under its URL.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from state_backends import (
     url_scheme,
 )
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import OptionError
+from wal_sink.errors import OptionError, WrongOwner
 from wal_sink.wal.log import Log
 
 LOG_FOLDER = "wal_sink"
@@ -27,28 +33,45 @@ _USE = (
 
 
 class Location(NamedTuple):
-    """Absolute URLs, and what opens them."""
+    """Where a query's checkpoint and log are, as absolute URLs."""
 
     checkpoint: str
     logs: str
     """The folder in which each query's log has a folder named by its query id (rule 1)."""
-    checkpoint_options: StorageOptions = StorageOptions()
-    log_options: StorageOptions = StorageOptions()
+    stores: Mapping[str, StorageOptions]
+    """See `options_for`."""
 
     def open_checkpoint(self) -> Checkpoint:
         """Open the checkpoint; no I/O."""
-        return Checkpoint(open_backend(self.checkpoint, self.checkpoint_options))
+        return Checkpoint(open_place(self.checkpoint, self.stores))
 
     def open_log(self, query_id: str) -> Log:
         """Open the log of a query; no I/O."""
-        return Log(open_backend(child_url(self.logs, query_id), self.log_options))
+        return Log(open_place(child_url(self.logs, query_id), self.stores))
+
+
+def options_for(url: str, stores: Mapping[str, StorageOptions]) -> StorageOptions:
+    """Return the options that open an absolute URL.
+
+    :param stores: options by URL scheme; by the URL of a folder, where that folder has its own.
+    """
+    own = [folder for folder in stores if f"{url}/".startswith(f"{folder}/")]
+    return stores.get(max(own, key=len, default=url_scheme(url)), StorageOptions())
+
+
+def open_place(url: str, stores: Mapping[str, StorageOptions]) -> StateBackend:
+    """Open any place with the options of its kind of store; no I/O.
+
+    :param stores: see `options_for`.
+    :raises StateBackendError: no store can be opened there.
+    """
+    return open_backend(url, options_for(open_backend(url).url, stores))
 
 
 def locate(
     checkpoint: str,
     wal_location: str | None = None,
     folder: str | None = None,
-    *,
     wal_options: Mapping[str, object] | None = None,
     checkpoint_options: Mapping[str, object] | None = None,
 ) -> Location:
@@ -65,16 +88,73 @@ def locate(
         checkpoint_options = wal_options
     if wal_options is None and not wal_location:
         wal_options = checkpoint_options
-    options = StorageOptions(checkpoint_options), StorageOptions(wal_options)
-    url = _shared("checkpointLocation", checkpoint, options[0]).url
-    if not wal_location:
-        return Location(url, child_url(url, LOG_FOLDER), *options)
-    relative = folder is not None and not wal_location.startswith("/") and ":" not in wal_location
-    wal_location = f"{folder}/{wal_location}" if relative else wal_location
-    return Location(url, _shared("wal.location", wal_location, options[1]).url, *options)
+    of_checkpoint, of_log = StorageOptions(checkpoint_options), StorageOptions(wal_options)
+    url = _shared("checkpointLocation", checkpoint, of_checkpoint).url
+    if wal_location:
+        relative = (
+            folder is not None and not wal_location.startswith("/") and ":" not in wal_location
+        )
+        wal_location = f"{folder}/{wal_location}" if relative else wal_location
+        logs = _shared("wal.location", wal_location, of_log).url
+    else:
+        logs = child_url(url, LOG_FOLDER)
+    stores = {url_scheme(logs): of_log} | {url_scheme(url): of_checkpoint}
+    if stores[url_scheme(logs)] != of_log:
+        stores[logs] = of_log
+    return Location(url, logs, stores)
+
+
+def find_by_checkpoint(
+    checkpoint: str,
+    wal: str | None,
+    argument: str,
+    wal_options: Mapping[str, object] | None = None,
+    checkpoint_options: Mapping[str, object] | None = None,
+) -> tuple[str, Location]:
+    """Find a query by its checkpoint; return its id, and where its checkpoint and log are.
+
+    Its log is the one below `wal`, if that is given; else the one that the checkpoint names; else,
+    where that is gone, the one in the checkpoint's own folder: they may have been moved together.
+
+    :param argument: how the caller calls `wal`, for the error.
+    :param wal_options, checkpoint_options: as for `locate`. Without `wal` a folder takes no `wal_options`:
+        the log may turn out to be in another kind of store than the checkpoint.
+    :raises CheckpointNotVisible: no query's checkpoint is there.
+    :raises WrongOwner: the checkpoint names a log that cannot be the query's.
+    :raises OptionError: there is no log, or an option does not fit.
+    """
+    if checkpoint_options is None and not wal and not is_folder(checkpoint):
+        checkpoint_options = wal_options
+
+    def below(logs: str | None) -> Location:
+        takes_none = not wal and is_folder(logs or checkpoint)
+        return locate(
+            checkpoint, logs, None, None if takes_none else wal_options, checkpoint_options
+        )
+
+    places = [below(wal)]
+    opened = places[0].open_checkpoint()
+    query_id = opened.query_id()
+    named = None if wal else opened.log_url()
+    if named is not None:
+        places.insert(0, below(_folder_of(named, query_id, opened.url, argument)))
+    for place in places:
+        if place.open_log(query_id).backend.list():
+            return query_id, place
+    raise OptionError(
+        f"There is no log of query {query_id} at"
+        f" {' or '.join(place.open_log(query_id).url for place in places)}.",
+        f"If the query sets wal.location, pass the same location as {argument}.",
+    )
+
+
+def is_folder(url: str) -> bool:
+    """Whether a URL names a folder, which takes no storage options."""
+    return url_scheme(url) in {"", "file"}
 
 
 def _shared(option: str, url: str, options: StorageOptions) -> StateBackend:
+    """Open a store that other processes see as well, for the error that names the option."""
     try:
         backend = open_backend(url, options)
     except StateBackendError as error:
@@ -82,3 +162,17 @@ def _shared(option: str, url: str, options: StorageOptions) -> StateBackend:
     if backend.process_local:
         raise OptionError(f"Option {option} is {url}, which only one process sees.", _USE)
     return backend
+
+
+def _folder_of(log: str, query_id: str, checkpoint: str, argument: str) -> str:
+    """Return the folder of logs that holds the log which the checkpoint names (rule 1).
+
+    :raises WrongOwner: the log's folder does not have the query's id as its name.
+    """
+    logs, _, name = log.rpartition("/")
+    if name != query_id:
+        raise WrongOwner(
+            f"{checkpoint}/{Checkpoint.LOG_URL} names {log}, which cannot be the log of query {query_id}",
+            f"The file was edited. Pass the location of the log as {argument}.",
+        )
+    return logs
