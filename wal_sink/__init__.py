@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
-    from wal_sink.progress.status import Flushed, Status
+    from wal_sink.progress.status import Status
+    from wal_sink.progress.wait import Flushed
     from wal_sink.spark.api import await_flushed, status
     from wal_sink.spark.register import register
     from wal_sink.spark.sink import Sink
@@ -24,7 +25,7 @@ __version__ = "0.1.0"
 __all__ = ["Flushed", "Sink", "Status", "WalSinkError", "await_flushed", "register", "status"]
 
 _LAZY = {
-    "Flushed": "wal_sink.progress.status",
+    "Flushed": "wal_sink.progress.wait",
     "Sink": "wal_sink.spark.sink",
     "Status": "wal_sink.progress.status",
     "await_flushed": "wal_sink.spark.api",

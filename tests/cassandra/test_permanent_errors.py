@@ -25,7 +25,7 @@ from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop, Reporter
 from wal_sink.options import parse
-from wal_sink.progress.status import Status, status
+from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
@@ -114,7 +114,7 @@ class Flushing:
         self.loop = FlushLoop(flusher, reporter, world.query_id, CommitWatcher(checkpoint.url))
 
     def status(self) -> Status:
-        return status(Checkpoint(self.world.checkpoint), self.world.log)
+        return read_status(Checkpoint(self.world.checkpoint), self.world.log)
 
     def batch(self, *rows: tuple[str, int]) -> int:
         epoch = self.run.batch(rows)

@@ -24,7 +24,8 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.progress.status import await_flushed, status
+from wal_sink.progress.status import read_status
+from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.testing.oracle import judge
 from wal_sink.wal.log import Log
 
@@ -238,7 +239,7 @@ def test_a_lost_log_json_stops_the_line(world: World) -> None:
         (finding,) = verify(query(world), target, NOW_US).findings
         assert finding.what in said
     with pytest.raises(errors.FlushTimeout):
-        await_flushed(Checkpoint(world.checkpoint), world.log, timeout=0)
+        wait_until_flushed(Checkpoint(world.checkpoint), world.log, timeout=0)
 
 
 def test_verify_beside_a_flusher(world: World) -> None:
@@ -261,7 +262,7 @@ def test_status_answers_all_the_same(world: World) -> None:
     """An unreadable manifest is what the flush will stop at; the other epochs are counted."""
     fill(world)
     tear_manifest(world)
-    found = status(Checkpoint(world.checkpoint), world.log)
+    found = read_status(Checkpoint(world.checkpoint), world.log)
     assert (found.flushed, found.pending_epochs) == (BROKEN - 1, EPOCHS - BROKEN)
     assert found.pending_rows == 3 * (EPOCHS - BROKEN - 1)
     assert str(found.last_error).startswith("CorruptLog: ")
@@ -277,7 +278,7 @@ def test_verify_counts_segments_that_nobody_names(
     world.run().tasks([("of a task that failed", 1)])
     if damage is not None:
         damage(world)
-    orphans = status(Checkpoint(world.checkpoint), world.log).orphan_segments
+    orphans = read_status(Checkpoint(world.checkpoint), world.log).orphan_segments
     assert orphans == (3 if damage is delete_manifest else 1)
     (note,) = look(world).notes
     assert note.startswith(f"{orphans} segments are named by no manifest")

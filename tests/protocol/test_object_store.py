@@ -18,7 +18,8 @@ from wal_sink.admin.find_original import Sight, look_for_checkpoint
 from wal_sink.admin.query import Query, find_query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, OptionError
-from wal_sink.progress.status import await_flushed, status
+from wal_sink.progress.status import read_status
+from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.testing.crash.faults import Crash, Faults
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
@@ -93,10 +94,10 @@ def test_progress_is_read_from_an_object_store(s3: S3) -> None:
     run = world.run()
     run.batch([("a", 1)])
     run.publish([("b", 2)])
-    seen = status(checkpoint, world.log)
+    seen = read_status(checkpoint, world.log)
     assert (seen.checkpointed, seen.published, seen.pending_rows) == (0, 1, 1)
     world.flush()
-    assert await_flushed(checkpoint, world.log, timeout=0).epoch == 0
+    assert wait_until_flushed(checkpoint, world.log, timeout=0).epoch == 0
     assert checkpoint.offsets(1).text.startswith("v1\n")
     assert seen.log.startswith("s3://")
     assert isinstance(world.checkpoint, S3Backend)

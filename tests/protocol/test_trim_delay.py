@@ -15,7 +15,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.progress.status import status
+from wal_sink.progress.status import read_status
 from wal_sink.protocol.steps import Rest, Trim
 from wal_sink.testing.crash.faults import Crash, Faults
 
@@ -89,7 +89,7 @@ def test_a_look_while_nothing_is_due_reads_one_record_once(world: World) -> None
 def test_nobody_who_asks_sees_a_difference(world: World) -> None:
     """What is flushed is flushed: it may be deleted with the checkpoint, and nothing waits."""
     fill(world, 2)
-    found = status(Checkpoint(world.checkpoint), world.log)
+    found = read_status(Checkpoint(world.checkpoint), world.log)
     assert (found.flushed, found.pending_epochs, found.pending_bytes) == (1, 0, 0)
     assert (found.safe_to_delete, found.orphan_segments) == (True, 0)
 

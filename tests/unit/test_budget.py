@@ -6,7 +6,7 @@ import pytest
 
 from wal_sink.errors import LogFull, NoFlusher, TargetRefused, WalSinkError
 from wal_sink.model.records import ErrorReport, FlusherReport
-from wal_sink.progress.heartbeat import stopped_at
+from wal_sink.progress.heartbeat import stopping_error
 from wal_sink.protocol.budget import (
     ALONE_S,
     SILENT_S,
@@ -98,11 +98,11 @@ def test_nobody_is_waited_for_a_while() -> None:
 def test_the_error_that_stopped_the_line_is_raised() -> None:
     """Rule 21: waiting would not help; somebody has to act."""
     refused = report(kind="TargetRefused", what="no such table", transient=False)
-    stopped = stopped_at(refused, NOW_US)
+    stopped = stopping_error(refused, NOW_US)
     assert isinstance(stopped, TargetRefused)
     with pytest.raises(TargetRefused, match="no such table"):
         refuse_full(7, FULL, BLOCK, Flushing(refused, stopped, 0.0, 0.0), "file:///c")
-    assert stopped_at(refused, NOW_US + 121_000_000) is None, "a silent flusher says nothing"
-    assert stopped_at(report(what="passes"), NOW_US) is None
-    odd = stopped_at(report(kind="__name__", transient=False), NOW_US)
+    assert stopping_error(refused, NOW_US + 121_000_000) is None, "a silent flusher says nothing"
+    assert stopping_error(report(what="passes"), NOW_US) is None
+    odd = stopping_error(report(kind="__name__", transient=False), NOW_US)
     assert type(odd) is WalSinkError

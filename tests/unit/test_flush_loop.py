@@ -24,7 +24,7 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop, Reporter
 from wal_sink.model import paths
 from wal_sink.model.records import ErrorReport
-from wal_sink.progress.status import await_flushed
+from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
 
@@ -268,7 +268,7 @@ def test_its_error_can_be_read_while_it_fails(
     assert found.remedy
     if not transient:
         with pytest.raises(getattr(errors, kind)):
-            await_flushed(Checkpoint(world.checkpoint), world.log, SECONDS)
+            wait_until_flushed(Checkpoint(world.checkpoint), world.log, SECONDS)
     outage.over.set()
     until(lambda: it.is_flushed(0))
     until(lambda: it.error() is None)

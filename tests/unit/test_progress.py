@@ -1,4 +1,4 @@
-"""`status` and `await_flushed` over a log that a real protocol wrote; no Spark, no target asked."""
+"""`read_status` and `wait_until_flushed` over a log that a real protocol wrote; no Spark, no target asked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from wal_sink.errors import CheckpointNotVisible, FlushTimeout, NoFlusher, WalSi
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import ErrorReport, FlusherReport
-from wal_sink.progress.status import Flushed, Status, await_flushed, status
+from wal_sink.progress.status import Status, read_status
+from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.testing.crash.faults import Faults, FaultyBackend
 from wal_sink.wal.log import Log
 
@@ -36,15 +37,15 @@ def world() -> World:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_sink.progress.status._POLL_S", 0.002)
+    monkeypatch.setattr("wal_sink.progress.wait._POLL_S", 0.002)
 
 
 def look(world: World) -> Status:
-    return status(Checkpoint(world.checkpoint), world.log)
+    return read_status(Checkpoint(world.checkpoint), world.log)
 
 
 def wait(world: World, timeout: float | None = SECONDS) -> Flushed:
-    return await_flushed(Checkpoint(world.checkpoint), world.log, timeout)
+    return wait_until_flushed(Checkpoint(world.checkpoint), world.log, timeout)
 
 
 def report(world: World, error: ErrorReport | None = None, age_s: float = 0.0) -> None:
@@ -198,11 +199,11 @@ def test_what_the_flusher_says(world: World) -> None:
 
 @contextmanager
 def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Flushed]]:
-    """Call `await_flushed` in a thread; go on when it has seen what is checkpointed, and waits."""
+    """Call `wait_until_flushed` in a thread; go on when it has seen what is checkpointed, and waits."""
     seen = Faults(matching=paths.FLUSHER)
     log = Log(FaultyBackend(world.log_backend, seen))
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(await_flushed, Checkpoint(world.checkpoint), log, timeout)
+        future = pool.submit(wait_until_flushed, Checkpoint(world.checkpoint), log, timeout)
         deadline = time.monotonic() + SECONDS
         while not seen.operations:
             assert not future.done()
@@ -212,7 +213,7 @@ def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Fl
 
 
 def waited_for(world: World, meanwhile: Callable[[], object]) -> tuple[int, int]:
-    """Return the epoch and rows that `await_flushed` tells when something happens meanwhile."""
+    """Return the epoch and rows that `wait_until_flushed` tells when something happens meanwhile."""
     with waiting(world) as future:
         assert not future.done()
         meanwhile()
@@ -265,7 +266,7 @@ def test_only_what_was_checkpointed_when_called_is_waited_for(world: World) -> N
 
 def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even when they are flushed by the time that it looks again."""
-    monkeypatch.setattr("wal_sink.progress.status._POLL_S", 0.3)
+    monkeypatch.setattr("wal_sink.progress.wait._POLL_S", 0.3)
     run = world.run()
     run.batch([("a", 1)])
 
@@ -317,7 +318,7 @@ def test_the_time_is_over(world: World, timeout: float) -> None:
 @pytest.mark.parametrize("age_s", [None, 3_600.0])
 def test_nobody_flushes(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None) -> None:
     """No word for too long; an old process's last word gives the next one time to start."""
-    monkeypatch.setattr("wal_sink.progress.status.SILENT_S", 0.1)
+    monkeypatch.setattr("wal_sink.progress.wait.SILENT_S", 0.1)
     world.run().batch([("a", 1)])
     if age_s is not None:
         report(world, age_s=age_s)
@@ -332,7 +333,7 @@ def test_a_flusher_that_reports_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a timeout, for as long as it lives."""
-    monkeypatch.setattr("wal_sink.progress.status.SILENT_S", 0.1)
+    monkeypatch.setattr("wal_sink.progress.wait.SILENT_S", 0.1)
     world.run().batch([("a", 1)])
     report(world, age_s=-SECONDS)  # it goes on reporting
     with waiting(world, None) as future:
@@ -346,7 +347,7 @@ def test_a_timeout_is_waited_for_though_nobody_flushes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who gives a time has decided how long to wait; a flusher may start within it."""
-    monkeypatch.setattr("wal_sink.progress.status.SILENT_S", 0.0)
+    monkeypatch.setattr("wal_sink.progress.wait.SILENT_S", 0.0)
     world.run().batch([("a", 1)])
 
     def later() -> None:

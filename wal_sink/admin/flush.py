@@ -19,7 +19,7 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop, Reporter
 from wal_sink.log_context import about
 from wal_sink.observer import Observer
-from wal_sink.progress.status import pending_epochs
+from wal_sink.progress.backlog import waiting_epochs
 from wal_sink.protocol.steps import Begin, PassOver, Rest, Resume, Step
 from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
@@ -168,7 +168,7 @@ class OwnFlusher:
             time.sleep(_SIGNAL_S)
 
     def _waiting(self) -> int:
-        return pending_epochs(self._query.checkpoint, self._query.log)
+        return waiting_epochs(self._query.checkpoint, self._query.log)
 
     def _done(self, why: str) -> FlushDone:
         return FlushDone(

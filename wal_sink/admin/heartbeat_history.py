@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wal_sink.clock import now_us
 from wal_sink.flush.run_history import RunHistory
-from wal_sink.progress.heartbeat import is_live, last_report, this_process
+from wal_sink.progress.heartbeat import living_flusher, this_process
 from wal_sink.wal.log import Log
 
 
@@ -21,10 +21,8 @@ class HeartbeatHistory(RunHistory):
 
     def running(self, query_id: str) -> str | None:  # noqa: ARG002 - the log is that query's
         """Return the newest run, if another process flushes the query."""
-        report = last_report(self._log)
+        report = living_flusher(self._log, now_us())
         if report is None or report.flusher == this_process():
-            return None
-        if not is_live(report, now_us()):
             return None
         claim = self._log.newest_claim()
         return claim.run_id if claim else None

@@ -16,7 +16,7 @@ from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import FlushedEpoch
-from wal_sink.progress.readable import read_manifests
+from wal_sink.progress.scan import read_manifests
 from wal_sink.protocol.choose_attempt import choose
 from wal_sink.protocol.steps import Begin, Choose
 from wal_sink.targets.base import Target

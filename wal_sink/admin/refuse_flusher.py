@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wal_sink.errors import FlusherAtWork
-from wal_sink.progress.heartbeat import is_live, last_report
+from wal_sink.progress.heartbeat import living_flusher
 from wal_sink.wal.log import Log
 
 _REMEDY = (
@@ -18,8 +18,8 @@ def refuse_flusher(log: Log, now_us: int, *, unless_stopped: bool) -> None:
     :param unless_stopped: a flusher that has stopped at an error, and only tries again, is no harm.
     :raises FlusherAtWork: one is.
     """
-    report = last_report(log)
-    if report is None or not is_live(report, now_us):
+    report = living_flusher(log, now_us)
+    if report is None:
         return
     if unless_stopped and report.error is not None and not report.error.transient:
         return

@@ -33,8 +33,8 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.records import Decision
-from wal_sink.progress.heartbeat import last_report
-from wal_sink.progress.readable import read_manifests
+from wal_sink.progress.heartbeat import read_report
+from wal_sink.progress.scan import read_manifests
 from wal_sink.protocol.skip import Situation, refuse_to_skip, refuse_wrong_copy
 from wal_sink.targets.base import Target
 
@@ -229,7 +229,7 @@ def _rows(seen: Situation, manifests: tuple[Manifest, ...]) -> int:
 
 def _error_of_flusher(query: Query, epoch: int) -> str:
     """Return the error with which the flush has stopped, as the reason of a decision."""
-    report = last_report(query.log)
+    report = read_report(query.log)
     if report and report.error and report.error.epoch in (None, epoch):
         return f"{report.error.kind}: {report.error.what}"
     return "no reason was given"

@@ -18,9 +18,8 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Owner
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch, LogIdentity
-from wal_sink.progress.heartbeat import is_live, last_report
-from wal_sink.progress.orphans import unnamed
-from wal_sink.progress.readable import read_manifests
+from wal_sink.progress.heartbeat import is_alive, read_report
+from wal_sink.progress.scan import read_manifests, unnamed_segments
 from wal_sink.protocol.ledger_updates import refuse_shadowed
 from wal_sink.protocol.next_step import next_step, refuse_missing_records, resting
 from wal_sink.protocol.steps import RecordsBehind, View
@@ -188,14 +187,14 @@ class _Verification:
             notes.append(f"{late} segments of flushed epochs go when a flusher starts")
         above = [attempt for attempt in self._log.attempts() if attempt.epoch > flushed]
         waiting = [(epoch, path) for epoch, path in segments if epoch > flushed]
-        if orphans := len(unnamed(waiting, read_manifests(self._log, above))):
+        if orphans := len(unnamed_segments(waiting, read_manifests(self._log, above))):
             notes.append(
                 f"{orphans} segments are named by no manifest: of failed tasks, or of a batch under way;"
                 " they go with their epoch"
             )
-        report = last_report(self._log)
+        report = read_report(self._log)
         if report is not None:
-            live = "flushes" if is_live(report, self._now_us) else "flushed last"
+            live = "flushes" if is_alive(report, self._now_us) else "flushed last"
             error = f"; its error: {report.error.kind}: {report.error.what}" if report.error else ""
             notes.append(f"{report.flusher} {live}: {report.doing}{error}")
         return notes

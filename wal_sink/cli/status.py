@@ -17,8 +17,7 @@ from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_
 from wal_sink.cli.output import AsJson, Failure, document, document_line, output
 from wal_sink.cli.quantities import byte_count, duration, epoch_id
 from wal_sink.errors import WalSinkError
-from wal_sink.progress import status as progress
-from wal_sink.progress.status import Status
+from wal_sink.progress.status import Status, read_status
 
 _EVERY_S = 1.0
 """How often `--watch` looks."""
@@ -112,7 +111,7 @@ def _flusher(found: Status) -> str:
 
 
 def _look(query: Query) -> Status:
-    return progress.status(query.checkpoint, query.log)
+    return read_status(query.checkpoint, query.log)
 
 
 def _watch(query: Query, console: Console) -> None:

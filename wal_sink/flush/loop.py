@@ -16,7 +16,7 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.log_context import about, at, line_logger
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.observer import Observer
-from wal_sink.progress.heartbeat import is_live, last_report, this_process
+from wal_sink.progress.heartbeat import living_flusher, this_process
 from wal_sink.protocol.steps import Rest, Step
 from wal_sink.wal.log import Log
 
@@ -121,10 +121,8 @@ class Reporter:
             logger.warning("%s/flusher.json cannot be written: %r", self._log.url, error)
 
     def _another_reports(self) -> bool:
-        last = last_report(self._log)
-        return (
-            last is not None and last.flusher != this_process() and is_live(last, self._clock_us())
-        )
+        last = living_flusher(self._log, self._clock_us())
+        return last is not None and last.flusher != this_process()
 
 
 class FlushLoop(threading.Thread):

@@ -16,8 +16,7 @@ from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.model.manifest import Attempt
-from wal_sink.progress.readable import read_manifests
-from wal_sink.progress.status import count_waiting
+from wal_sink.progress.scan import read_manifests
 from wal_sink.wal.log import Log
 
 FRESH_S, FRESH_BILLED_S = 0.5, 10.0
@@ -90,7 +89,7 @@ class BacklogReader:
         checkpointed = self._checkpoint.last_commit()
         newest = self._log.newest_flushed()
         flushed = newest.epoch if newest else -1
-        waiting = count_waiting(self._log, checkpointed, flushed)
+        waiting = count_epochs(self._log, checkpointed, flushed)
         now_us = clock.now_us()
         found = self._chosen(checkpointed, flushed) if waiting else []
         rows, size = sum(each.rows for each in found), sum(each.bytes for each in found)
@@ -111,3 +110,19 @@ class BacklogReader:
             known[attempt] = _Waits(read.epoch, read.rows, read.bytes, read.published_us)
         self._known = known
         return list(known.values())
+
+
+def waiting_epochs(checkpoint: Checkpoint, log: Log) -> int:
+    """Count the epochs that are checkpointed and not flushed, without opening their manifests."""
+    checkpointed = checkpoint.last_commit()
+    newest = log.newest_flushed()
+    return count_epochs(log, checkpointed, newest.epoch if newest else -1)
+
+
+def count_epochs(log: Log, checkpointed: int, flushed: int) -> int:
+    """Count the epochs up to `checkpointed` that are not flushed; none is ours before the first publish."""
+    if checkpointed <= flushed:
+        return 0
+    if (identity := log.identity()) is None:  # lost, if epochs wait all the same
+        return len({attempt.epoch for attempt in log.attempts() if attempt.epoch <= checkpointed})
+    return max(0, checkpointed - max(flushed, identity.first_epoch - 1))

@@ -1,4 +1,4 @@
-"""Whether somebody flushes a query, from what flushers report of themselves. Hints: they decide no step."""
+"""Whether a process flushes a query, from what flushers report of themselves. Hints: they decide no step."""
 
 from __future__ import annotations
 
@@ -15,49 +15,44 @@ SILENT_S = 120.0
 seconds, one that fails at each try; but a slice may take long where the target is slow."""
 
 
-def last_report(log: Log) -> FlusherReport | None:
-    """Read what a flusher said last; it is a hint, so an unreadable one says nothing."""
+def read_report(log: Log) -> FlusherReport | None:
+    """Read what a flusher reported last; None also when that is unreadable, since it is a hint."""
     try:
         return log.last_report()
     except CorruptLog:
         return None
 
 
-def this_process() -> str:
-    """Return the name under which a flusher of this process reports."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+def living_flusher(log: Log, now_us: int) -> FlusherReport | None:
+    """Read the last report of a flusher that is alive; None when there is none."""
+    report = read_report(log)
+    return report if is_alive(report, now_us) else None
 
 
-def is_live(report: FlusherReport, now_us: int) -> bool:
-    """Whether the flusher has reported lately; one of this host must also still have its process.
+def is_alive(report: FlusherReport | None, now_us: int) -> bool:
+    """Whether a flusher has reported lately; one of this host must also still have its process.
 
     :param now_us: microseconds since 1970.
     """
-    if now_us - report.heartbeat_us > SILENT_S * 1_000_000:
+    if report is None or now_us - report.heartbeat_us > SILENT_S * 1_000_000:
         return False
-    return _process_here(report) is not False
+    return _process_runs(report) is not False
 
 
-def has_process(report: FlusherReport) -> bool:
+def runs_on_this_host(report: FlusherReport | None) -> bool:
     """Whether the flusher's process is seen on this host, though it may be silent."""
-    return bool(_process_here(report))
+    return report is not None and bool(_process_runs(report))
 
 
-def _process_here(report: FlusherReport) -> bool | None:
-    """Return whether the process is there; None when it is of another host."""
-    host, _, pid = report.flusher.rpartition(":")
-    if host != socket.gethostname() or not pid.isdecimal():
-        return None
-    return _has_process(int(pid))
-
-
-def stopped_at(report: FlusherReport, now_us: int) -> WalSinkError | None:
-    """Return the error with which a flusher has stopped the line; None when it goes on, or is silent.
+def stopping_error(report: FlusherReport | None, now_us: int) -> WalSinkError | None:
+    """Return the error at which a flusher has stopped; None when it goes on, or is silent.
 
     :param now_us: microseconds since 1970.
     """
+    if report is None or now_us - report.heartbeat_us >= SILENT_S * 1_000_000:
+        return None
     found = report.error
-    if found is None or found.transient or now_us - report.heartbeat_us >= SILENT_S * 1_000_000:
+    if found is None or found.transient:
         return None
     kind = getattr(errors, found.kind, WalSinkError)
     if not (isinstance(kind, type) and issubclass(kind, WalSinkError)):
@@ -65,9 +60,18 @@ def stopped_at(report: FlusherReport, now_us: int) -> WalSinkError | None:
     return kind(found.what, found.remedy)
 
 
-def _has_process(pid: int) -> bool:
+def this_process() -> str:
+    """Return the name under which a flusher of this process reports."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _process_runs(report: FlusherReport) -> bool | None:
+    """Return whether the flusher's process is there; None when it is of another host."""
+    host, _, pid = report.flusher.rpartition(":")
+    if host != socket.gethostname() or not pid.isdecimal():
+        return None
     try:
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
         return False
     except PermissionError:

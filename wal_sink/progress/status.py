@@ -9,25 +9,13 @@ import msgspec
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
-from wal_sink.errors import CorruptLog, FlushTimeout, NoFlusher
-from wal_sink.model.records import ErrorReport, FlusherReport
-from wal_sink.progress.heartbeat import SILENT_S, is_live, last_report, stopped_at
-from wal_sink.progress.orphans import unnamed
-from wal_sink.progress.readable import read_manifests
+from wal_sink.errors import CorruptLog
+from wal_sink.model.records import FlusherReport
+from wal_sink.progress.backlog import count_epochs
+from wal_sink.progress.heartbeat import is_alive, read_report
+from wal_sink.progress.scan import read_manifests, unnamed_segments
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
-
-_POLL_S, _POLL_BILLED_S = 0.05, 0.5
-
-
-class Flushed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `await_flushed` waited for."""
-
-    epoch: int
-    """Every epoch up to this one is in the target, -1 for none."""
-    rows: int
-    """Rows of the epochs that had to be waited for."""
-    seconds: float
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +56,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @store_errors()
-def status(checkpoint: Checkpoint, log: Log) -> Status:
+def read_status(checkpoint: Checkpoint, log: Log) -> Status:
     """Read how far the flush is.
 
     :raises CheckpointNotVisible: no query's checkpoint is there.
@@ -85,9 +73,9 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
     chosen = {a.epoch: a for a in attempts if flushed < a.epoch <= checkpointed}.values()
     pending = [found.manifests[a] for a in chosen if a in found.manifests]
     damaged = next((found.damaged[a] for a in chosen if a in found.damaged), None)
-    waiting = count_waiting(log, checkpointed, flushed)
+    waiting = count_epochs(log, checkpointed, flushed)
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
-    report = last_report(log)
+    report = read_report(log)
     last_error, remedy = _said(report, damaged)
     unsafe = _unsafe(waiting, published, flushed)
     oldest_us = min((manifest.published_us for manifest in pending), default=None)
@@ -105,87 +93,18 @@ def status(checkpoint: Checkpoint, log: Log) -> Status:
         oldest_pending_seconds=(
             0.0 if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
         ),
-        orphan_segments=len(unnamed(segments, found)),
+        orphan_segments=len(unnamed_segments(segments, found)),
         safe_to_delete=unsafe is None,
         unsafe_because=unsafe,
         flusher=report.flusher if report else None,
-        flusher_alive=report is not None and is_live(report, now_us()),
-        heartbeat_seconds=max(0.0, _age_s(report)) if report else None,
+        flusher_alive=is_alive(report, now_us()),
+        heartbeat_seconds=max(0.0, time.time() - report.heartbeat_us / 1_000_000)
+        if report
+        else None,
         doing=report.doing if report else None,
         last_error=last_error,
         remedy=remedy,
     )
-
-
-@store_errors()
-def await_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None) -> Flushed:
-    """Wait until every epoch that is checkpointed now is in the target and marked.
-
-    It reads the checkpoint and waits for the log's `flushed/` records, since Spark's last event comes
-    after `awaitTermination` returns, or never.
-
-    :param timeout: seconds; None waits for as long as a flusher is alive.
-    :raises FlushTimeout: the time is over.
-    :raises NoFlusher: nobody flushes.
-    :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
-    :raises WalSinkError: the error with which the flusher stopped the line.
-    """
-    started = time.monotonic()
-    goal = checkpoint.last_commit()
-    newest = log.newest_flushed()
-    flushed = {newest.epoch: 0} if newest else {}
-    while waiting := count_waiting(log, goal, newest.epoch if newest else -1):
-        report = log.last_report()
-        if report and (stopped := stopped_at(report, now_us())):
-            raise stopped
-        waited = time.monotonic() - started
-        if timeout is not None and waited >= timeout:
-            raise FlushTimeout(
-                f"{waiting} epochs up to {goal} of {checkpoint.url} are not flushed after {waited:.1f} s"
-                + (f"; last error: {_text(report.error)}" if report and report.error else ""),
-                "Wait longer, or see that the target answers; nothing is lost, the log keeps them.",
-            )
-        if timeout is None and _silent_for(report, waited) > SILENT_S:
-            raise NoFlusher(
-                f"{waiting} epochs up to {goal} of {checkpoint.url} wait and nobody flushes them",
-                "Start the query again under wal_sink.register(spark), or run"
-                f" `wal-sink flush {checkpoint.url}`.",
-            )
-        time.sleep(_POLL_BILLED_S if log.backend.billed else _POLL_S)
-        # Added up on the way: of a long backlog the older records are forgotten meanwhile.
-        flushed.update((r.epoch, r.rows) for r in log.flushed_since(max(flushed, default=-1)))
-        newest = log.newest_flushed()
-    return Flushed(
-        epoch=min(goal, newest.epoch) if newest else -1,
-        rows=sum(rows for epoch, rows in flushed.items() if epoch <= goal),
-        seconds=time.monotonic() - started,
-    )
-
-
-def pending_epochs(checkpoint: Checkpoint, log: Log) -> int:
-    """Count the epochs that are checkpointed and not flushed, without opening their manifests."""
-    checkpointed = checkpoint.last_commit()
-    newest = log.newest_flushed()
-    return count_waiting(log, checkpointed, newest.epoch if newest else -1)
-
-
-def count_waiting(log: Log, checkpointed: int, flushed: int) -> int:
-    """How many checkpointed epochs are not flushed; those before the first publish are not ours."""
-    if checkpointed <= flushed:
-        return 0
-    if (identity := log.identity()) is None:  # lost, if epochs wait all the same
-        return len({attempt.epoch for attempt in log.attempts() if attempt.epoch <= checkpointed})
-    return max(0, checkpointed - max(flushed, identity.first_epoch - 1))
-
-
-def _silent_for(report: FlusherReport | None, waited: float) -> float:
-    if report is None:
-        return waited
-    return min(waited, _age_s(report))
-
-
-def _age_s(report: FlusherReport) -> float:
-    return time.time() - report.heartbeat_us / 1_000_000
 
 
 def _unsafe(waiting: int, published: int, flushed: int) -> str | None:
@@ -205,14 +124,10 @@ def _said(
     Who asks how far it is wants to know that, too.
     """
     if report and report.error:
-        return _text(report.error), report.error.remedy or None
+        return f"{report.error.kind}: {report.error.what}", report.error.remedy or None
     if damaged:
         return f"{type(damaged).__name__}: {damaged.what}", damaged.remedy or None
     return None, None
-
-
-def _text(report: ErrorReport) -> str:
-    return f"{report.kind}: {report.what}"
 
 
 def _iso(us: int) -> str:

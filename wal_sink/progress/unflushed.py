@@ -9,17 +9,13 @@ end one that is idle for a minute.
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
 from wal_sink.model.manifest import Attempt
-from wal_sink.progress.readable import read_manifests
+from wal_sink.progress.scan import read_manifests
 from wal_sink.protocol.budget import Backlog
 from wal_sink.wal.log import Log
-
-_READERS = 16
-"""How many manifests are read at a time where each read is a request over a network."""
 
 _LOGS_KEPT = 64
 
@@ -77,9 +73,5 @@ PUBLISHED = Unflushed()
 def _sizes(log: Log, flushed: int) -> dict[Attempt, int]:
     """Read the manifests of what is not flushed; a damaged one stops the flush, which will say so."""
     attempts = [attempt for attempt in log.attempts() if attempt.epoch > flushed]
-    if not log.backend.billed:
-        found = read_manifests(log, attempts).manifests
-        return {attempt: manifest.bytes for attempt, manifest in found.items()}
-    with ThreadPoolExecutor(_READERS) as pool:
-        read = pool.map(lambda attempt: read_manifests(log, [attempt]).manifests, attempts)
-        return {a: manifest.bytes for found in read for a, manifest in found.items()}
+    found = read_manifests(log, attempts).manifests
+    return {attempt: manifest.bytes for attempt, manifest in found.items()}

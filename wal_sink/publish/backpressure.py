@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from wal_sink.progress.heartbeat import has_process, is_live, last_report, stopped_at
+from wal_sink.progress.heartbeat import is_alive, read_report, runs_on_this_host, stopping_error
 from wal_sink.progress.unflushed import PUBLISHED, Unflushed
 from wal_sink.protocol.budget import Backlog, Budget, Flushing, has_room, refuse_full, waiting
 from wal_sink.wal.log import Log
@@ -76,18 +76,18 @@ class Backpressure:
         """Raise if waiting is of no use, and say now and then that it goes on."""
         now_s, now_us = self._now_s(), self._clock_us()
         first = self._since_s is None
-        report = last_report(log)
-        live = report is not None and is_live(report, now_us)
+        report = read_report(log)
+        live = is_alive(report, now_us)
         if first or live or flushed > self._flushed:
             self._seen_s = now_s
         self._since_s = now_s if self._since_s is None else self._since_s
         self._flushed = flushed
         flushing = Flushing(
             report,
-            stopped_at(report, now_us) if report else None,
+            stopping_error(report, now_us),
             0.0 if live else max(now_s - self._seen_s, 0.001),
             max(0.0, (now_us - report.heartbeat_us) / 1_000_000) if report else 0.0,
-            silent=report is not None and has_process(report),
+            silent=runs_on_this_host(report),
         )
         refuse_full(epoch, backlog, self._budget, flushing, self._checkpoint)
         if first or now_s - self._said_s >= _SAY_EVERY_S:

@@ -10,8 +10,8 @@ from state_backends import open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError
-from wal_sink.progress import status as progress
-from wal_sink.progress.status import Flushed, Status
+from wal_sink.progress.status import Status, read_status
+from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.register import sink_of
@@ -46,7 +46,7 @@ def await_flushed(
         if sink is not None:
             return sink.await_flushed(query_or_checkpoint, timeout)
     checkpoint, log = _find(query_or_checkpoint, wal, storage_options)
-    return progress.await_flushed(checkpoint, log, timeout)
+    return wait_until_flushed(checkpoint, log, timeout)
 
 
 def status(
@@ -60,7 +60,7 @@ def status(
         sink = sink_of(str(query_or_checkpoint.id))
         if sink is not None:
             return sink.status(query_or_checkpoint)
-    return progress.status(*_find(query_or_checkpoint, wal, storage_options))
+    return read_status(*_find(query_or_checkpoint, wal, storage_options))
 
 
 @store_errors()

@@ -20,8 +20,8 @@ from wal_sink.flush.elsewhere import Elsewhere
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.metrics.server import Exposition
-from wal_sink.progress import status as progress
-from wal_sink.progress.status import Flushed, Status
+from wal_sink.progress.status import Status, read_status
+from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.spark import internals, waiting_message
 from wal_sink.spark.data_source import FORMAT, add_format
@@ -87,12 +87,12 @@ class Sink:
         """Wait until every epoch of `query` that is checkpointed now is flushed; see `ask`."""
         known = self._known(query)
         known.loop.hurry()  # an error that was repaired since is found to be over
-        return progress.await_flushed(known.checkpoint, known.log, timeout)
+        return wait_until_flushed(known.checkpoint, known.log, timeout)
 
     def status(self, query: StreamingQuery) -> Status:
         """Read how far the flush of `query` is; see `ask`."""
         known = self._known(query)
-        return progress.status(known.checkpoint, known.log)
+        return read_status(known.checkpoint, known.log)
 
     def close(self) -> None:
         """Wait until everything checkpointed is flushed, then end flushing in this session.
@@ -289,7 +289,7 @@ class Sink:
         failures = []
         for query_id, query in queries.items():
             try:
-                progress.await_flushed(
+                wait_until_flushed(
                     query.checkpoint, query.log, max(0.0, deadline - time.monotonic())
                 )
             except Exception as error:  # noqa: BLE001 - the others are waited for all the same

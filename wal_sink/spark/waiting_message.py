@@ -12,8 +12,8 @@ from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
-from wal_sink.progress import status as progress
-from wal_sink.progress.heartbeat import is_live, last_report
+from wal_sink.progress.backlog import waiting_epochs
+from wal_sink.progress.heartbeat import living_flusher
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -57,22 +57,21 @@ def say_waiting(query_id: str, checkpoint: Checkpoint, log: Log) -> None:
 def say_left_to_others(query_id: str, checkpoint: Checkpoint, log: Log) -> None:
     """At an end, where another process flushes: say what is left to it, and whether it is there."""
     if waiting := _epochs(query_id, checkpoint, log):
-        report = last_report(log)
-        live = report is not None and is_live(report, now_us())
+        report = living_flusher(log, now_us())
         logger.warning(
             "%d epochs of query %s wait in %s for the process that flushes: %s",
             waiting,
             query_id,
             log.url,
             f"{report.flusher} does"
-            if report and live
+            if report
             else f"no process does now; run `wal-sink flush {checkpoint.url} --follow`",
         )
 
 
 def _epochs(query_id: str, checkpoint: Checkpoint, log: Log) -> int:
     try:
-        return progress.pending_epochs(checkpoint, log)
+        return waiting_epochs(checkpoint, log)
     except (WalSinkError, StateBackendError, OSError) as error:
         logger.warning("query %s: cannot see what waits in %s: %s", query_id, log.url, error)
         return 0

@@ -1,0 +1,80 @@
+"""Waits for a flush, by the log's records alone; never connects to the target."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.clock import now_us
+from wal_sink.errors import FlushTimeout, NoFlusher
+from wal_sink.model.records import FlusherReport
+from wal_sink.progress.backlog import count_epochs
+from wal_sink.progress.heartbeat import SILENT_S, stopping_error
+from wal_sink.wal.log import Log
+from wal_sink.wal.store_errors import store_errors
+
+_POLL_S, _POLL_BILLED_S = 0.05, 0.5
+
+
+class Flushed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `await_flushed` waited for."""
+
+    epoch: int
+    """Every epoch up to this one is in the target, -1 for none."""
+    rows: int
+    """Rows of the epochs that had to be waited for."""
+    seconds: float
+
+
+@store_errors()
+def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None) -> Flushed:
+    """Wait until every epoch that is checkpointed now is in the target and marked.
+
+    It reads the checkpoint and waits for the log's `flushed/` records, since Spark's last event comes
+    after `awaitTermination` returns, or never.
+
+    :param timeout: seconds; None waits for as long as a flusher is alive.
+    :raises FlushTimeout: the time is over.
+    :raises NoFlusher: no flusher reports.
+    :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
+    :raises WalSinkError: the error at which the flusher has stopped.
+    """
+    started = time.monotonic()
+    goal = checkpoint.last_commit()
+    newest = log.newest_flushed()
+    flushed = {newest.epoch: 0} if newest else {}
+    while waiting := count_epochs(log, goal, newest.epoch if newest else -1):
+        report = log.last_report()
+        if stopped := stopping_error(report, now_us()):
+            raise stopped
+        waited = time.monotonic() - started
+        if timeout is not None and waited >= timeout:
+            error = report.error if report else None
+            raise FlushTimeout(
+                f"{waiting} epochs up to {goal} of {checkpoint.url} are not flushed after {waited:.1f} s"
+                + (f"; last error: {error.kind}: {error.what}" if error else ""),
+                "Wait longer, or see that the target answers; nothing is lost, the log keeps them.",
+            )
+        if timeout is None and _silent_s(report, waited) > SILENT_S:
+            raise NoFlusher(
+                f"{waiting} epochs up to {goal} of {checkpoint.url} wait and nobody flushes them",
+                "Start the query again under wal_sink.register(spark), or run"
+                f" `wal-sink flush {checkpoint.url}`.",
+            )
+        time.sleep(_POLL_BILLED_S if log.backend.billed else _POLL_S)
+        # Added up on the way: of a long backlog the older records are forgotten meanwhile.
+        flushed.update((r.epoch, r.rows) for r in log.flushed_since(max(flushed, default=-1)))
+        newest = log.newest_flushed()
+    return Flushed(
+        epoch=min(goal, newest.epoch) if newest else -1,
+        rows=sum(rows for epoch, rows in flushed.items() if epoch <= goal),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _silent_s(report: FlusherReport | None, waited: float) -> float:
+    """Return for how many seconds of this wait no flusher has reported."""
+    age_s = waited if report is None else time.time() - report.heartbeat_us / 1_000_000
+    return min(waited, age_s)
