@@ -11,7 +11,12 @@ from cassandra.protocol import ColumnMetadata, write_value
 from cassandra.query import PreparedStatement
 
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.cassandra.types.cql_type import Cql, Types, planned, written
+from wal_sink.targets.cassandra.types.cql_type import (
+    CqlType,
+    UserTypes,
+    column_types,
+    user_types_text,
+)
 from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.write.bind import bind
 
@@ -21,7 +26,7 @@ NAMES += ["InetAddress", "Bytes"]
 SIMPLE = {kind.typename: kind for kind in (getattr(cqltypes, f"{name}Type") for name in NAMES)}
 
 
-def plan_of_column(cql: str, arrow: pa.DataType, nulls: str, types: Types) -> Plan:
+def plan_of_column(cql: str, arrow: pa.DataType, nulls: str, types: UserTypes) -> Plan:
     """Plan a table of a key, id, and a column c of a type."""
     return Plan(
         key="k",
@@ -31,11 +36,11 @@ def plan_of_column(cql: str, arrow: pa.DataType, nulls: str, types: Types) -> Pl
             Column(name="id", source="int32", type="int", role="partition"),
             Column(name="c", source=str(canonical(arrow)), type=cql, role="regular"),
         ),
-        details={"nulls": nulls, "types": written(types)},
+        details={"nulls": nulls, "types": user_types_text(types)},
     )
 
 
-def driver_type(tree: Cql) -> Any:
+def driver_type(tree: CqlType) -> Any:
     """Return the driver's serializer."""
     parts = tuple(driver_type(part) for part in tree.parts)
     match tree.kind:
@@ -59,7 +64,7 @@ class DriverRow:
     def __init__(
         self, plan: Plan, values: Any, protocol: int, key: list[int], live: Plan | None = None
     ) -> None:
-        kinds = [*map(driver_type, planned(live or plan)), cqltypes.LongType]
+        kinds = [*map(driver_type, column_types(live or plan)), cqltypes.LongType]
         metadata = [ColumnMetadata("ks", "t", f"c{i}", kind) for i, kind in enumerate(kinds)]
         prepared = PreparedStatement(metadata, b"", key, "", "ks", protocol, [], None)
         self._bound = prepared.bind(values)

@@ -29,8 +29,8 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.schema.ddl import create_ledger
+from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
@@ -230,7 +230,7 @@ def test_a_column_that_changes_while_rows_are_written(
     changes: tuple[str, ...],
 ) -> None:
     """The last look comes after the last acknowledgement: the look on the way would come too late."""
-    monkeypatch.setattr("wal_sink.targets.cassandra.schema.watch.LOOK_S", 3_600)
+    monkeypatch.setattr("wal_sink.targets.cassandra.schema.drift.CHECK_EVERY_S", 3_600)
     for change in changes:
         admin.execute(change)
     flushing.batch(("b", 2))

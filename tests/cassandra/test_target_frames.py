@@ -150,8 +150,8 @@ def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
     """Send each request by itself, and return what the server says about it."""
     said: set[str] = set()
     prepared = writer._prepare(plan)
-    prepared.waiting.add(rows)
-    (stamped,) = prepared.waiting.take()
+    prepared.buffer.add(rows)
+    (stamped,) = prepared.buffer.take()
     for request in writer._requests(prepared, stamped):
         future = writer._session.execute_async(request)
         future.result()

@@ -18,8 +18,8 @@ from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.schema.ddl import create_ledger
+from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra

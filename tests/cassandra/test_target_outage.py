@@ -24,7 +24,7 @@ from wal_sink.targets.base import Kind, Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.classify import was_not_sent
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.schema.watch import Watch
+from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.concurrency import Concurrency
 from wal_sink.targets.cassandra.write.send import Sender
@@ -311,7 +311,7 @@ def test_the_table_is_read_from_the_node_that_was_asked_for_its_version(
 ) -> None:
     """The driver says which that was: with None each read would go to another node."""
     with connect(options(node)) as connection:
-        _, asked = Watch(connection.session)._schema_version()
+        _, asked = DriftWatch(connection.session)._schema_version()
         assert asked in connection.session.get_pool_state()
 
 

@@ -236,7 +236,7 @@ BUGS = (
     ),
     Bug(
         "a retyped column is not noticed under an open connection",
-        "wal_sink/targets/cassandra/schema/watch.py",
+        "wal_sink/targets/cassandra/schema/drift.py",
         "        if version != self._version:\n",
         "        if version is None:\n",
         ("tests/cassandra/test_permanent_errors.py",),
@@ -265,7 +265,7 @@ BUGS = (
     Bug(
         "what was gathered outlives an interrupted flush",
         "wal_sink/targets/cassandra/write/writer.py",
-        "            prepared.waiting.take()\n",
+        "            prepared.buffer.take()\n",
         "            pass\n",
         ("tests/cassandra/test_target_outage.py",),
     ),
@@ -278,10 +278,10 @@ BUGS = (
     ),
     Bug(
         "rows of several epochs get the timestamps of the first",
-        "wal_sink/targets/cassandra/write/gather.py",
+        "wal_sink/targets/cassandra/write/slice_buffer.py",
         "[_stamps(each) for each in slices]",
         "[_stamps(slices[0]._replace(batch=each.batch)) for each in slices]",
-        ("tests/unit/test_gather.py",),
+        ("tests/unit/test_cassandra_slice_buffer.py",),
     ),
     Bug(
         "what the socket had no room for is forgotten",
@@ -292,7 +292,7 @@ BUGS = (
     ),
     Bug(
         "a column that was dropped and added again is not noticed",
-        "wal_sink/targets/cassandra/schema/watch.py",
+        "wal_sink/targets/cassandra/schema/drift.py",
         "            refuse_hidden(plan, watched.live, first_us)\n",
         "            pass\n",
         ("tests/cassandra/test_permanent_errors.py",),
@@ -307,7 +307,7 @@ BUGS = (
     Bug(
         "a request that the driver ends twice counts twice",
         "wal_sink/targets/cassandra/write/send.py",
-        "        if unsaid.acquire(blocking=False):\n            self._ended.put(ended)\n",
+        "        if unreported.acquire(blocking=False):\n            self._ended.put(ended)\n",
         "        self._ended.put(ended)\n",
         ("tests/cassandra/test_target_outage.py",),
     ),

@@ -7,18 +7,21 @@ import pytest
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
-from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.schema import ddl
-from wal_sink.targets.cassandra.schema.compare import agree, refuse_changed, refuse_hidden
-from wal_sink.targets.cassandra.schema.ledger_table import refuse_other_ledger
-from wal_sink.targets.cassandra.schema.live_table import LiveColumn, LiveTable
+from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, refuse_hidden
+from wal_sink.targets.cassandra.schema.ledger_table import (
+    LEDGER_COLUMNS,
+    create_ledger,
+    refuse_other_ledger,
+)
+from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
 
 COLUMNS = (
-    LiveColumn("id", "bigint", "partition"),
-    LiveColumn("day", "date", "clustering"),
-    LiveColumn("shop", "text", "static"),
-    LiveColumn("amount", "decimal", "regular"),
-    LiveColumn("tags", "list<text>", "regular"),
+    ColumnMetadata("id", "bigint", "partition"),
+    ColumnMetadata("day", "date", "clustering"),
+    ColumnMetadata("shop", "text", "static"),
+    ColumnMetadata("amount", "decimal", "regular"),
+    ColumnMetadata("tags", "list<text>", "regular"),
 )
 FITTING = pa.schema(
     [
@@ -31,12 +34,12 @@ FITTING = pa.schema(
 
 
 def live(
-    *columns: LiveColumn,
+    *columns: ColumnMetadata,
     table: str = "orders",
     tables: tuple[str, ...] = ("orders", "Customers"),
     durable: bool = True,
-) -> LiveTable:
-    return LiveTable(
+) -> TableMetadata:
+    return TableMetadata(
         name=TableName("shop", table),
         keyspaces=("shop", "system"),
         durable=durable,
@@ -47,15 +50,15 @@ def live(
     )
 
 
-def refusal(schema: pa.Schema, table: LiveTable) -> str:
+def refusal(schema: pa.Schema, table: TableMetadata) -> str:
     with pytest.raises(SchemaMismatch) as refused:
-        agree(schema, table)
+        match_columns(schema, table)
     return str(refused.value)
 
 
 def test_what_fits() -> None:
     """In the DataFrame's order; what the DataFrame does not have is left alone."""
-    columns = agree(FITTING, live(*COLUMNS))
+    columns = match_columns(FITTING, live(*COLUMNS))
     assert [(c.name, c.source, c.type, c.role) for c in columns] == [
         ("amount", "decimal128(10, 2)", "decimal", "regular"),
         ("day", "date32[day]", "date", "clustering"),
@@ -67,8 +70,8 @@ def test_what_fits() -> None:
 def test_names_that_differ_in_case_only_are_two_columns() -> None:
     """Cassandra keeps them apart, so do we."""
     schema = pa.schema([("id", pa.int32()), ("Id", pa.string())])
-    table = live(LiveColumn("id", "int", "partition"), LiveColumn("Id", "text", "regular"))
-    assert [column.type for column in agree(schema, table)] == ["int", "text"]
+    table = live(ColumnMetadata("id", "int", "partition"), ColumnMetadata("Id", "text", "regular"))
+    assert [column.type for column in match_columns(schema, table)] == ["int", "text"]
 
 
 def test_all_problems_in_one_error() -> None:
@@ -132,7 +135,7 @@ def test_a_table_of_another_case() -> None:
 def test_views_counters_and_lossy_keyspaces_cannot_be_written_exactly_once() -> None:
     """Each is refused with its reason."""
     assert "is a materialized view" in refusal(FITTING, live(*COLUMNS, table="by_day"))
-    counter = live(*COLUMNS[:1], LiveColumn("n", "counter", "regular"))
+    counter = live(*COLUMNS[:1], ColumnMetadata("n", "counter", "regular"))
     assert "is a counter table" in refusal(pa.schema([("id", pa.int64())]), counter)
     said = refusal(FITTING, live(*COLUMNS, durable=False))
     assert "durable_writes = false" in said
@@ -144,14 +147,14 @@ def planned() -> Plan:
         key="k1",
         target="cassandra",
         table='"shop"."orders"',
-        columns=agree(FITTING, live(*COLUMNS)),
+        columns=match_columns(FITTING, live(*COLUMNS)),
         details={},
     )
 
 
 def test_a_column_more_is_no_change() -> None:
     """Tables grow while queries run."""
-    refuse_changed(planned(), live(*COLUMNS, LiveColumn("note", "text", "regular")))
+    refuse_changed(planned(), live(*COLUMNS, ColumnMetadata("note", "text", "regular")))
 
 
 @pytest.mark.parametrize(
@@ -159,17 +162,17 @@ def test_a_column_more_is_no_change() -> None:
     [
         (COLUMNS[:3], "amount was decimal (regular), is gone"),
         (
-            (*COLUMNS[:3], LiveColumn("amount", "double", "regular")),
+            (*COLUMNS[:3], ColumnMetadata("amount", "double", "regular")),
             "amount was decimal (regular), is double (regular)",
         ),
         (
-            (*COLUMNS[:2], LiveColumn("shop", "text", "regular"), *COLUMNS[3:]),
+            (*COLUMNS[:2], ColumnMetadata("shop", "text", "regular"), *COLUMNS[3:]),
             "shop was text (static), is text (regular)",
         ),
-        ((*COLUMNS, LiveColumn("hour", "int", "clustering")), "hour is new, int (clustering)"),
+        ((*COLUMNS, ColumnMetadata("hour", "int", "clustering")), "hour is new, int (clustering)"),
     ],
 )
-def test_changes(now: tuple[LiveColumn, ...], says: str) -> None:
+def test_changes(now: tuple[ColumnMetadata, ...], says: str) -> None:
     """Gone, retyped, moved, or a new part of the key."""
     with pytest.raises(SchemaMismatch) as refused:
         refuse_changed(planned(), live(*now))
@@ -183,31 +186,31 @@ def test_the_table_is_gone() -> None:
 
 
 LEDGER = tuple(
-    LiveColumn(name, cql, "partition" if name == "query_id" else "regular")
-    for name, cql in ddl.LEDGER_COLUMNS.items()
+    ColumnMetadata(name, cql, "partition" if name == "query_id" else "regular")
+    for name, cql in LEDGER_COLUMNS.items()
 )
 
 
 def test_a_ledger_table() -> None:
     """As created, or with a column that a later version added."""
     refuse_other_ledger(live(*LEDGER))
-    refuse_other_ledger(live(*LEDGER, LiveColumn("later", "text", "regular")))
+    refuse_other_ledger(live(*LEDGER, ColumnMetadata("later", "text", "regular")))
 
 
 @pytest.mark.parametrize(
     "columns",
     [
         LEDGER[:-1],
-        (*LEDGER[:-1], LiveColumn("last", "blob", "regular")),
-        (*LEDGER[1:], LiveColumn("query_id", "text", "regular")),
-        (*LEDGER, LiveColumn("part", "int", "clustering")),
+        (*LEDGER[:-1], ColumnMetadata("last", "blob", "regular")),
+        (*LEDGER[1:], ColumnMetadata("query_id", "text", "regular")),
+        (*LEDGER, ColumnMetadata("part", "int", "clustering")),
     ],
 )
-def test_what_is_no_ledger(columns: tuple[LiveColumn, ...]) -> None:
+def test_what_is_no_ledger(columns: tuple[ColumnMetadata, ...]) -> None:
     """A column less, another type, another key."""
     with pytest.raises(SchemaMismatch, match="is not a ledger of wal_sink") as refused:
         refuse_other_ledger(live(*columns))
-    assert ddl.create_ledger(TableName("shop", "orders")) in refused.value.remedy
+    assert create_ledger(TableName("shop", "orders")) in refused.value.remedy
 
 
 def test_a_ledger_that_is_gone_or_not_durable() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.targets.cassandra.names import is_table_name, near, qualified, quote
+from wal_sink.targets.cassandra.names import TableName, did_you_mean, is_table_name, quote
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_quote(name: str, quoted: str) -> None:
 
 def test_qualified() -> None:
     """Keyspace and table are quoted each."""
-    assert qualified("shop", "Orders") == '"shop"."Orders"'
+    assert str(TableName("shop", "Orders")) == '"shop"."Orders"'
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_table_names(name: str, allowed: bool) -> None:
 )
 def test_near(name: str, says: str) -> None:
     """Another case comes before another spelling."""
-    assert near(name, ["Orders", "customers"]) == says
+    assert did_you_mean(name, ["Orders", "customers"]) == says

@@ -14,13 +14,13 @@ from cassandra.query import UNSET_VALUE
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check
-from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.schema.compare import agree, refuse_changed, types_of
-from wal_sink.targets.cassandra.schema.live_table import LiveColumn, LiveTable
-from wal_sink.targets.cassandra.types.cql_type import written
+from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, used_types
+from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.types.cql_type import user_types_text
 from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.value_sizes import sizes
-from wal_sink.targets.cassandra.write.bind import Rows, bind
+from wal_sink.targets.cassandra.write.bind import BoundRows, bind
 
 V1 = "123e4567-e89b-12d3-a456-426614174000"
 V4 = "123e4567-e89b-42d3-a456-426614174000"
@@ -39,7 +39,7 @@ def plan(arrow: pa.DataType, cql: str, role: str = "regular", types: Any = None)
             Column(name="id", source="int32", type="int", role="partition"),
             Column(name="c", source=str(canonical(arrow)), type=cql, role=role),  # type: ignore[arg-type]
         ),
-        details={"nulls": "unset", "types": written(types or TYPES)},
+        details={"nulls": "unset", "types": user_types_text(types or TYPES)},
     )
 
 
@@ -206,7 +206,7 @@ def test_a_huge_row_of_small_elements() -> None:
         one("frozen<list<blob>>", many)
 
 
-def bound(arrow: pa.Array, cql: str, role: str = "regular") -> Rows:
+def bound(arrow: pa.Array, cql: str, role: str = "regular") -> BoundRows:
     """Check and bind a column."""
     ids = pa.array(range(len(arrow)), pa.int32())
     planned = plan(arrow.type, cql, role)
@@ -233,17 +233,17 @@ def test_values_as_python_has_them() -> None:
 # --- types that change -----------------------------------------------------------------------
 
 
-def live(**types: tuple[tuple[str, str], ...]) -> LiveTable:
+def live(**types: tuple[tuple[str, str], ...]) -> TableMetadata:
     """A table of id and c, a place."""
-    return LiveTable(
+    return TableMetadata(
         name=TableName("ks", "t"),
         keyspaces=("ks",),
         durable=True,
         tables=("t",),
         views=(),
         columns=(
-            LiveColumn("id", "int", "partition"),
-            LiveColumn("c", "map<int, frozen<place>>", "regular"),
+            ColumnMetadata("id", "int", "partition"),
+            ColumnMetadata("c", "map<int, frozen<place>>", "regular"),
         ),
         default_ttl=0,
         types=types,
@@ -260,11 +260,15 @@ def test_a_plan_remembers_the_types_it_is_made_of() -> None:
     code = pa.struct([("n", pa.int32())])
     value = pa.struct([("Zip", code)])
     schema = pa.schema([("id", pa.int32()), ("c", pa.map_(pa.int32(), value))])
-    columns = agree(schema, before)
-    types = types_of(columns, before)
+    columns = match_columns(schema, before)
+    types = used_types(columns, before)
     assert set(types) == {"place", "code"}
     made = Plan(
-        key="k", target="cassandra", table="t", columns=columns, details={"types": written(types)}
+        key="k",
+        target="cassandra",
+        table="t",
+        columns=columns,
+        details={"types": user_types_text(types)},
     )
     assert json.loads(made.details["types"])["code"] == [["n", "int"]]
     refuse_changed(made, before)

@@ -8,10 +8,9 @@ import pyarrow as pa
 import pytest
 
 import wal_sink.targets.cassandra
-from wal_sink.targets.cassandra.types.cql_type import Types, parse
-from wal_sink.targets.cassandra.types.fit import misfits
-from wal_sink.targets.cassandra.types.mapping import TYPES
-from wal_sink.targets.cassandra.types.mapping_table import types_table
+from wal_sink.targets.cassandra.types.cql_type import UserTypes, parse
+from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES
+from wal_sink.targets.cassandra.types.mismatch import mismatches
 from wal_sink.targets.cassandra.types.spark_types import CQL_FOR, canonical, spark_ddl, spark_type
 
 SPARK = {
@@ -62,9 +61,9 @@ FITS = {
 }
 
 
-def said(source: pa.DataType, cql: str, types: Types | None = None) -> list[str]:
+def said(source: pa.DataType, cql: str, types: UserTypes | None = None) -> list[str]:
     """Say what keeps column c from going to a type."""
-    return [str(misfit) for misfit in misfits("c", source, parse(cql, types or {}))]
+    return [str(misfit) for misfit in mismatches("c", source, parse(cql, types or {}))]
 
 
 @pytest.mark.parametrize("cql", sorted(FITS))
@@ -72,9 +71,9 @@ def said(source: pa.DataType, cql: str, types: Types | None = None) -> list[str]
 def test_every_pair(spark: str, cql: str) -> None:
     """A pair either fits without loss, or is refused with a remedy; as an element, too."""
     for problems, path in (
-        (misfits("c", SPARK[spark], parse(cql, {})), "c"),
+        (mismatches("c", SPARK[spark], parse(cql, {})), "c"),
         (
-            misfits("c", pa.list_(SPARK[spark]), parse(f"frozen<list<{cql}>>", {})),
+            mismatches("c", pa.list_(SPARK[spark]), parse(f"frozen<list<{cql}>>", {})),
             "c.element",
         ),
     ):
@@ -92,8 +91,23 @@ def test_the_table_is_complete() -> None:
     assert set(TYPES) == set(FITS)
 
 
+def types_table() -> str:
+    """Return a table in Markdown: each CQL type, what goes to it, what the log holds."""
+    rows = [
+        ("CQL", "from Spark", "in the log", "notes"),
+        ("---", "---", "---", "---"),
+        *((f"`{name}`", ", ".join(of.accepts), of.log, of.note) for name, of in TYPES.items()),
+        *(
+            (f"`{name}`" if name != "udt" else "user-defined", of.accepts, of.log, of.note)
+            for name, of in NESTED.items()
+        ),
+    ]
+    lines = ("| " + " | ".join(cells) + " |" for cells in rows)
+    return "\n".join(line.replace("  |", " |").replace("| --- ", "|---") for line in lines) + "\n"
+
+
 def test_the_readme_prints_the_table() -> None:
-    """The table is made from the code: `types_table()`."""
+    """The README's table is that of the code."""
     readme = Path(wal_sink.targets.cassandra.__file__).with_name("README.md")
     assert types_table() in readme.read_text(encoding="utf-8")
 
@@ -134,7 +148,7 @@ def test_a_clock_reading_is_no_instant() -> None:
     ["counter", "'org.example.Custom'", "address", "frozen<address>", "vector<int, 3>", "list<>"],
 )
 def test_other_types_are_refused_by_name(cql: str) -> None:
-    """Types that no Spark type fits, and those that the keyspace does not have."""
+    """UserTypes that no Spark type fits, and those that the keyspace does not have."""
     (problem,) = said(pa.int32(), cql)
     assert f"the table's type {cql} is not supported yet. Leave the column out" in problem
 
@@ -178,7 +192,9 @@ def test_spark_type() -> None:
     assert spark_ddl(nested) == "array<struct<`a b`:decimal(9,2),m:map<tinyint,date>>>"
 
 
-ADDRESS: Types = {"address": (("street", "text"), ("zip", "int"), ("Tags", "frozen<set<text>>"))}
+ADDRESS: UserTypes = {
+    "address": (("street", "text"), ("zip", "int"), ("Tags", "frozen<set<text>>"))
+}
 
 
 def struct(**fields: pa.DataType) -> pa.DataType:

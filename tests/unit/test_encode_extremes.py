@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,7 @@ import pytest
 from tests.cql_driver import driver_rows
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.types.cql_type import with_types, written
+from wal_sink.targets.cassandra.types.cql_type import user_types_text
 
 PAIR = {"pair": (("x", "int"), ("y", "text"))}
 DAY = 86_400 * 10**9
@@ -30,7 +31,7 @@ def plan(cql: str, nulls: str = "write") -> Plan:
         target="cassandra",
         table="t",
         columns=(column,),
-        details={"nulls": nulls, "types": written(PAIR)},
+        details={"nulls": nulls, "types": user_types_text(PAIR)},
     )
 
 
@@ -191,7 +192,8 @@ def test_fields_that_a_type_got_since_are_null() -> None:
     for cql, column in (("frozen<pair>", pairs), ("frozen<list<frozen<pair>>>", lists)):
         batch, planned = pa.record_batch({"c": column}), plan(cql)
         now = {"pair": (*PAIR["pair"], ("z", "double")), "other": (("n", "int"),)}
-        live = with_types(planned, now)
+        details = {**planned.details, "types": user_types_text(now)}
+        live = msgspec.structs.replace(planned, details=details)
         expected = [row.wire for row in driver_rows(batch, planned, key=(), live=live)]
         assert encode(batch, live, 0).data.to_pybytes() == b"".join(expected)
         assert encode(batch, planned, 0).data.size < len(b"".join(expected))

@@ -14,18 +14,18 @@ from tests.cql_driver import driver_rows, plan_of_column
 from tests.cql_values import FIELDS, SCALARS, Case, decimals, shapes, type_name, whole
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.types.cql_type import Types
+from wal_sink.targets.cassandra.types.cql_type import UserTypes
 from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES
 
 US = 1_700_000_000_000_000
-TWO: Types = {type_name(each): tuple((name, each.cql) for name in FIELDS) for each in SCALARS}
-TREE: Types = {
+TWO: UserTypes = {type_name(each): tuple((name, each.cql) for name in FIELDS) for each in SCALARS}
+TREE: UserTypes = {
     "leaf": (("n", "varint"), ("d", "decimal")),
     "inner": (("leaves", "frozen<list<frozen<leaf>>>"), ("by", "frozen<map<inet, blob>>")),
 }
 
 
-def compare(column: pa.Array, cql: str, nulls: str, protocol: int, types: Types) -> None:
+def compare(column: pa.Array, cql: str, nulls: str, protocol: int, types: UserTypes) -> None:
     """Compare a column beside a key, as a slice of a longer one."""
     ids = pa.array(range(len(column)), pa.int32())
     planned = plan_of_column(cql, column.type, nulls, types)

@@ -1,4 +1,20 @@
-"""Apache Cassandra as a target. Importing this package does not import the driver; see README.md."""
+"""Apache Cassandra as a target; README.md has what it does to types, nulls and timestamps.
+
+The modules beside this one are its face and its ground. Imports go from a line to those below it, never
+back, and only what `target` imports late loads the driver:
+
+=========  =====================================================================
+face       `target`, `session`, `ledger`; `check`, which runs in the tasks
+`write/`   from slices of the log to acknowledged requests
+`schema/`  the table: compared with the DataFrame, planned, watched for drift
+`driver/`  connecting, errors, retries, batches of encoded rows
+`encode/`  columns to the bytes of rows and routing keys
+`types/`   CQL types: what fits, how values are cast, which are refused
+ground     `options`, `names`
+=========  =====================================================================
+
+Of these `schema` does not import `encode`, and `driver` neither `encode` nor `types`.
+"""
 
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.target import CassandraTarget

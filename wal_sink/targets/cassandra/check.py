@@ -1,7 +1,7 @@
-"""The tasks' half: cast a batch to what the log holds, refuse rows that Cassandra would refuse.
+"""Casts a batch to what the log holds, and refuses rows that Cassandra would refuse; done in the tasks.
 
-A row that passes here is taken by the server, so a flush never stops on a row. Never connects and
-never imports the driver.
+The server takes every row that passes, so no row stops the flush. The check neither connects nor imports
+the driver.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.cassandra.types.column_cast import store
-from wal_sink.targets.cassandra.types.constants import TRUE, long
-from wal_sink.targets.cassandra.types.cql_type import planned
-from wal_sink.targets.cassandra.types.first_fault import Fault, first_fault
+from wal_sink.targets.cassandra.types.cast import cast_column
+from wal_sink.targets.cassandra.types.cql_type import column_types
+from wal_sink.targets.cassandra.types.invalid_value import InvalidValue, first_invalid_value
+from wal_sink.targets.cassandra.types.literals import TRUE, long
 from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.value_sizes import sizes
 
@@ -27,25 +27,25 @@ MAX_ROW_BYTES = 8 * 1024 * 1024
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-    """Cast `batch` to what `types` says that the log holds.
+    """Cast `batch` to the types that the log holds.
 
     :raises SchemaMismatch: the columns are not those of the plan.
-    :raises InvalidRow: a row that cannot be written, naming the column and the first such row.
+    :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
-    _same_schema(batch.schema, plan)
+    _refuse_other_schema(batch.schema, plan)
     stored = []
-    for column, tree, values in zip(plan.columns, planned(plan), batch.columns, strict=True):
+    for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
         name, key = column.name, column.role in ("partition", "clustering")
-        _refuse_values(batch, plan, column, values)
-        _refuse_fault(batch, plan, first_fault(name, values, tree, key=key))
-        stored.append(store(values, tree))
+        _refuse_null(batch, plan, column, values)
+        _refuse_invalid(batch, plan, first_invalid_value(name, values, tree, key=key))
+        stored.append(cast_column(values, tree))
     names = [column.name for column in plan.columns]
     result = pa.RecordBatch.from_arrays(stored, names=names)
     _refuse_sizes(batch, plan, result)
     return result
 
 
-def _same_schema(schema: pa.Schema, plan: Plan) -> None:
+def _refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
     got = [(field.name, str(canonical(field.type))) for field in schema]
     planned = [(column.name, column.source) for column in plan.columns]
     if got != planned:
@@ -60,7 +60,7 @@ def _listed(columns: list[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {source}" for name, source in columns)
 
 
-def _refuse_values(batch: pa.RecordBatch, plan: Plan, column: Column, values: pa.Array) -> None:
+def _refuse_null(batch: pa.RecordBatch, plan: Plan, column: Column, values: pa.Array) -> None:
     if column.role in ("partition", "clustering") and values.null_count:
         row = pc.index(values.is_null(), TRUE).as_py()
         raise InvalidRow(
@@ -70,12 +70,12 @@ def _refuse_values(batch: pa.RecordBatch, plan: Plan, column: Column, values: pa
         )
 
 
-def _refuse_fault(batch: pa.RecordBatch, plan: Plan, fault: Fault | None) -> None:
-    if fault:
+def _refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | None) -> None:
+    if invalid:
         raise InvalidRow(
-            f"Column {fault.path} of {plan.table} ({shorten(plain(fault.value))}) {fault.problem}, in "
-            f"{_row(batch, plan, fault.row)}.",
-            fault.remedy,
+            f"Column {invalid.path} of {plan.table} ({shorten(plain(invalid.value))}) {invalid.problem}, in "
+            f"{_row(batch, plan, invalid.row)}.",
+            invalid.remedy,
         )
 
 
@@ -158,7 +158,7 @@ def _row(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
 
 
 def plain(value: pa.Scalar) -> Any:
-    """Return a value of a row as Python's own; what Python cannot hold as bytes or as a count of units."""
+    """Return a value as a Python object; one that Python cannot hold as bytes or as a count of units."""
     try:
         return value.as_py()
     except (ValueError, OverflowError) as error:
@@ -169,7 +169,7 @@ def plain(value: pa.Scalar) -> Any:
 
 
 def shorten(value: Any, limit: int = 60) -> str:
-    """Print a value of a row in at most about `limit` characters."""
+    """Print a value in about `limit` characters at most."""
     cut = value[:limit] if isinstance(value, str | bytes) else value
     text = repr(cut)
     if isinstance(value, str | bytes) and len(value) > limit:

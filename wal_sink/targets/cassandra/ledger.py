@@ -1,4 +1,4 @@
-"""The ledger: one row per query, moved by conditional updates (rules 13, 14 and 16)."""
+"""Reads and moves the ledger row of a query, by conditional updates only (rules 13, 14 and 16)."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.targets.cassandra.driver.classify import classify, effect_unknown
 from wal_sink.targets.cassandra.driver.connection import LEDGER, LEDGER_READ
-from wal_sink.targets.cassandra.names import qualified
-from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.write.send import PATIENCE, retrying
+from wal_sink.targets.cassandra.driver.retry import retrying
+from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.schema.ledger_table import LEDGER_COLUMNS
 
 NOTHING = ""
-"""What `begun` and `last` hold for none: a condition on null would not match a deleted cell alone."""
+"""What `begun` and `last` hold for none: a condition on null would match a cell that was never written."""
 
-
-COLUMNS = ("log_id", "checkpoint", "flushed", "last_us", "begun", "last")
+_COLUMNS = tuple(LEDGER_COLUMNS)[1:]
 """All but the key, in the order of `Mark`."""
 
 
 class Ledger:
-    """The row of one query.
+    """The ledger row of one query.
 
     :param session: the driver's session.
     """
 
     def __init__(self, session: Any, table: TableName, owner: Owner) -> None:
         self._session = session
-        self._table = qualified(*table)
+        self._table = str(table)
         self._owner = owner
         self._prepared: dict[str, Any] = {}
 
     def read(self) -> Mark | None:
-        """Read the row at the serial consistency level; reading again is harmless, so it is retried.
+        """Read the row at the serial consistency level; a read has no effect, so it is retried.
 
         :raises TargetUnavailable: no answer for a while.
         :raises CorruptLog: the row is not one that this version wrote.
         """
-        row = self._row(", ".join(COLUMNS))
+        row = self._row(", ".join(_COLUMNS))
         return None if row is None else self._mark(row)
 
     def written_us(self) -> int | None:
@@ -48,18 +47,17 @@ class Ledger:
 
         :raises TargetUnavailable: no answer for a while.
         """
-        row = self._row(", ".join(f"writetime({name}) AS {name}" for name in COLUMNS))
+        row = self._row(", ".join(f"writetime({name}) AS {name}" for name in _COLUMNS))
         written = [us for us in row or () if us is not None]
         return max(written, default=None)
 
     def create(self, flushed: int) -> None:
-        """Create the row unless there is one. Whether it is ours, a read tells."""
-        insert = (
-            f"INSERT INTO {self._table} "  # noqa: S608 -- quoted name
-            "(query_id, log_id, checkpoint, flushed, last_us, begun, last) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
+        """Create the row unless there is one; a read tells whose it is."""
+        _, log_id, checkpoint = self._owner
+        row = Mark(
+            log_id=log_id, checkpoint=checkpoint, flushed=flushed, last_us=0, begun=None, last=None
         )
-        self._conditional(insert, (*self._owner, flushed, 0, NOTHING, NOTHING))
+        self._insert(row)
 
     def begin(self, window: Window) -> Outcome:
         """Set `begun`, if everything before the window is flushed and nothing is begun."""
@@ -87,31 +85,35 @@ class Ledger:
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
         """Write the whole row, if it is exactly the one that was seen (rule 22)."""
         if seen is None:
-            insert = (
-                f"INSERT INTO {self._table} "  # noqa: S608 -- quoted name
-                f"({', '.join(COLUMNS)}, query_id) VALUES (?, ?, ?, ?, ?, ?, ?) "
-                "IF NOT EXISTS USING TTL 0"
-            )
-            return self._conditional(insert, (*_cells(new), self._owner.query_id))
+            return self._insert(new)
         update = (
             f"UPDATE {self._table} USING TTL 0 "  # noqa: S608 -- quoted name
-            f"SET {', '.join(f'{name} = ?' for name in COLUMNS)} "
-            f"WHERE query_id = ? IF {' AND '.join(f'{name} = ?' for name in COLUMNS)}"
+            f"SET {', '.join(f'{name} = ?' for name in _COLUMNS)} "
+            f"WHERE query_id = ? IF {' AND '.join(f'{name} = ?' for name in _COLUMNS)}"
         )
         return self._conditional(update, (*_cells(new), self._owner.query_id, *_cells(seen)))
+
+    def _insert(self, mark: Mark) -> Outcome:
+        insert = (
+            f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
+            "VALUES (?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
+        )
+        return self._conditional(insert, (self._owner.query_id, *_cells(mark)))
 
     def _row(self, columns: str) -> Any:
         query = f"SELECT {columns} FROM {self._table} WHERE query_id = ?"  # noqa: S608 -- quoted name
         try:
-            return retrying(PATIENCE)(
-                lambda: self._execute(query, (self._owner.query_id,), LEDGER_READ).one()
-            )
+            return retrying()(self._read, query).one()
         except Exception as error:
             if classify(error) == "fatal":
                 raise
             raise TargetUnavailable(
                 f"The ledger {self._table} cannot be read: {error}", "See to the cluster."
             ) from error
+
+    def _read(self, query: str) -> Any:
+        values = (self._owner.query_id,)
+        return self._session.execute(self._prepare(query), values, execution_profile=LEDGER_READ)
 
     def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
         """Send one conditional statement, once.
@@ -126,9 +128,6 @@ class Ledger:
                 return Outcome.UNKNOWN
             raise
         return Outcome.APPLIED if result.was_applied else Outcome.REFUSED
-
-    def _execute(self, statement: str, values: tuple[object, ...], profile: str) -> Any:
-        return self._session.execute(self._prepare(statement), values, execution_profile=profile)
 
     def _prepare(self, statement: str) -> Any:
         if statement not in self._prepared:
@@ -165,6 +164,6 @@ class Ledger:
 
 
 def _cells(mark: Mark) -> tuple[object, ...]:
-    """Return the row's values; windows that are equal have equal texts."""
+    """Return the row's values in the order of `_COLUMNS`; equal windows have equal texts."""
     begun, last = (NOTHING if w is None else w.to_text() for w in (mark.begun, mark.last))
     return (mark.log_id, mark.checkpoint, mark.flushed, mark.last_us, begun, last)

@@ -1,10 +1,22 @@
-"""Names in CQL: always quoted, so that reserved words and capitals mean themselves."""
+"""Names in CQL: always quoted in statements, so that reserved words and capitals mean themselves."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class TableName(NamedTuple):
+    """The exact names of a table and its keyspace, unquoted, as `system_schema` has them."""
+
+    keyspace: str
+    table: str
+
+    def __str__(self) -> str:
+        """Quote both, as they stand in statements, plans and errors."""
+        return f"{quote(self.keyspace)}.{quote(self.table)}"
 
 
 def is_table_name(name: str) -> bool:
@@ -17,13 +29,8 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def qualified(keyspace: str, table: str) -> str:
-    """Quote keyspace and table, as they stand in statements, plans and errors."""
-    return f"{quote(keyspace)}.{quote(table)}"
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Say which of the known names was probably meant, as a sentence; empty when none is near."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that suggests the known name nearest to `name`; empty when none is near."""
     known = sorted(known)
     for other in known:
         if other.lower() == name.lower():

@@ -1,16 +1,16 @@
-"""The options of the Cassandra target; nothing but this file parses them."""
+"""Declares and validates the options of the Cassandra target."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import SECRET, Options
-from wal_sink.targets.cassandra.names import is_table_name
+from wal_sink.targets.cassandra.names import TableName, is_table_name
 
 CONSISTENCY_LEVELS = (
     "ONE",
@@ -26,17 +26,10 @@ SERIAL_LEVELS = ("SERIAL", "LOCAL_SERIAL")
 LEDGER_TABLE = "wal_sink_ledger"
 
 
-class TableName(NamedTuple):
-    """Exact names, as `system_schema` has them; unquoted."""
-
-    keyspace: str
-    table: str
-
-
 class CassandraOptions(Options, frozen=True, kw_only=True):
-    """How to reach the cluster, and what to write where.
+    """Where the cluster is, how to connect, and what to write to.
 
-    :raises OptionError: when constructed with values that cannot mean anything.
+    :raises OptionError: when constructed with a value that is invalid, or invalid beside another one.
     """
 
     keyspace: Annotated[str, Meta(min_length=1, description="keyspace of the table, exact name")]
@@ -127,7 +120,7 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """Where the cluster is, for messages."""
+        """The contact points or the bundle, as messages name the cluster."""
         return self.contact_points or self.secure_connect_bundle
 
     @property
@@ -166,7 +159,7 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
 
     @property
     def _tls(self) -> dict[str, bool | str]:
-        """What is given about TLS, by name."""
+        """The values of the options of TLS, by name; false or empty where an option is left out."""
         return {
             "cassandra.ssl.enabled": self.ssl_enabled,
             "cassandra.ssl.caCertificate": self.ssl_ca_certificate,

@@ -1,4 +1,4 @@
-"""A connection that flushes for one query."""
+"""The session of the Cassandra target: rows and ledger of one query over one connection."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, explained
 from wal_sink.targets.cassandra.driver.credentials import login
 from wal_sink.targets.cassandra.ledger import Ledger
-from wal_sink.targets.cassandra.names import qualified, quote
+from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.schema.ledger_table import refuse_other_ledger
-from wal_sink.targets.cassandra.schema.live_table import read_table
+from wal_sink.targets.cassandra.schema.table_metadata import read_table
 from wal_sink.targets.cassandra.write.writer import Writer
 
 
 class CassandraSession(Session):
-    """Rows and ledger over one connection; owns it."""
+    """Writes rows and moves the ledger over one connection, which it owns."""
 
     def __init__(self, connection: Connection, options: CassandraOptions, owner: Owner) -> None:
         self._connection = connection
@@ -37,18 +37,18 @@ class CassandraSession(Session):
             return self._ledger.read()
 
     def create(self, flushed: int) -> None:
-        """`INSERT … IF NOT EXISTS`."""
+        """Send one `INSERT … IF NOT EXISTS`."""
         with _permitted(self._options):
             self._ledger.create(flushed)
 
     def begin(self, window: Window) -> Outcome:
-        """One conditional update. What an interrupted flush has left in flight ends before it."""
+        """Send one conditional update, after what an interrupted flush left in flight has ended."""
         self._writer.abandon()
         with _permitted(self._options):
             return self._ledger.begin(window)
 
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Send rows; their last requests are in flight when this returns."""
+        """Send rows; some of their requests are still in flight when this returns."""
         with _permitted(self._options):
             self._writer.write(plan, rows)
 
@@ -58,12 +58,12 @@ class CassandraSession(Session):
             self._writer.drain()
 
     def finish(self, window: Window) -> Outcome:
-        """One conditional update."""
+        """Send one conditional update."""
         with _permitted(self._options):
             return self._ledger.finish(window)
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
-        """One conditional update, or insert."""
+        """Send one conditional update, or insert."""
         with _permitted(self._options):
             return self._ledger.replace_row(seen, new)
 
@@ -73,7 +73,7 @@ class CassandraSession(Session):
             return self._ledger.written_us()
 
     def report_to(self, observer: Observer) -> None:
-        """Tell of the requests with rows."""
+        """Report the requests with rows."""
         self._writer.report_to(observer)
 
     def close(self) -> None:
@@ -83,9 +83,9 @@ class CassandraSession(Session):
 
 @contextlib.contextmanager
 def _permitted(options: CassandraOptions) -> Iterator[None]:
-    """Say what to grant when a permission is missing.
+    """Turn a missing permission into an error that says what to grant.
 
-    :raises TargetRefused: it is.
+    :raises TargetRefused: a permission is missing.
     """
     try:
         yield
@@ -94,14 +94,14 @@ def _permitted(options: CassandraOptions) -> Iterator[None]:
         name = quote(role.username) if role else "the role"
         raise TargetRefused(
             f"Cassandra at {options.where} refuses what it has allowed before: {error}",
-            f"GRANT MODIFY ON TABLE {qualified(*options.data)} TO {name}; GRANT SELECT ON TABLE"
-            f" {qualified(*options.ledger)} TO {name}; GRANT MODIFY ON TABLE"
-            f" {qualified(*options.ledger)} TO {name}; the flush goes on by itself.",
+            f"GRANT MODIFY ON TABLE {options.data} TO {name}; GRANT SELECT ON TABLE"
+            f" {options.ledger} TO {name}; GRANT MODIFY ON TABLE"
+            f" {options.ledger} TO {name}; the flush goes on by itself.",
         ) from error
 
 
 def open_session(options: CassandraOptions, owner: Owner) -> CassandraSession:
-    """Connect, and see that the ledger's table is there.
+    """Connect, and check that the ledger's table exists.
 
     :raises TargetUnavailable: no connection.
     :raises OptionError: login refused, or the datacenter has to be named.

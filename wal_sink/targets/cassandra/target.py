@@ -1,4 +1,4 @@
-"""The Cassandra target: each method imports what it needs, so that tasks never load the driver."""
+"""The Cassandra target. Each method imports what it needs, so that tasks never load the driver."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CassandraTarget(Target):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """Keyspace, table and the treatment of nulls."""
+        """Return keyspace, table and the treatment of nulls."""
         return {
             "keyspace": self._options.keyspace,
             "table": self._options.table,
@@ -42,12 +42,12 @@ class CassandraTarget(Target):
 
     @property
     def writes_to(self) -> str:
-        """Keyspace and table."""
-        return f"{self._options.keyspace}.{self._options.table}"
+        """Return keyspace and table."""
+        return ".".join(self._options.data)
 
     @property
     def description(self) -> Mapping[str, str]:
-        """Where, with which consistency, and what becomes of nulls."""
+        """Return cluster, consistency level, tables and the treatment of nulls."""
         given = self._options
         nulls = {"unset": "a null keeps the older value", "write": "a null clears the older value"}
         ledger = f"{given.ledger.keyspace}.{given.ledger.table}"
@@ -59,7 +59,7 @@ class CassandraTarget(Target):
         }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table; create the ledger's table if need be."""
+        """Compare the DataFrame with the table; create the ledger's table if it is missing."""
         from wal_sink.targets.cassandra.schema.plan import make_plan  # noqa: PLC0415 -- the driver
 
         return make_plan(self._options, schema, key)
@@ -75,7 +75,7 @@ class CassandraTarget(Target):
         import wal_sink.targets.cassandra.session  # noqa: F401, PLC0415 -- the driver
 
     def for_tasks(self) -> Self:
-        """Take along what this process's environment says: Spark's workers have that of their start."""
+        """Fill in secrets from this process's environment: Spark's workers have that of their start."""
         return type(self)(with_environment(self._options))
 
     def connect(self, owner: Owner) -> Session:

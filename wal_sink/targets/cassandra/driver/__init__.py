@@ -1,1 +1,12 @@
-"""The connection: what the sink uses of the Cassandra driver."""
+"""The driver: how to connect, what its errors mean, and how encoded rows get into its batches.
+
+===============  ==================================================================
+`connection`     cluster, session and execution profiles
+`credentials`    role and password, from options or the environment
+`tls`            the TLS context, and the secure connect bundle
+`classify`       what an exception means for rows and for the ledger
+`retry`          repeats a request while its error may pass
+`frames`         batches of encoded rows
+`internals`      what the driver's API reference does not list
+===============  ==================================================================
+"""

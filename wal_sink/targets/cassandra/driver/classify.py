@@ -53,10 +53,10 @@ _RETRY = (
 
 
 def classify(error: Exception) -> Kind:
-    """Say whether to try again at once, to slow down first, or to stop the line.
+    """Say whether to try again at once, to slow down first, or to stop the flush.
 
-    Rows are idempotent, so whatever may be over soon is worth another attempt. What is not known is
-    fatal: a bug must not be retried for ever.
+    Rows are idempotent, so an error that may pass is worth another attempt. An unknown error is fatal: a
+    bug must not be retried for ever.
     """
     if isinstance(error, WalSinkError):
         return "retry" if error.transient else "fatal"
@@ -72,25 +72,25 @@ def classify(error: Exception) -> Kind:
 
 
 def asks_to_slow_down(error: Exception) -> bool:
-    """Whether the cluster has too much to do: it says so, or it did not answer in time."""
+    """Whether the cluster is overloaded: it says so, or did not answer in time."""
     return classify(error) == "throttle" or isinstance(error, Timeout | OperationTimedOut)
 
 
 def was_not_sent(error: Exception) -> bool:
-    """Whether the driver has refused a request because the socket has no room for it at this moment.
+    """Whether the driver refused a request because the socket has no room for it at this moment.
 
-    The driver takes no request while the system's send buffer is full, which it is whenever requests are
+    The driver takes no request while the socket's send buffer is full, which it is whenever requests are
     made faster than the network takes them. That says nothing about the cluster.
     """
-    said = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
-    return bool(said) and all(isinstance(each, ConnectionBusy) for each in said)
+    errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
+    return bool(errors) and all(isinstance(each, ConnectionBusy) for each in errors)
 
 
 def effect_unknown(error: Exception) -> bool:
     """Whether a conditional update that raised `error` may have taken effect, or may yet.
 
-    `Unavailable` is among them: a coordinator raises it again for the commit, after the proposal was
-    accepted. So is everything that the server says after it started to work. `NoHostAvailable` is
+    `Unavailable` is such an error: a coordinator raises it for the commit, too, after the proposal was
+    accepted. So is every error that the server reports once it has started to work. `NoHostAvailable` is
     not: nothing is retried under the ledger's profile, so it means that nothing was sent.
     """
     return isinstance(
@@ -110,7 +110,7 @@ def _is_cas_unknown(error: Exception) -> bool:
 
 
 def _of_hosts(error: NoHostAvailable) -> Kind:
-    """Judge by what each host said: the cluster refuses for good only when every host does."""
+    """Judge by the error of each host: an error is fatal for the cluster only if it is for every host."""
     errors = _by_host(error)
     if errors and all(isinstance(each, _FATAL) for each in errors):
         return "fatal"

@@ -1,4 +1,4 @@
-"""Cluster and session of the driver, set up so that nothing is retried or sent twice behind us."""
+"""Connects the driver, set up so that it retries nothing and sends nothing twice on its own."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ LEDGER_READ = "ledger read"
 """Execution profile of the ledger's reads: the serial level, which sees every acknowledged update."""
 
 _CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
-"""What OpenSSL's texts have in common that are about certificates; not all come as exceptions of its own."""
+"""Words by which OpenSSL's errors about certificates are known; not all have an exception type."""
 
 _DRIVER_LOG = logging.getLogger("cassandra.cluster")
 
 _OLDEST_PROTOCOL = 4
-"""The first that has unset values."""
+"""The first version that has unset values."""
 
 _SILENT_S = 5
-"""Seconds after which the driver asks a silent node whether it lives, and gives it for an answer.
+"""Seconds after which the driver sends a silent node a heartbeat, and seconds that it waits for the answer.
 
-While the send buffer of one node is full, nothing is sent to any (`driver_internals.has_room`): with the
-driver's own 30 s for each, a node that stands still holds up all the others for more than a minute.
+While the send buffer of one node is full, nothing is sent to any (`internals.has_room`): with the driver's
+default, 30 s for each, a node that hangs would hold up all others for a minute.
 """
 
 
 class Connection:
-    """A session of the driver with the profiles above; close it, or threads stay behind.
+    """A session of the driver with the profiles above; until it is closed, the driver's threads run.
 
     :param datacenter: the local one.
     """
@@ -85,7 +85,7 @@ def connect(options: CassandraOptions) -> Connection:
     :raises TargetUnavailable: no contact point answers in time.
     :raises OptionError: login refused, or the datacenter has to be named.
     """
-    with _SaidByUs():
+    with _WithoutDriverLog():
         return _connect(options)
 
 
@@ -106,10 +106,10 @@ def _connect(options: CassandraOptions) -> Connection:
     return Connection(cluster, session, datacenter)
 
 
-class _SaidByUs(logging.Filter):
-    """Keeps from the log what the driver says in this thread: the error that is raised says it.
+class _WithoutDriverLog(logging.Filter):
+    """Drops what the driver logs in this thread while it connects: the error that is raised says the same.
 
-    An outage of a weekend has tens of thousands of tries, and the driver logs two tracebacks for each.
+    An outage of a weekend has tens of thousands of attempts, and the driver logs two tracebacks for each.
     """
 
     def __init__(self) -> None:
@@ -128,9 +128,9 @@ class _SaidByUs(logging.Filter):
 
 @contextlib.contextmanager
 def explained(options: CassandraOptions) -> Iterator[None]:
-    """Turn what the driver raises inside, once connected, into errors of ours.
+    """Turn an exception of the driver, once connected, into an error of the sink.
 
-    :raises TargetUnavailable: it may pass.
+    :raises TargetUnavailable: the error may pass.
     :raises TargetRefused: it will not.
     """
     try:
@@ -149,7 +149,7 @@ def explained(options: CassandraOptions) -> Iterator[None]:
 def choose_datacenter(wanted: str, known: Iterable[str]) -> str:
     """Return the local datacenter: the one wanted, or the only one there is.
 
-    :raises OptionError: it does not exist, or it is not named and there are several.
+    :raises OptionError: it does not exist, or none is named and there are several.
     """
     known = sorted(known)
     if wanted:
@@ -193,7 +193,7 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
 
 
 class _Auth(AuthProvider):  # type: ignore[misc] # the driver has no types
-    """Logs in with what is known when a connection is made, be it by the driver on its own."""
+    """Reads the login whenever a connection is made, also when the driver makes one on its own."""
 
     def __init__(self, options: CassandraOptions) -> None:
         self._options = options
@@ -203,7 +203,7 @@ class _Auth(AuthProvider):  # type: ignore[misc] # the driver has no types
 
 
 def _place(options: CassandraOptions) -> dict[str, Any]:
-    """Say where the cluster is, and how to reach it."""
+    """Return the driver's arguments that say where the cluster is and how to reach it."""
     if path := bundle(options):
         return {"cloud": {"secure_connect_bundle": path}}
     return {
@@ -221,7 +221,7 @@ def _cluster(options: CassandraOptions) -> Any:
             **place,
             auth_provider=auth,
             execution_profiles=_profiles(options),
-            # The driver's default gives a host up after 64 attempts, ten minutes of an outage.
+            # The driver's default policy gives a host up after 64 attempts, ten minutes of an outage.
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 10, max_attempts=None),
             connect_timeout=options.request_timeout,
             control_connection_timeout=options.request_timeout,
@@ -235,7 +235,7 @@ def _cluster(options: CassandraOptions) -> Any:
     except Exception as error:
         if "cloud" not in place:
             raise
-        raise TargetUnavailable(  # the driver asks the address that the bundle names
+        raise TargetUnavailable(  # the driver could not ask the address that the bundle names
             f"Nothing is found by the secure connect bundle {options.where}: {error!r}",
             "See that the database is awake and that the bundle is its own and has not expired.",
         ) from error
@@ -245,7 +245,7 @@ def _open(cluster: Any, options: CassandraOptions) -> Any:
     try:
         return cluster.connect()
     except (NoHostAvailable, DriverException, ConnectionException, OSError) as error:
-        # A wrong datacenter shows as no host being left to talk to.
+        # Where the datacenter is wrong, the driver finds no host to talk to.
         if options.local_datacenter and (known := _datacenters(cluster)):
             choose_datacenter(options.local_datacenter, known)
         raise _no_connection(error, options) from error
@@ -262,9 +262,9 @@ def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
             return _no_login(cause, options)
         if any(word in str(cause) for word in _CERTIFICATE):
             return _no_trust(cause, options)
-    said = "; ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
+    described = "; ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
     return TargetUnavailable(
-        f"No connection to Cassandra at {options.where}, port {options.port}: {said or error}",
+        f"No connection to Cassandra at {options.where}, port {options.port}: {described or error}",
         "See that the nodes are up and that this host reaches them, and check "
         f"cassandra.contactPoints and cassandra.port. {_about_tls(options)}",
     )
@@ -279,7 +279,7 @@ def _about_tls(options: CassandraOptions) -> str:
 
 
 def _may_pass(refused: AuthenticationFailed) -> bool:
-    """Whether the server could not look the role up, in an outage of its own."""
+    """Whether the server could not look up the role, because of an outage."""
     return "Unable to perform authentication" in str(refused)
 
 

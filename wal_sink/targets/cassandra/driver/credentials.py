@@ -1,6 +1,6 @@
-"""Secrets that may come from the environment: read whenever somebody connects, so that they can change.
+"""Reads secrets from options or the environment, at each connection, so that they can be changed.
 
-A value that is given as an option wins; it is the one thing that a restart is needed to change.
+An option has precedence over the environment; to change it takes a restart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENVIRONMENT = {
     "password": "WAL_SINK_CASSANDRA_PASSWORD",
     "ssl_client_key_password": "WAL_SINK_CASSANDRA_SSL_CLIENT_KEY_PASSWORD",
 }
-"""The variables that stand for options, by the option's field."""
+"""The environment variables for options, by the option's field."""
 
 
 class Login(NamedTuple):
@@ -29,21 +29,21 @@ class Login(NamedTuple):
 
 
 def with_environment(options: CassandraOptions) -> CassandraOptions:
-    """Fill in, from this process's environment as it is now, what is not given as an option."""
+    """Fill in what no option gives from this process's environment as it is now."""
     found = {
         field: value
         for field, variable in ENVIRONMENT.items()
         if not getattr(options, field) and (value := os.environ.get(variable))
     }
     if not options.ssl_client_certificate:
-        found.pop("ssl_client_key_password", None)  # nothing that it could open
+        found.pop("ssl_client_key_password", None)  # there is no key that it could open
     return msgspec.structs.replace(options, **found) if found else options
 
 
 def login(options: CassandraOptions) -> Login | None:
-    """Return who logs in now; None for a cluster without authentication.
+    """Return the role and password to log in with now; None for a cluster without authentication.
 
-    :raises OptionError: there is only half of it.
+    :raises OptionError: only one of them is given.
     """
     now = with_environment(options)
     for given, missing in (("username", "password"), ("password", "username")):

@@ -1,13 +1,13 @@
-"""Batches whose rows are bytes already: the hook into the driver, and the canary that proves it.
+"""Sends batches of rows that are encoded already: the hook into the driver, and the canary that tests it.
 
-The driver writes a BATCH message row by row, from one Python tuple per row. Here the rows are written
-beforehand, for a whole slice at once, and a message takes its part of them as it is. All else stays
-the driver's: it encodes what comes before and after the rows, picks the replica, compresses, keeps the
-pools, the stream ids and the timers, and prepares again what a server has forgotten.
+The driver encodes a BATCH message row by row, from one Python tuple per row. `encode` encodes the rows of a
+whole slice at once, and a message takes its part of those bytes. All else stays the driver's: it encodes
+what comes before and after the rows, picks the replica, compresses, keeps the pools, the stream ids and the
+timers, and prepares again what a server has forgotten.
 
 `Session.client_protocol_handler` and its `encode_message` are the driver's API; what a BATCH message
 holds, and that a `BatchStatement` hands its list of statements to it, is not. So `canary` encodes known
-batches both ways, at every connect, and whoever gets False from it uses the driver's own batches.
+batches both ways, at every connect; where they differ, the writer uses the driver's own batches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHORT = struct.Struct(">H")
 _LENGTH = struct.Struct(">i")
 _PREPARED = b"\x01"
 _BEFORE_ROWS = 3
-"""Bytes of a BATCH body before its statements: its type, and their number."""
+"""Bytes of a BATCH body before its statements: one for its type, two for their number."""
 
 
 class EncodedRows(NamedTuple):
@@ -46,8 +46,8 @@ class EncodedBatch(BatchStatement):  # type: ignore[misc]  # the driver has no t
     """An unlogged batch of rows that are encoded already.
 
     :param rows: at most `MAX_ROWS`.
-    :param keyspace: of the table, and
-    :param routing_key: of the first row: from the two the driver knows the replicas.
+    :param keyspace: of the table.
+    :param routing_key: of the first row; the driver finds the replicas by keyspace and routing key.
     """
 
     def __init__(self, rows: EncodedRows, keyspace: str, routing_key: bytes) -> None:
@@ -64,7 +64,7 @@ class EncodedBatch(BatchStatement):  # type: ignore[misc]  # the driver has no t
 
 
 class _EncodedMessage:
-    """A BATCH message whose statements are spliced into one that the driver encodes without any."""
+    """A BATCH message: the driver encodes it without statements, and the encoded rows are put in."""
 
     def __init__(self, message: Any) -> None:
         self.opcode = message.opcode
@@ -75,7 +75,7 @@ class _EncodedMessage:
     def send_body(self, f: Any, protocol_version: int) -> None:
         """Write the body; called by the driver."""
         message, around = self._message, io.BytesIO()
-        # No copy of the message is made: that would cost a seventh of what a small request does.
+        # The message is not copied: that would cost a seventh of a small request.
         rows, message.queries = message.queries, ()
         try:
             message.send_body(around, protocol_version)
@@ -88,7 +88,7 @@ class _EncodedMessage:
 
 
 class EncodedRowsHandler(ProtocolHandler):  # type: ignore[misc]  # the driver has no types
-    """The driver's protocol handler, which also takes batches of encoded rows."""
+    """The driver's protocol handler, with batches of encoded rows."""
 
     @classmethod
     def encode_message(
@@ -109,7 +109,7 @@ class EncodedRowsHandler(ProtocolHandler):  # type: ignore[misc]  # the driver h
 
 
 def statement_head(query_id: bytes, values: int) -> bytes:
-    """Return what comes before the values of a prepared statement in a batch.
+    """Return what stands before the values of a prepared statement in a batch.
 
     Kind 1, the id as [short bytes], the number of values as a [short] (native protocol, 4.1.7).
     """
@@ -117,9 +117,9 @@ def statement_head(query_id: bytes, values: int) -> bytes:
 
 
 def hook(session: Any) -> bool:
-    """Let a session of the driver send batches of encoded rows, if `canary` finds that right.
+    """Let a session of the driver send batches of encoded rows, if `canary` finds no difference.
 
-    With a driver that is built otherwise one warning says so, and the session stays as it is.
+    Otherwise it logs one warning, and the session stays as it is.
 
     :returns: whether `EncodedBatch` can be sent.
     """
@@ -146,12 +146,11 @@ _TIMESTAMP = 1_700_000_000_000_000
 
 
 def canary(session: Any) -> str:
-    """Encode known statements by the driver's own batch and by ours; say what differs, '' if nothing.
+    """Encode known statements by the driver's own batch and by ours; return what differs, '' for nothing.
 
-    Everything between `execute_async` and the socket is run, for each serial consistency level that a
-    profile may have.
+    Runs everything between `execute_async` and the socket, without and with a serial consistency level.
 
-    :raises Exception: of any kind, when the driver is not what this module takes it for.
+    :raises Exception: of any kind, when the driver is built otherwise than this module assumes.
     """
     theirs = BatchStatement(BatchType.UNLOGGED)
     for values in _KNOWN:
@@ -170,7 +169,7 @@ def canary(session: Any) -> str:
 
 
 def _frame(session: Any, statement: Any, handler: Any) -> bytes:
-    """Return the frame that would be sent; without a timeout, making a future starts nothing."""
+    """Return the frame that would be sent; a future without timeout starts nothing."""
     future = session._create_response_future(statement, None, False, None, timeout=None)
     future.message.timestamp = _TIMESTAMP  # one for both
     version = session.cluster.protocol_version

@@ -1,7 +1,7 @@
-"""What the driver's API reference does not list; nothing else uses it.
+"""What the sink uses of the driver beyond its API reference; only this module and `frames` do.
 
-Exceptions that the driver raises, so that they have to be told apart, and how its connections use their
-sockets. Whatever else is not public is used by `frames`, behind a canary.
+These are exceptions that the driver raises, and how its connections use their sockets. What `frames` uses is
+tested by a canary at each connect.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ CAS_WRITE_UNKNOWN = 0x1700
 
 
 class WideConnection(Cluster.connection_class):  # type: ignore[misc] # the driver has no types
-    """The driver's connection, of whatever event loop, that gives the socket more at a time.
+    """The driver's connection, for the event loop that it chose, with a larger buffer for each system call.
 
-    By itself it gives it 4 KiB, a batch of 96 KiB in 24 system calls. In a driver that has another name for
-    the bound, this one changes nothing.
+    Its own buffer has 4 KiB: a batch of 96 KiB takes 24 system calls. In a driver that has another name for
+    the attribute, this one changes nothing.
     """
 
     out_buffer_size = 256 * 1024
@@ -59,11 +59,11 @@ class WideConnection(Cluster.connection_class):  # type: ignore[misc] # the driv
 def has_room(session: Any) -> bool:
     """Whether no connection's send buffer is full; True for a driver in which that cannot be seen.
 
-    While it is full the driver refuses every request with `ConnectionBusy`, and loses for each one of the
-    connection's 32,768 stream ids (3.30.1: `borrow_connection` has taken it, and nobody gives it back).
+    While one is full the driver refuses every request with `ConnectionBusy`, and loses one of the
+    connection's 32,768 stream ids for each (3.30.1: `borrow_connection` takes it, and it is never returned).
     """
     try:
-        # A list first: the driver's threads add and remove pools as nodes come and go.
+        # A copy of the list: the driver's threads add and remove pools as nodes come and go.
         connections = [pool._connection for pool in list(session.get_pools())]
         return all(each._socket_writable for each in connections if each is not None)
     except (AttributeError, TypeError, RuntimeError):

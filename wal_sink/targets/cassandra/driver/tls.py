@@ -1,4 +1,4 @@
-"""What TLS takes, made when somebody connects: files that were renewed meanwhile are read anew."""
+"""Makes the TLS context at each connection, so that files that were renewed are read again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import zipfile
 from pathlib import Path
 
 from wal_sink.errors import OptionError
+from wal_sink.options import fields
 from wal_sink.targets.cassandra.driver.credentials import with_environment
 from wal_sink.targets.cassandra.options import CassandraOptions
 
 _CONFIG = "config.json"
-"""What every secure connect bundle holds."""
+"""A file that every secure connect bundle holds."""
 
 
 def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
@@ -25,7 +26,7 @@ def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
     context.check_hostname = options.ssl_check_hostname
     if certificate := _file(options, "ssl_client_certificate"):
         key = _file(options, "ssl_client_key")
-        # Never the empty one: OpenSSL would ask at the terminal for the password of an encrypted key.
+        # Never an empty password: OpenSSL would ask at the terminal for that of an encrypted key.
         password = with_environment(options).ssl_client_key_password or "no password given"
         try:
             context.load_cert_chain(certificate, key, password)
@@ -60,15 +61,11 @@ def bundle(options: CassandraOptions) -> str | None:
 
 
 def _file(options: CassandraOptions, field: str) -> str | None:
-    """Return the path that an option gives, once the file is known to be PEM."""
+    """Return the path that an option gives, after a look whether the file is PEM."""
     path = getattr(options, field)
-    option = {
-        "ssl_ca_certificate": "cassandra.ssl.caCertificate",
-        "ssl_client_certificate": "cassandra.ssl.clientCertificate",
-        "ssl_client_key": "cassandra.ssl.clientKey",
-    }[field]
     if not path:
         return None
+    option = next(each.encode_name for each in fields(CassandraOptions) if each.name == field)
     if b"-----BEGIN " not in _read(option, path):
         raise OptionError(
             f"Option {option}: {path} is no PEM file.",

@@ -1,17 +1,17 @@
-"""From the log's columns to the bytes of CQL's native protocol, without a Python object for each row.
+"""Encodes the log's columns as bytes of CQL's native protocol, without a Python object for each row.
 
-A column becomes a few **segments**, arrays with a piece of each row's bytes. Joining the segments of
-all columns, row by row, gives the rows one after the other in one buffer, of which a request takes
-slices. The same join makes tuples, user-defined types and the entries of maps, so nesting costs no
-loop over rows either.
+A column becomes a few **segments**: arrays with a piece of each row's bytes. Joining the segments of all
+columns, row by row, gives the rows one after the other in one buffer, and a request takes a part of it. The
+same join makes tuples, user-defined types and the entries of maps, so nested types take no loop over rows
+either.
 
 ==========  ===================================================================
-`rows`      a batch to rows and to routing keys
-`scalars`   the types without parts: a column to the bytes of its values
-`nested`    collections, structs and vectors
-`numbers`   `varint`, `decimal` and `duration`, which have as many bytes as they need
-`segments`  what is joined, and joining
-`views`     Arrow's buffers as arrays of numpy
+`rows`      rows and routing keys of a batch
+`scalars`   values of types without parts
+`nested`    values of all types: collections, structs and vectors of scalars
+`numbers`   `varint`, `decimal` and `duration`, whose length depends on the value
+`segments`  pieces of rows, and how they are joined
+`views`     Arrow's buffers as numpy arrays
 ==========  ===================================================================
 
 The formats are those of section 6 of the native protocol's specification, version 4 and 5:

@@ -1,4 +1,4 @@
-"""A column of any type to the bytes of its values: parts are columns too, whatever holds them."""
+"""Encodes a column of any type; the parts of its values are columns, too."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from wal_sink.targets.cassandra.encode.segments import (
     varying,
 )
 from wal_sink.targets.cassandra.encode.views import Array
-from wal_sink.targets.cassandra.types import arrays
-from wal_sink.targets.cassandra.types.cql_type import Cql
+from wal_sink.targets.cassandra.types.cql_type import CqlType
+from wal_sink.targets.cassandra.types.unnest import unnest
 
 NULL = -1
 """The length of a null."""
 UNSET = -2
-"""The length of a value that leaves what is there; only in a row, never in another value."""
+"""The length of a value that leaves its cell as it is; only in a row, never within another value."""
 
 
 class Values(NamedTuple):
-    """The values of a column, joined row by row, without their lengths."""
+    """The encoded values of a column, without their lengths."""
 
     segments: tuple[Segment, ...]
-    """Without bytes where the value is null."""
+    """Pieces of each value; without bytes for a null."""
     valid: Array | None
     """Booleans, False for null; None when there are no nulls."""
 
 
-def values(column: pa.Array, tree: Cql) -> Values:
-    """Encode a column that `store` returned."""
+def values(column: pa.Array, tree: CqlType) -> Values:
+    """Encode a column that `cast_column` returned."""
     if column.type == pa.null():
         return Values((), np.zeros(len(column), np.bool_))
     segments = _segments(column, tree)
@@ -49,7 +49,7 @@ def values(column: pa.Array, tree: Cql) -> Values:
     return Values((emptied(joined(segments, len(column)), valid),), valid)
 
 
-def prefixed(column: pa.Array, tree: Cql, absent: int = NULL) -> tuple[Segment, ...]:
+def prefixed(column: pa.Array, tree: CqlType, absent: int = NULL) -> tuple[Segment, ...]:
     """Encode a column with the length before each value.
 
     :param absent: the length of a null.
@@ -59,7 +59,7 @@ def prefixed(column: pa.Array, tree: Cql, absent: int = NULL) -> tuple[Segment, 
     return fixed(widths if valid is None else np.where(valid, widths, absent), ">i4"), *segments
 
 
-def _segments(column: pa.Array, tree: Cql) -> tuple[Segment, ...]:
+def _segments(column: pa.Array, tree: CqlType) -> tuple[Segment, ...]:
     if tree.kind in SCALARS:
         return SCALARS[tree.kind](column)
     if tree.kind in ("tuple", "udt"):
@@ -69,16 +69,16 @@ def _segments(column: pa.Array, tree: Cql) -> tuple[Segment, ...]:
     return _collection(column, tree)
 
 
-def _fields(columns: list[pa.Array], tree: Cql) -> tuple[Segment, ...]:
-    """Put one field after the other; those that a user-defined type got since are null."""
+def _fields(columns: list[pa.Array], tree: CqlType) -> tuple[Segment, ...]:
+    """Encode the fields one after the other; those that the type got since are null."""
     known, later = tree.parts[: len(columns)], tree.parts[len(columns) :]
     given = [prefixed(each, part) for each, part in zip(columns, known, strict=True)]
     return *_flat(given), *(fixed(NULL, ">i4") for _ in later)
 
 
-def _collection(column: pa.Array, tree: Cql) -> tuple[Segment, ...]:
-    """Say how many, then all of them; a row's elements lie together, so it only takes offsets."""
-    offsets, elements = arrays.apart(column)
+def _collection(column: pa.Array, tree: CqlType) -> tuple[Segment, ...]:
+    """Encode the number of elements, then the elements: those of a row lie together, so offsets suffice."""
+    offsets, elements = unnest(column)
     parts = elements.flatten() if tree.kind == "map" else [elements]
     columns = zip(parts, tree.parts, strict=True)
     pieces = _flat(prefixed(each, part) for each, part in columns)
@@ -86,9 +86,9 @@ def _collection(column: pa.Array, tree: Cql) -> tuple[Segment, ...]:
     return fixed(np.diff(bounds), ">i4"), _grouped(pieces, len(elements), bounds)
 
 
-def _vector(column: pa.Array, tree: Cql) -> tuple[Segment, ...]:
-    """Encode the elements alone, which are of one width; `check` has counted them."""
-    offsets, elements = arrays.apart(column)
+def _vector(column: pa.Array, tree: CqlType) -> tuple[Segment, ...]:
+    """Encode the elements without lengths, as they are of one width; `check` has counted them."""
+    offsets, elements = unnest(column)
     pieces = values(elements, tree.parts[0]).segments
     return (_grouped(pieces, len(elements), views.elements(offsets, "i4")),)
 

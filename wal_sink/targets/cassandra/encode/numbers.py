@@ -1,4 +1,4 @@
-"""Numbers that take as many bytes as they need: `varint`, `decimal`, `duration`. Kernels of numpy."""
+"""Encodes `varint`, `decimal` and `duration`, whose length depends on the value. Kernels of numpy."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from wal_sink.targets.cassandra.encode.segments import Segment, Varying, fixed, 
 from wal_sink.targets.cassandra.encode.views import Array
 
 _BYTES = np.array([2 ** (8 * n - 1) for n in range(1, 9)], np.uint64)
-"""From the n-th on, a number takes more than n bytes together with its sign."""
+"""A number from the n-th on takes more than n bytes, with its sign."""
 _GROUPS = np.array([2 ** (7 * n) for n in range(1, 9)], np.uint64)
-"""From the n-th on, a vint has n bytes after its first."""
+"""A vint from the n-th on has at least n bytes after its first."""
 _HEADS = np.array([0xFF << (8 - extra) & 0xFF for extra in range(9)], np.uint8)
 """A vint's first byte has as many leading ones as bytes come after it."""
 
 
 def varint(column: pa.Array) -> tuple[Segment, ...]:
-    """Encode decimals as `varint`: two's complement, the highest byte first, no more bytes than needed."""
+    """Encode decimals as `varint`: two's complement, the highest byte first, in the fewest bytes."""
     width = column.type.bit_width // 8
     if width < 8:
         return varint(column.cast(pa.decimal128(column.type.precision, column.type.scale)))
@@ -28,7 +28,7 @@ def varint(column: pa.Array) -> tuple[Segment, ...]:
 
 
 def _widths(words: Array) -> Array:
-    """Bytes that two's complements of 64-bit words, the lowest first, have to have."""
+    """Return the fewest bytes of each two's complement, given as 64-bit words, the lowest first."""
     sign = (words[:, -1].view(np.int64) >> 63).view(np.uint64)
     widths = np.ones(len(words), np.int64)
     for i in range(words.shape[1]):

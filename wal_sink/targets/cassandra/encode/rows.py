@@ -1,4 +1,4 @@
-"""A batch to the bytes of its rows, and of its routing keys. Pure."""
+"""Encodes the rows of a batch, and their routing keys. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from wal_sink.targets.cassandra.encode.segments import (
     varying,
 )
 from wal_sink.targets.cassandra.encode.views import Array
-from wal_sink.targets.cassandra.types.cql_type import planned
+from wal_sink.targets.cassandra.types.cql_type import column_types
 
 _PART_BYTES = 65_535
-"""That a part of a routing key can have: its length has two bytes."""
+"""Most bytes of a part of a routing key: its length has two bytes."""
 
 
 class Encoded(NamedTuple):
-    """A batch as bytes."""
+    """The rows of a batch as bytes."""
 
     data: pa.Buffer
     """The rows, one after the other."""
@@ -42,14 +42,14 @@ def encode(batch: pa.RecordBatch, plan: Plan, stamps: Array | int, head: bytes =
     Each row is `head`, the plan's columns and its write timestamp, each of these with its length in
     four bytes before it: what a request's `<n><value_1>...<value_n>` is after the number.
 
-    :param stamps: write timestamps, microseconds since 1970, int64; or that of row 0, if each row's is one
-        more than that of the row before.
-    :param head: what stands before each row.
+    :param stamps: write timestamps, microseconds since 1970, int64; or one, `stamps`, if row i has
+        `stamps + i`.
+    :param head: bytes that stand before each row.
     """
     rows = batch.num_rows
     absent = UNSET if plan.details["nulls"] == "unset" else NULL
     segments: list[Segment] = [constant(head)] if head else []
-    for tree, column in zip(planned(plan), batch.columns, strict=True):
+    for tree, column in zip(column_types(plan), batch.columns, strict=True):
         segments += prefixed(column, tree, absent)
     if isinstance(stamps, int):
         stamps = np.arange(stamps, stamps + rows, dtype=np.int64)
@@ -59,25 +59,28 @@ def encode(batch: pa.RecordBatch, plan: Plan, stamps: Array | int, head: bytes =
 
 
 def taken(encoded: Encoded, order: Array) -> Encoded:
-    """Put rows in another order, each with the timestamp that it has.
+    """Put rows in another order; each keeps its timestamp.
 
-    :param order: the position of each row to take.
+    :param order: the positions of the rows.
     """
     data, offsets = views.texts(views.binaries(*encoded).take(views.indices(order)))
     return Encoded(data, offsets)
 
 
 def routing_keys(batch: pa.RecordBatch, plan: Plan, indexes: Sequence[int]) -> pa.Array:
-    """Return what the driver hashes to find each row's replicas: binaries, large ones above 2 GiB, none null.
+    """Return the routing key of each row, which the driver hashes to find its replicas.
 
-    One column's value as it is, or of several the length in two bytes, the value and a zero for each,
-    as `org.apache.cassandra.db.marshal.CompositeType` and the driver's `BoundStatement.routing_key`.
+    They are binaries, large ones above 2 GiB, none of them null.
+
+    The key is the value of one column; or, for each of several columns, the length in two bytes, the value
+    and a zero, as in `org.apache.cassandra.db.marshal.CompositeType` and the driver's
+    `BoundStatement.routing_key`.
 
     :param indexes: which of the plan's columns are the partition key, in the table's order, which the
         plan does not know: `PreparedStatement.routing_key_indexes`.
-    :raises ValueError: a null, or a part that is too long for its length; `check` refuses such rows.
+    :raises ValueError: a part is null, or too long; `check` refuses such rows.
     """
-    trees = planned(plan)
+    trees = column_types(plan)
     parts: list[Segment] = []
     for index in indexes:
         segments, valid = values(batch.column(index), trees[index])

@@ -1,4 +1,4 @@
-"""Types without parts: a column of what the log holds to the bytes of its values."""
+"""Encodes columns of types without parts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from wal_sink.targets.cassandra.encode import numbers, views
 from wal_sink.targets.cassandra.encode.segments import Segment, Varying, ends, fixed
 
 Kernel = Callable[[pa.Array], tuple[Segment, ...]]
-"""What lies beneath nulls becomes bytes as well, or none; who calls leaves them out."""
+"""Encodes a column; what lies beneath nulls may become bytes, too, which the caller drops."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
-"""Begins an IPv6 address that stands for an IPv4 one."""
+"""The first bytes of an IPv6 address that stands for an IPv4 one."""
 
 
 def _raw(column: pa.Array) -> tuple[Segment, ...]:
@@ -23,7 +23,7 @@ def _raw(column: pa.Array) -> tuple[Segment, ...]:
 
 
 def _number(width: int) -> Kernel:
-    """Integers and floats alike: a float's bits are an integer's, so that each NaN stays itself."""
+    """Make a kernel for integers and floats: a float's bits are copied as an integer's, NaNs too."""
 
     def kernel(column: pa.Array) -> tuple[Segment, ...]:
         return (fixed(views.elements(column, f"u{width}"), f">u{width}"),)
@@ -36,7 +36,7 @@ def _boolean(column: pa.Array) -> tuple[Segment, ...]:
 
 
 def _date(column: pa.Array) -> tuple[Segment, ...]:
-    """Days, of which day 2^31 is 1970-01-01: the sign's bit turned round."""
+    """Encode days, where day 2^31 is 1970-01-01: the sign bit is flipped."""
     return (fixed(views.elements(column, "u4") ^ np.uint32(2**31), ">u4"),)
 
 
@@ -45,7 +45,7 @@ def _uuid(column: pa.Array) -> tuple[Segment, ...]:
 
 
 def _inet(column: pa.Array) -> tuple[Segment, ...]:
-    """Address by address, since no kernel reads them; each that is there more than once only once."""
+    """Encode each distinct address once; no kernel parses addresses."""
     encoded = column.dictionary_encode()
     addresses = [_packed(text) for text in encoded.dictionary.to_pylist()]
     widths = np.fromiter(map(len, addresses), np.int32, len(addresses))
@@ -54,7 +54,7 @@ def _inet(column: pa.Array) -> tuple[Segment, ...]:
 
 
 def _packed(text: str) -> bytes:
-    """Return 4 or 16 bytes; ::ffff:192.0.2.1 is 192.0.2.1, as in `bind`."""
+    """Return 4 or 16 bytes; ::ffff:192.0.2.1 becomes 192.0.2.1, as in `bind`."""
     if ":" not in text:
         return socket.inet_aton(text)
     packed = socket.inet_pton(socket.AF_INET6, text)

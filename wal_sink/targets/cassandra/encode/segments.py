@@ -1,4 +1,4 @@
-"""Pieces of each row's bytes, as columns, and joining them row by row. Pure."""
+"""Segments are columns of pieces of each row's bytes; joins them row by row. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pyarrow.compute as pc
 
 from wal_sink.targets.cassandra.encode import views
 from wal_sink.targets.cassandra.encode.views import Array
-from wal_sink.targets.cassandra.types.constants import blob
+from wal_sink.targets.cassandra.types.literals import blob
 
 MOST_BYTES = 2**31 - 1
-"""That offsets of 32 bits can tell apart; above, joining takes those of 64 bits."""
+"""The most that offsets of 32 bits can count; for more, joining takes offsets of 64 bits."""
 
 
 class Fixed(NamedTuple):
     """Pieces of one width."""
 
     values: Array
-    """One for each row; without dimensions: the same in each."""
+    """One for each row; an array without dimensions stands for the same in each."""
     wire: np.dtype[np.generic]
-    """What to write them as: big-endian numbers, or bytes as they are."""
+    """The type on the wire: big-endian numbers, or bytes as they are."""
 
 
 class Varying(NamedTuple):
@@ -32,7 +32,7 @@ class Varying(NamedTuple):
 
     data: pa.Buffer
     offsets: Array
-    """One more than there are rows: where each begins and ends."""
+    """One more than there are rows: where each piece begins and ends."""
 
 
 Segment = Fixed | Varying
@@ -44,13 +44,13 @@ def fixed(values: Array | int, wire: str) -> Fixed:
 
 
 def constant(value: bytes) -> Fixed:
-    """Make a piece that is the same in each row; at least one byte."""
+    """Make a piece of at least one byte that is the same in each row."""
     whole = np.frombuffer(value, f"V{len(value)}")
     return Fixed(whole.reshape(()), whole.dtype)
 
 
 def lengths(segments: Iterable[Segment]) -> Array:
-    """Bytes that all pieces of a row have together; without dimensions when each row has the same."""
+    """Return the bytes of each row's pieces together; without dimensions when all rows have the same."""
     total = np.asarray(0)
     for segment in segments:
         width = segment.wire.itemsize if isinstance(segment, Fixed) else np.diff(segment.offsets)
@@ -61,8 +61,8 @@ def lengths(segments: Iterable[Segment]) -> Array:
 def joined(segments: Iterable[Segment], rows: int) -> Segment:
     """Concatenate the pieces of each row, at least one; fixed when all of them are.
 
-    Neighbours of fixed width are written into one array first, so that what numpy cannot do, and
-    Arrow does for one piece after the other, is left with few of them.
+    Neighbours of fixed width are first merged into one array by numpy, so that few pieces are left for
+    Arrow's join, whose cost grows with their number.
     """
     pieces: list[Segment] = []
     for run in [[*run] for _, run in itertools.groupby(segments, type)]:
@@ -83,7 +83,9 @@ def _merged(run: list[Fixed], rows: int) -> Fixed:
 
 
 def _joined(pieces: Sequence[Varying]) -> Varying:
-    narrow = sum(int(each.offsets[-1]) for each in pieces) <= MOST_BYTES  # at most so many bytes
+    narrow = (
+        sum(int(each.offsets[-1]) for each in pieces) <= MOST_BYTES
+    )  # no joined array has more bytes
     arrays = [binaries(each, narrow=narrow) for each in pieces]
     between = blob(b"").cast(arrays[0].type)
     return Varying(*views.texts(pc.binary_join_element_wise(*arrays, between)))
@@ -92,7 +94,7 @@ def _joined(pieces: Sequence[Varying]) -> Varying:
 def binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
     """Return pieces as Arrow's binaries.
 
-    :param narrow: whether with offsets of 32 bits, or as large binaries; None: if they do.
+    :param narrow: whether with offsets of 32 bits, or as large binaries; None: if they fit.
     """
     if narrow is None:
         narrow = bool(piece.offsets[-1] <= MOST_BYTES)
@@ -101,7 +103,7 @@ def binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
 
 
 def varying(segment: Segment, rows: int) -> Varying:
-    """Return the same bytes with offsets."""
+    """Return the same pieces with offsets."""
     if isinstance(segment, Varying):
         return segment
     whole = np.ascontiguousarray(np.broadcast_to(segment.values, rows), segment.wire)
@@ -110,7 +112,7 @@ def varying(segment: Segment, rows: int) -> Varying:
 
 
 def emptied(segment: Segment, valid: Array) -> Varying:
-    """Leave out the bytes of rows that are not valid.
+    """Drop the bytes of rows that are not valid.
 
     :param valid: booleans, one for each row.
     """
@@ -126,10 +128,10 @@ def emptied(segment: Segment, valid: Array) -> Varying:
 
 
 def tails(block: Array, widths: Array) -> Varying:
-    """Keep the last bytes of each row of an array of bytes.
+    """Make pieces of the last bytes of each row of an array.
 
     :param block: uint8, rows by width.
-    :param widths: how many of each row, at least one.
+    :param widths: how many bytes of each row, at least one.
     """
     most = int(widths.max(initial=1))
     block = block[:, block.shape[1] - most :]
@@ -138,7 +140,7 @@ def tails(block: Array, widths: Array) -> Varying:
 
 
 def ends(widths: Array) -> Array:
-    """Return offsets for widths."""
+    """Return the offsets of pieces that have these widths."""
     offsets = np.zeros(len(widths) + 1, np.int64)
     np.cumsum(widths, out=offsets[1:])
     return offsets

@@ -1,4 +1,4 @@
-"""Arrow's buffers as arrays of numpy, nothing copied; whatever offset the Arrow array has."""
+"""Views Arrow's buffers as numpy arrays without a copy, at any offset of the Arrow array."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING = pa.py_buffer(b"")
 
 
 def elements(column: pa.Array, of: str) -> Array:
-    """Return the values of a type of fixed width as numbers of a numpy type; anything beneath nulls."""
+    """Return the values of a type of fixed width as a numpy type; anything beneath nulls."""
     kind = np.dtype(of)
     if not len(column):  # there need not be a buffer
         return np.zeros(0, kind)
@@ -22,12 +22,12 @@ def elements(column: pa.Array, of: str) -> Array:
 
 
 def booleans(column: pa.Array) -> Array:
-    """Return booleans a byte each; anything beneath nulls."""
+    """Return booleans, a byte each; anything beneath nulls."""
     return elements(column.cast(pa.uint8()), "?")
 
 
 def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
-    """Return the bytes of strings or binaries, and where each begins and the last one ends."""
+    """Return the bytes of strings or binaries, and their offsets, one more than there are rows."""
     _, offsets, data = column.buffers()
     if not len(column):
         return NOTHING, np.zeros(1, np.int32)
@@ -44,6 +44,6 @@ def binaries(data: pa.Buffer, bounds: Array) -> pa.Array:
 
 
 def indices(positions: Array) -> pa.Array:
-    """Return positions as Arrow's int64; `pyarrow.array` would import pandas, see `constants`."""
+    """Return positions as Arrow's int64; `pyarrow.array` would import pandas, see `types.literals`."""
     whole = np.ascontiguousarray(positions, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])

@@ -1,1 +1,1 @@
-"""The table: read, compared with the DataFrame, and watched."""
+"""The table's schema: read, compared with the DataFrame, agreed on in a plan, and watched for drift."""

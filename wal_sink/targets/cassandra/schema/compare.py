@@ -1,4 +1,4 @@
-"""Does the DataFrame fit the table? Pure: every problem is found and said, a line each."""
+"""Compares the DataFrame, or the plan made for it, with the table's metadata. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.cassandra.names import near, qualified, quote
+from wal_sink.targets.cassandra.names import did_you_mean, quote
 from wal_sink.targets.cassandra.schema import ddl
-from wal_sink.targets.cassandra.schema.live_table import LiveColumn, LiveTable
-from wal_sink.targets.cassandra.types.cql_type import Types, parse, planned_types, user_types
-from wal_sink.targets.cassandra.types.fit import misfits
+from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.types.cql_type import (
+    UserTypes,
+    parse,
+    planned_user_types,
+    user_type_names,
+)
+from wal_sink.targets.cassandra.types.mismatch import mismatches
 from wal_sink.targets.cassandra.types.spark_types import canonical
 
 
-def agree(schema: pa.Schema, live: LiveTable) -> tuple[Column, ...]:
-    """Return the columns to write, in the DataFrame's order.
+def match_columns(schema: pa.Schema, live: TableMetadata) -> tuple[Column, ...]:
+    """Match the DataFrame's columns with the table's; return them in the DataFrame's order.
 
-    :raises SchemaMismatch: with all that does not fit.
+    :raises SchemaMismatch: with a line for each thing that does not fit.
     """
     _refuse_table(schema, live)
     problems = [*_about_names(schema, live), *_about_types(schema, live)]
     if problems:
         raise SchemaMismatch(
-            f"The DataFrame does not fit {qualified(*live.name)}:\n"
+            f"The DataFrame does not fit {live.name}:\n"
             + "\n".join(f"  - {problem}" for problem in problems),
             "Correct each line above, in the DataFrame or in the table, and start again.",
         )
@@ -42,15 +47,15 @@ def agree(schema: pa.Schema, live: LiveTable) -> tuple[Column, ...]:
     )
 
 
-def types_of(columns: tuple[Column, ...], live: LiveTable) -> Types:
-    """Return the user-defined types that columns are made of."""
+def used_types(columns: tuple[Column, ...], live: TableMetadata) -> UserTypes:
+    """Return the user-defined types that the columns use, also inside of other types."""
     trees = [parse(column.type, live.types) for column in columns]
-    names = {name for tree in trees for name in user_types(tree)}
+    names = {name for tree in trees for name in user_type_names(tree)}
     return {name: live.types[name] for name in sorted(names)}
 
 
-def refuse_changed(plan: Plan, live: LiveTable) -> None:
-    """See that the table is still what the plan says; new columns and new fields are no change.
+def refuse_changed(plan: Plan, live: TableMetadata) -> None:
+    """Refuse a table that is no longer what the plan says; new columns and new fields do not matter.
 
     :raises SchemaMismatch: a column is gone, has another type or role, or is new in the key; a
         field is gone, or has another name or type; or the keyspace bypasses the commit log.
@@ -65,12 +70,12 @@ def refuse_changed(plan: Plan, live: LiveTable) -> None:
     planned = {column.name for column in plan.columns}
     changes += [
         f"{column.name} is new, {_described(column)}"
-        for column in _key(live)
+        for column in live.key
         if column.name not in planned
     ]
     changes += [
         f"type {name} was ({_fields(fields)}), is ({_fields(live.types.get(name, ()))})"
-        for name, fields in planned_types(plan).items()
+        for name, fields in planned_user_types(plan).items()
         if tuple(live.types.get(name, ()))[: len(fields)] != tuple(fields)
     ]
     if not live.exists:
@@ -85,13 +90,13 @@ def refuse_changed(plan: Plan, live: LiveTable) -> None:
         )
 
 
-def refuse_hidden(plan: Plan, live: LiveTable, first_us: int) -> None:
-    """See that no column was dropped since rows got their timestamps, and added again.
+def refuse_hidden(plan: Plan, live: TableMetadata, first_us: int) -> None:
+    """Refuse a table in which a column was dropped after rows got their timestamps, and added again.
 
-    The server would acknowledge their values, and show none of them.
+    The server would acknowledge the rows' values in that column, and show none of them.
 
-    :param first_us: the lowest write timestamp, microseconds since 1970.
-    :raises SchemaMismatch: one was.
+    :param first_us: the lowest write timestamp of the rows, microseconds since 1970.
+    :raises SchemaMismatch: there is such a column.
     """
     hidden = [column for column in plan.columns if live.dropped.get(column.name, -1) >= first_us]
     if hidden:
@@ -111,8 +116,8 @@ def refuse_hidden(plan: Plan, live: LiveTable, first_us: int) -> None:
         )
 
 
-def refuse_not_durable(live: LiveTable) -> None:
-    """See that acknowledged writes survive the crash of the servers' processes.
+def refuse_not_durable(live: TableMetadata) -> None:
+    """Refuse a keyspace in which acknowledged writes are lost when the servers' processes crash.
 
     :raises SchemaMismatch: the keyspace bypasses the commit log.
     """
@@ -120,47 +125,46 @@ def refuse_not_durable(live: LiveTable) -> None:
         raise SchemaMismatch(
             f"Keyspace {live.name.keyspace} has durable_writes = false: what it acknowledges is lost "
             "when a server's process ends, and the log would be trimmed by then.",
-            ddl.make_durable(live.name.keyspace),
+            f"Run: ALTER KEYSPACE {quote(live.name.keyspace)} WITH durable_writes = true;",
         )
 
 
-def _refuse_table(schema: pa.Schema, live: LiveTable) -> None:
+def _refuse_table(schema: pa.Schema, live: TableMetadata) -> None:
     keyspace, table = live.name
     if keyspace not in live.keyspaces:
         raise SchemaMismatch(
-            f"Keyspace {keyspace} does not exist. {near(keyspace, live.keyspaces)}".rstrip(),
+            f"Keyspace {keyspace} does not exist. {did_you_mean(keyspace, live.keyspaces)}".rstrip(),
             f"Create it with the replication that you need:\n{ddl.create_keyspace(keyspace)}",
         )
     refuse_not_durable(live)
     if table in live.views:
         raise SchemaMismatch(
-            f"{qualified(keyspace, table)} is a materialized view, which cannot be written to.",
+            f"{live.name} is a materialized view, which cannot be written to.",
             "Name its base table.",
         )
     if not live.exists:
         raise SchemaMismatch(
-            f"Table {qualified(keyspace, table)} does not exist. "
-            f"{near(table, live.tables)}".rstrip(),
+            f"Table {live.name} does not exist. {did_you_mean(table, live.tables)}".rstrip(),
             f"Correct option table, or create it:\n{ddl.create_table(live.name, schema)}",
         )
     if any(column.type == "counter" for column in live.columns):
         raise SchemaMismatch(
-            f"{qualified(keyspace, table)} is a counter table: counters take no write timestamp, so "
+            f"{live.name} is a counter table: counters take no write timestamp, so "
             "an increment cannot be written exactly once.",
             "Aggregate in Spark and write the totals to a table without counters.",
         )
 
 
-def _about_names(schema: pa.Schema, live: LiveTable) -> Iterator[str]:
+def _about_names(schema: pa.Schema, live: TableMetadata) -> Iterator[str]:
     known = {column.name for column in live.columns}
     for name, count in Counter(schema.names).items():
         if count > 1:
             yield f"{name}: the DataFrame has {count} columns of this name. Rename all but one."
         if name not in known:
             yield (
-                f"{name}: the table has no such column. {near(name, known - {*schema.names})}"
+                f"{name}: the table has no such column. {did_you_mean(name, known - {*schema.names})}"
             ).rstrip() + " Rename or drop it."
-    for column in _key(live):
+    for column in live.key:
         if column.name not in schema.names:
             yield (
                 f"{column.name}: it is in the table's primary key ({column.role} key, {column.type}) "
@@ -168,19 +172,15 @@ def _about_names(schema: pa.Schema, live: LiveTable) -> Iterator[str]:
             )
 
 
-def _about_types(schema: pa.Schema, live: LiveTable) -> Iterator[str]:
+def _about_types(schema: pa.Schema, live: TableMetadata) -> Iterator[str]:
     types = {column.name: column.type for column in live.columns}
     for field in schema:
         if field.name in types:
             tree = parse(types[field.name], live.types)
-            yield from map(str, misfits(field.name, field.type, tree))
+            yield from map(str, mismatches(field.name, field.type, tree))
 
 
-def _key(live: LiveTable) -> list[LiveColumn]:
-    return [column for column in live.columns if column.role in ("partition", "clustering")]
-
-
-def _described(column: LiveColumn) -> str:
+def _described(column: ColumnMetadata) -> str:
     return f"{column.type} ({column.role})"
 
 

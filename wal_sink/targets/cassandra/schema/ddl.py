@@ -1,23 +1,19 @@
-"""CQL that errors print, and the ledger's table."""
+"""The CQL statements that errors propose: a CREATE TABLE for a DataFrame, with the types that it needs."""
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 
-from wal_sink.targets.cassandra.names import qualified, quote
-from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.schema.suggest import suggest
-
-LEDGER_COLUMNS = {
-    "query_id": "text",
-    "log_id": "text",
-    "checkpoint": "text",
-    "flushed": "bigint",
-    "last_us": "bigint",
-    "begun": "text",
-    "last": "text",
-}
-"""The first is the primary key. README.md says what each means."""
+from wal_sink.targets.cassandra.names import TableName, quote
+from wal_sink.targets.cassandra.types.spark_types import (
+    CQL_FOR,
+    canonical,
+    fields,
+    is_array,
+    spark_type,
+)
 
 
 def create_keyspace(keyspace: str) -> str:
@@ -28,16 +24,11 @@ def create_keyspace(keyspace: str) -> str:
     )
 
 
-def make_durable(keyspace: str) -> str:
-    """Return the ALTER KEYSPACE that turns the commit log on."""
-    return f"Run: ALTER KEYSPACE {quote(keyspace)} WITH durable_writes = true;"
-
-
 def create_table(name: TableName, schema: pa.Schema) -> str:
-    """Return a CREATE TABLE for a DataFrame; the key is a guess, and says so."""
+    """Return a CREATE TABLE for a DataFrame; its comment says that the key is a guess."""
     lines, types = [], dict[str, str]()
     for field in schema:
-        cql = suggest(name.keyspace, field.name, field.type, types)
+        cql = suggest_type(name.keyspace, field.name, field.type, types)
         lines.append(
             f"  {quote(field.name)} {cql},"
             if cql
@@ -47,7 +38,7 @@ def create_table(name: TableName, schema: pa.Schema) -> str:
     return "\n".join(
         [
             *types.values(),
-            f"CREATE TABLE {qualified(*name)} (",
+            f"CREATE TABLE {name} (",
             *lines,
             f"  PRIMARY KEY ({first})  -- choose: rows with equal keys overwrite each other",
             ");",
@@ -55,10 +46,43 @@ def create_table(name: TableName, schema: pa.Schema) -> str:
     )
 
 
-def create_ledger(name: TableName) -> str:
-    """Return the CREATE TABLE of the ledger."""
-    columns = ", ".join(
-        f"{column} {cql}" + (" PRIMARY KEY" if column == "query_id" else "")
-        for column, cql in LEDGER_COLUMNS.items()
-    )
-    return f"CREATE TABLE IF NOT EXISTS {qualified(*name)} ({columns})"
+def suggest_type(
+    keyspace: str, path: str, source: pa.DataType, types: dict[str, str]
+) -> str | None:
+    """Return a CQL type that holds a column; None when there is none.
+
+    :param path: the column and the fields down to this part of it; user-defined types are named after it.
+    :param types: gets the CREATE TYPE of each user-defined type by its name, inner types first.
+    """
+    source = canonical(source)
+    if is_array(source):
+        element = suggest_type(keyspace, f"{path}_element", source.value_type, types)
+        return element and f"frozen<list<{_frozen(element)}>>"
+    if pa.types.is_map(source):
+        key = suggest_type(keyspace, f"{path}_key", source.key_type, types)
+        value = suggest_type(keyspace, f"{path}_value", source.item_type, types)
+        return "map<{}, {}>".format(*map(_frozen, (key, value))) if key and value else None
+    if pa.types.is_struct(source):
+        return _suggest_user_type(keyspace, path, source, types)
+    return CQL_FOR.get(spark_type(source))
+
+
+def _frozen(cql: str) -> str:
+    return f"frozen<{cql}>" if cql.startswith("map<") else cql
+
+
+def _suggest_user_type(
+    keyspace: str, path: str, source: pa.DataType, types: dict[str, str]
+) -> str | None:
+    lines = []
+    for field in fields(source):
+        cql = suggest_type(keyspace, f"{path}_{field.name}", field.type, types)
+        if cql is None:
+            return None
+        lines.append(f"  {quote(field.name)} {_frozen(cql)}")
+    name = re.sub(r"\W", "_", path, flags=re.ASCII)
+    while name in types:
+        name += "_"
+    body = ",\n".join(lines)
+    types[name] = f"CREATE TYPE {quote(keyspace)}.{quote(name)} (\n{body}\n);"
+    return f"frozen<{quote(name)}>"

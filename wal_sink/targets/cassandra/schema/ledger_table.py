@@ -1,4 +1,4 @@
-"""See that the ledger's table is there and is ours."""
+"""The ledger's table: creates it, and refuses a table in which no ledger can be kept."""
 
 from __future__ import annotations
 
@@ -7,19 +7,38 @@ from typing import Any
 from cassandra import Unauthorized
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
-from wal_sink.targets.cassandra.names import qualified
-from wal_sink.targets.cassandra.options import TableName
+from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.compare import refuse_not_durable
-from wal_sink.targets.cassandra.schema.live_table import LiveTable, read_table
+from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
+
+LEDGER_COLUMNS = {
+    "query_id": "text",
+    "log_id": "text",
+    "checkpoint": "text",
+    "flushed": "bigint",
+    "last_us": "bigint",
+    "begun": "text",
+    "last": "text",
+}
+"""The first is the primary key; the others are in the order of `Mark`. README.md says what each means."""
+
+
+def create_ledger(name: TableName) -> str:
+    """Return the CREATE TABLE of the ledger."""
+    columns = ", ".join(
+        f"{column} {cql}" + (" PRIMARY KEY" if column == "query_id" else "")
+        for column, cql in LEDGER_COLUMNS.items()
+    )
+    return f"CREATE TABLE IF NOT EXISTS {name} ({columns})"
 
 
 def ensure_ledger_table(session: Any, name: TableName) -> None:
-    """Create the table unless it is there.
+    """Create the ledger's table unless it exists.
 
     :param session: the driver's session.
-    :raises SchemaMismatch: it may not be created, or a table of that name has other columns.
-    :raises TargetUnavailable: created, but the nodes do not agree on it yet.
+    :raises SchemaMismatch: the role may not create it, or a table of that name has other columns.
+    :raises TargetUnavailable: it was created, but the nodes do not agree on it yet.
     """
     live = read_table(session, name)
     if name.keyspace not in live.keyspaces:
@@ -33,42 +52,41 @@ def ensure_ledger_table(session: Any, name: TableName) -> None:
     refuse_other_ledger(live)
 
 
-def refuse_other_ledger(live: LiveTable) -> None:
-    """See that the ledger can be kept in the table.
+def refuse_other_ledger(live: TableMetadata) -> None:
+    """Refuse a table that is missing, loses what it acknowledged, or has other columns than the ledger.
 
-    :raises SchemaMismatch: it cannot.
+    :raises SchemaMismatch: one of these.
     """
     refuse_not_durable(live)
-    table = qualified(*live.name)
     if not live.exists:
         raise SchemaMismatch(
-            f"The ledger table {table} does not exist. It holds how far each query is flushed.",
+            f"The ledger table {live.name} does not exist. It holds how far each query is flushed.",
             "If it was dropped, restore it from a backup. For the first query, create it:\n"
-            f"{ddl.create_ledger(live.name)};",
+            f"{create_ledger(live.name)};",
         )
     columns = {column.name: column.type for column in live.columns}
-    key = [column.name for column in live.columns if column.role in ("partition", "clustering")]
-    if key != ["query_id"] or not ddl.LEDGER_COLUMNS.items() <= columns.items():
+    if [column.name for column in live.key] != [
+        "query_id"
+    ] or not LEDGER_COLUMNS.items() <= columns.items():
         raise SchemaMismatch(
-            f"{table} is not a ledger of wal_sink: it has the columns "
+            f"{live.name} is not a ledger of wal_sink: it has the columns "
             f"{', '.join(f'{name} {cql}' for name, cql in columns.items())}.",
             "Name another table in cassandra.ledgerTable. A ledger is created by\n"
-            f"{ddl.create_ledger(live.name)};",
+            f"{create_ledger(live.name)};",
         )
 
 
 def _create(session: Any, name: TableName) -> None:
-    create = ddl.create_ledger(name)
+    create = create_ledger(name)
     try:
         result = session.execute(create)
     except Unauthorized as error:
         raise SchemaMismatch(
-            f"The ledger table {qualified(*name)} does not exist, and this role may not create it: "
-            f"{error}",
+            f"The ledger table {name} does not exist, and this role may not create it: {error}",
             f"Have it created:\n{create};",
         ) from error
     if not result.response_future.is_schema_agreed:
         raise TargetUnavailable(
-            f"The nodes do not agree yet that {qualified(*name)} was created.",
+            f"The nodes do not agree yet that {name} was created.",
             "See that all nodes are up (nodetool describecluster), and start again.",
         )

@@ -1,4 +1,4 @@
-"""A CQL type as a tree, read from the way `system_schema` prints it."""
+"""CQL types as trees, parsed from the text that `system_schema` has."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ import msgspec
 from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES
 
-Types = Mapping[str, Sequence[tuple[str, str]]]
-"""User-defined types: by name, the names and types of the fields in their order."""
+UserTypes = Mapping[str, Sequence[tuple[str, str]]]
+"""User-defined types by name: the names and types of their fields, in order."""
 
 _WORD = re.compile(r'\s*("(?:[^"]|"")*"|[^<>,"\s]+)\s*(?:<(.+)>)?\s*', re.DOTALL)
 _PART = re.compile(r'"(?:[^"]|"")*"|[<>,]')
 
 
-class Cql(NamedTuple):
-    """A CQL type and the types of its parts."""
+class CqlType(NamedTuple):
+    """A CQL type, and the types of its parts."""
 
     kind: str
-    """A name of `TYPES` or of `NESTED`; anything else cannot be written."""
+    """A name in `TYPES` or `NESTED`; any other cannot be written."""
     label: str
     """As the server prints it."""
     frozen: bool
-    """Written as one value; so is all that is inside of another type."""
-    parts: tuple[Cql, ...] = ()
-    """Element; key and value; fields."""
+    """Whether it is written as one value; all that is inside of another type is."""
+    parts: tuple[CqlType, ...] = ()
+    """The types of the element, of key and value, or of the fields."""
     name: str = ""
-    """Of a user-defined type."""
+    """Name of a user-defined type, unquoted."""
     fields: tuple[str, ...] = ()
-    """Of a user-defined type."""
+    """Names of its fields, unquoted."""
     length: int = 0
-    """Of a vector."""
+    """Number of elements of a vector."""
 
 
-def parse(text: str, types: Types, *, frozen: bool = False) -> Cql:
-    """Read a type; one that is not understood gets itself as its kind."""
-    unknown = Cql(kind=text, label=text, frozen=frozen)
+def parse(text: str, types: UserTypes, *, frozen: bool = False) -> CqlType:
+    """Parse a type; one that is not understood gets its text as its kind."""
+    unknown = CqlType(kind=text, label=text, frozen=frozen)
     match = _WORD.fullmatch(text)
     if match is None:
         return unknown
@@ -52,7 +52,7 @@ def parse(text: str, types: Types, *, frozen: bool = False) -> Cql:
     return _with_parts(word, _split(inside), types, unknown)
 
 
-def _with_parts(word: str, arguments: list[str], types: Types, unknown: Cql) -> Cql:
+def _with_parts(word: str, arguments: list[str], types: UserTypes, unknown: CqlType) -> CqlType:
     length = 0
     if word == "vector" and len(arguments) == 2 and arguments[1].isdecimal():
         length = int(arguments.pop())
@@ -64,7 +64,7 @@ def _with_parts(word: str, arguments: list[str], types: Types, unknown: Cql) -> 
     return unknown._replace(kind=word, frozen=frozen, parts=parts, length=length)
 
 
-def _named(word: str, types: Types, unknown: Cql) -> Cql:
+def _named(word: str, types: UserTypes, unknown: CqlType) -> CqlType:
     name = word[1:-1].replace('""', '"') if word.startswith('"') else word
     if word in TYPES:
         return unknown._replace(kind=word)
@@ -79,7 +79,7 @@ def _named(word: str, types: Types, unknown: Cql) -> Cql:
 
 
 def _split(inside: str) -> list[str]:
-    """Split at the commas that are in no inner brackets and in no quoted name."""
+    """Split at the commas outside of brackets and quoted names."""
     depth, begin, arguments = 0, 0, []
     for match in _PART.finditer(inside):
         if match[0] == "," and depth == 0:
@@ -89,43 +89,34 @@ def _split(inside: str) -> list[str]:
     return [*arguments, inside[begin:].strip()]
 
 
-def user_types(tree: Cql) -> Iterator[str]:
-    """Yield the names of all user-defined types in a tree, some more than once."""
+def user_type_names(tree: CqlType) -> Iterator[str]:
+    """Yield the name of each user-defined type in a tree, as often as it is there."""
     if tree.kind == "udt":
         yield tree.name
     for part in tree.parts:
-        yield from user_types(part)
+        yield from user_type_names(part)
 
 
-def written(types: Types) -> str:
-    """Write types for a plan's details."""
+def user_types_text(types: UserTypes) -> str:
+    """Return the JSON of user-defined types for a plan's details."""
     return msgspec.json.encode(types).decode()
 
 
-def planned_types(plan: Plan) -> Types:
-    """Read the user-defined types that a plan was made for."""
+def planned_user_types(plan: Plan) -> UserTypes:
+    """Return the user-defined types that a plan was made for."""
     return _read(plan.details.get("types", "{}"))
 
 
-def with_types(plan: Plan, types: Types) -> Plan:
-    """Return a plan with user-defined types as they are now: some may have got more fields.
-
-    :param types: among others those of the plan; `compare.refuse_changed` has seen to that.
-    """
-    planned = {name: types[name] for name in planned_types(plan)}
-    return msgspec.structs.replace(plan, details={**plan.details, "types": written(planned)})
-
-
-def planned(plan: Plan) -> tuple[Cql, ...]:
-    """Return the types of a plan's columns."""
+def column_types(plan: Plan) -> tuple[CqlType, ...]:
+    """Return the types of a plan's columns, in order."""
     return tuple(_planned(each.type, plan.details.get("types", "{}")) for each in plan.columns)
 
 
 @lru_cache(maxsize=1024)
-def _planned(text: str, types: str) -> Cql:
+def _planned(text: str, types: str) -> CqlType:
     return parse(text, _read(types))
 
 
 @lru_cache(maxsize=64)
-def _read(types: str) -> Types:
+def _read(types: str) -> UserTypes:
     return msgspec.json.decode(types, type=dict[str, tuple[tuple[str, str], ...]])

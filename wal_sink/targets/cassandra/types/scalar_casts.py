@@ -1,17 +1,17 @@
-"""What the log holds for the CQL types without parts: vectorised casts, done in the tasks; pyarrow only."""
+"""Casts from a DataFrame's columns to what the log holds for scalar types; vectorised, in the tasks."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.cassandra.types import constants
+from wal_sink.targets.cassandra.types import literals
 
 _UUID = pa.binary(16)
-_NO_UUID = constants.text("00000000-0000-0000-0000-000000000000")
-_DAY_0 = constants.text("1970-01-01T")
-_NO_TEXT = constants.text("")
-_THOUSAND = constants.long(1_000)
+_NO_UUID = literals.text("00000000-0000-0000-0000-000000000000")
+_DAY_0 = literals.text("1970-01-01T")
+_NO_TEXT = literals.text("")
+_THOUSAND = literals.long(1_000)
 
 
 def as_is(column: pa.Array) -> pa.Array:
@@ -45,7 +45,7 @@ def as_bigint(column: pa.Array) -> pa.Array:
 
 
 def as_float(column: pa.Array) -> pa.Array:
-    """Round to 32 bits; what is beyond becomes infinite."""
+    """Round to 32 bits; what is out of range becomes infinite."""
     return column.cast(pa.float32(), safe=False)
 
 
@@ -71,7 +71,7 @@ def as_milliseconds(column: pa.Array) -> pa.Array:
 
 
 def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
-    """Count from midnight; strings are those that match `rules.TIME_PATTERN`."""
+    """Count from midnight; strings are those that match `constraints.TIME_PATTERN`."""
     column = as_is(column)
     if not pa.types.is_time64(column.type):
         texts = pc.binary_join_element_wise(_DAY_0, as_text(column), _NO_TEXT)
@@ -80,12 +80,12 @@ def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
 
 
 def as_nanoseconds(column: pa.Array) -> pa.Array:
-    """Multiply microseconds, which are few enough."""
+    """Turn microseconds into nanoseconds; `constraints.DURATION` has refused what overflows."""
     return pc.multiply_checked(as_is(column).cast(pa.int64()), _THOUSAND)
 
 
 def as_uuid(column: pa.Array) -> pa.Array:
-    """Parse strings that match `rules.UUID_PATTERN`; nulls stay null."""
+    """Parse strings that match `constraints.UUID_PATTERN`; nulls stay null."""
     texts = as_text(column)
     digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")  # 32 of each, no gaps
     _, offsets, characters = digits.buffers()
@@ -93,10 +93,10 @@ def as_uuid(column: pa.Array) -> pa.Array:
     whole = memoryview(characters or b"")[begin : begin + 32 * len(digits)]
     packed = pa.py_buffer(bytes.fromhex(str(whole, "ascii")))
     uuids = pa.Array.from_buffers(_UUID, len(digits), [None, packed])
-    return pc.if_else(texts.is_valid(), uuids, constants.null(_UUID))
+    return pc.if_else(texts.is_valid(), uuids, literals.null(_UUID))
 
 
 def sub_milliseconds(column: pa.Array) -> pa.Array:
-    """Which instants have digits that milliseconds cannot hold."""
+    """Return which instants have digits below the millisecond."""
     micros = as_is(column).cast(pa.int64())
     return pc.not_equal(pc.multiply(pc.divide(micros, _THOUSAND), _THOUSAND), micros)

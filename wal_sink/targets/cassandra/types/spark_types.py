@@ -1,4 +1,4 @@
-"""Spark's words for Arrow's types, and the CQL type that a new table would have for each."""
+"""Spark's names of Arrow's types, and the CQL type that a new table would have for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CQL_FOR = {
     "interval day to second": "duration",
     "binary": "blob",
 }
-"""Timestamp_ntz after a cast. Nested types are in `ddl`."""
+"""For timestamp_ntz, after a cast. `ddl` composes nested types of these."""
 
 _PLAIN = {
     pa.string(): "string",
@@ -44,7 +44,7 @@ _PLAIN = {
 
 
 def canonical(source: pa.DataType) -> pa.DataType:  # noqa: PLR0911 -- a case each
-    """Return the type that means the same, whatever way Arrow lays it out and names its parts."""
+    """Return one type for all that mean the same, however Arrow lays them out and names their parts."""
     if pa.types.is_dictionary(source):
         return canonical(source.value_type)
     if pa.types.is_large_string(source) or pa.types.is_string_view(source):
@@ -73,7 +73,7 @@ def fields(source: pa.DataType) -> list[pa.Field]:
 
 
 def spark_type(source: pa.DataType) -> str:
-    """Return Spark's word for an Arrow type, without parameters; Arrow's own where Spark has none."""
+    """Return Spark's name of an Arrow type, without parameters; Arrow's own where Spark has none."""
     source = canonical(source)
     if pa.types.is_decimal(source):
         return "decimal"

@@ -1,20 +1,20 @@
-"""How many bytes values take on the wire, nested ones too."""
+"""The sizes of values on the wire, nested ones included."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.cassandra.types import arrays
-from wal_sink.targets.cassandra.types.constants import long
+from wal_sink.targets.cassandra.types.literals import long
+from wal_sink.targets.cassandra.types.unnest import ZERO, unnest
 
 _NOTHING = long(0)
 _LENGTH = 4
-"""Bytes before a collection, and before each of its elements and of a struct's fields."""
+"""Bytes before a collection, and before each element and each field of a struct."""
 
 
 def sizes(stored: pa.Array) -> pa.Array:
-    """Bytes that each value takes on the wire, as int64; 0 for null, an upper bound for decimals."""
+    """Return the bytes of each value on the wire, int64; 0 for null, an upper bound for decimals."""
     kind = stored.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pc.binary_length(stored).cast(pa.int64()).fill_null(_NOTHING)
@@ -37,10 +37,10 @@ def _of_struct(stored: pa.Array) -> pa.Array:
 
 
 def _of_list(stored: pa.Array) -> pa.Array:
-    offsets, values = arrays.apart(stored)
+    offsets, values = unnest(stored)
     of_each = sizes(values)
     if not pa.types.is_map(stored.type):  # a map's entry is a struct, which has them counted
         of_each = pc.add(of_each, long(_LENGTH))
-    before = pa.concat_arrays([arrays.ZERO, pc.cumulative_sum(of_each)])
+    before = pa.concat_arrays([ZERO, pc.cumulative_sum(of_each)])
     ends, begins = before.take(offsets[1:]), before.take(offsets[:-1])
     return pc.add(pc.subtract(ends, begins), long(_LENGTH))

@@ -1,1 +1,13 @@
-"""From rows of the log to acknowledged requests."""
+"""Writing: from slices of the log to acknowledged requests.
+
+===============  ==================================================================
+`writer`         the order of the steps: check for drift, buffer, divide, send, drain
+`slice_buffer`   joins small slices
+`bind`           values for the driver's own statements, where `driver.frames` cannot be used
+`batches`        divides rows into requests, by partitions and sizes
+`replicas`       which partitions have the same first replica
+`requests`       makes the requests
+`send`           keeps requests in flight, and repeats those that failed
+`concurrency`    how many may be in flight
+===============  ==================================================================
+"""

@@ -1,4 +1,4 @@
-"""Which rows of a slice go into one request, by the shape of the data. Pure.
+"""Divides the rows of a slice into requests, by their partitions and sizes. Pure.
 
 A batch of **one partition** is one mutation to the server: it costs less per row the more rows it has,
 and no threshold of the server is meant for it (`BatchStatement.verifyBatchSize` looks at several
@@ -17,18 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.cassandra.types.cql_type import planned
+from wal_sink.targets.cassandra.types.cql_type import column_types
 
 Ints = npt.NDArray[np.int64]
 
 ROWS = 600
-"""In a request: half as many cost both sides more CPU a row, twice as many cost neither less."""
+"""Most rows of a request: half as many cost both sides more CPU a row, twice as many cost neither less."""
 BYTES = 96 * 1024
-"""Of one partition in a request, where the option does not say."""
+"""Most bytes of one partition in a request, where the option does not say."""
 
 _ALONE = -1
+"""The kind of a partition that shares no request with others."""
 _MOVED_FOR_A_REQUEST = 500
-"""To move so many rows costs about what a request does."""
+"""So many rows can be moved at the cost of one request."""
 
 
 class Limits(NamedTuple):
@@ -42,7 +43,7 @@ class Limits(NamedTuple):
     shared_bytes: int = 5 * 1024
     """`batch_size_warn_threshold`, of rows of several partitions, as the server measures them."""
     row_weight: int = 0
-    """What the server's measure of a row is above `byte_weight` times its bytes on the wire."""
+    """The server measures a row as `byte_weight` times its bytes on the wire, and this."""
     byte_weight: int = 1
 
 
@@ -50,9 +51,9 @@ class Batches(NamedTuple):
     """Request i has the rows `order[starts[i]:starts[i + 1]]`, those of a partition in their order."""
 
     order: Ints | None
-    """The rows' positions in the slice; None: the rows are as they should be."""
+    """The rows' positions in the slice; None: the rows stay in their order."""
     starts: Ints
-    """One more than there are requests."""
+    """One more than there are requests; the last is the number of rows."""
 
     def first_rows(self) -> Ints:
         """Return the position in the slice of each request's first row."""
@@ -68,7 +69,7 @@ def limits(plan: Plan, batch_bytes: int = BYTES) -> Limits:
     the wire. An element of a collection that is not frozen is a cell, too: 1 byte with its length of 4
     on the wire, or an empty field of a struct, 4 against 22.
     """
-    of_many_cells = any(tree.parts and not tree.frozen for tree in planned(plan))
+    of_many_cells = any(tree.parts and not tree.frozen for tree in column_types(plan))
     return Limits(
         bytes=batch_bytes,
         row_weight=16 * len(plan.columns) + 32,
@@ -110,7 +111,7 @@ def divide(
 
 
 def _order(partitions: npt.NDArray[Any], kinds: npt.NDArray[Any]) -> Ints | None:
-    """Bring rows of a partition together, and partitions that may share a request."""
+    """Bring rows of a partition together, and partitions that may share a request; None: they are."""
     adjacent = _ascends(partitions)
     saved = 0 if _ascends(kinds) else np.count_nonzero(kinds != _ALONE)  # requests, at most
     if adjacent and saved * _MOVED_FOR_A_REQUEST <= len(partitions):
@@ -128,7 +129,7 @@ def _ascends(values: npt.NDArray[Any]) -> bool:
 
 
 def _summed(values: npt.NDArray[Any]) -> memoryview:
-    """Return the sums of the values before each position; `bisect` makes integers of a few only."""
+    """Return the sum of the values before each position; `bisect` makes Python integers of a few only."""
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums.data

@@ -1,10 +1,14 @@
-"""From the log's columns to the values that the driver binds, a column at a time."""
+"""Converts the log's columns to the values that the driver binds to statements, a column at a time.
+
+Only for a driver whose batches `driver.frames` cannot encode.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -14,54 +18,45 @@ from cassandra.query import UNSET_VALUE
 from cassandra.util import Duration
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.cassandra.types import arrays
-from wal_sink.targets.cassandra.types.constants import long
-from wal_sink.targets.cassandra.types.cql_type import Cql, planned
+from wal_sink.targets.cassandra.types.cql_type import CqlType, column_types
+from wal_sink.targets.cassandra.types.literals import long
+from wal_sink.targets.cassandra.types.unnest import unnest
 from wal_sink.targets.cassandra.types.value_sizes import sizes
 
 _DATE_OFFSET = 2**31
-"""CQL counts days from -5877641-06-23; the driver takes its numbers for these."""
+"""CQL counts days from -5877641-06-23, and so does the driver where it gets a number."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
-"""Begins an IPv6 address that stands for an IPv4 one."""
+"""The first bytes of an IPv6 address that stands for an IPv4 one."""
 
 
-class Rows(NamedTuple):
+class BoundRows(NamedTuple):
     """A batch as Python values."""
 
     values: list[tuple[Any, ...]]
     """Each row in the order of the plan's columns, then its write timestamp."""
     sizes: list[int]
-    """Each row's bytes, about."""
+    """Bytes of each row's values, about."""
 
 
-def bind(batch: pa.RecordBatch, plan: Plan, stamps: Iterable[int]) -> Rows:
+def bind(batch: pa.RecordBatch, plan: Plan, stamps: Iterable[int]) -> BoundRows:
     """Convert a batch that `check` returned.
 
     :param stamps: write timestamp of each row.
     """
     unset = plan.details["nulls"] == "unset"
     lists = []
-    for tree, values in zip(planned(plan), batch.columns, strict=True):
+    for tree, values in zip(column_types(plan), batch.columns, strict=True):
         bound = bind_column(values, tree)
         if unset and values.null_count:
             bound = [UNSET_VALUE if value is None else value for value in bound]
         lists.append(bound)
-    return Rows(
-        values=list(zip(*lists, stamps, strict=True)),
-        sizes=list(_sizes(batch)),
-    )
-
-
-def _sizes(batch: pa.RecordBatch) -> Iterator[int]:
-    total = long(0)
-    for values in batch.columns:
-        total = pc.add(total, sizes(values))
-    yield from total.to_pylist()
+    total = functools.reduce(pc.add, map(sizes, batch.columns), long(0))
+    return BoundRows(values=list(zip(*lists, stamps, strict=True)), sizes=total.to_pylist())
 
 
 class Pairs(tuple[tuple[Any, Any], ...]):
-    """A map as the driver takes it, whose keys need not be hashable, and which is itself."""
+    """A map for the driver's serializers, whose keys need not be hashable."""
 
     __slots__ = ()
 
@@ -71,7 +66,7 @@ class Pairs(tuple[tuple[Any, Any], ...]):
 
 
 class Fields(tuple[Any, ...]):
-    """A value of a user-defined type, which may have got more fields since: they are null."""
+    """A value of a user-defined type; fields that the type got since are null."""
 
     __slots__ = ()
 
@@ -80,15 +75,15 @@ class Fields(tuple[Any, ...]):
         return super().__getitem__(position) if position < len(self) else None
 
 
-def bind_column(values: pa.Array, tree: Cql) -> list[Any]:
-    """Convert a column that `store` returned, with its parts, all of them columns too."""
+def bind_column(values: pa.Array, tree: CqlType) -> list[Any]:
+    """Convert a column that `cast_column` returned, and its parts, which are columns, too."""
     if values.type == pa.null():
         return [None] * len(values)
     if tree.kind in ("tuple", "udt"):
         rows: Iterable[Any] = _zipped(values.flatten(), tree)
         return _or_null(values, map(Fields, rows) if tree.kind == "udt" else rows)
     if tree.parts:
-        offsets, elements = arrays.apart(values)
+        offsets, elements = unnest(values)
         bounds = itertools.pairwise(offsets.to_pylist())
         if tree.kind == "map":
             entries = _zipped(elements.flatten(), tree)
@@ -98,7 +93,7 @@ def bind_column(values: pa.Array, tree: Cql) -> list[Any]:
     return list(_BOUND.get(tree.kind, pa.Array.to_pylist)(values))
 
 
-def _zipped(columns: list[pa.Array], tree: Cql) -> list[Any]:
+def _zipped(columns: list[pa.Array], tree: CqlType) -> list[Any]:
     bound = (bind_column(each, part) for each, part in zip(columns, tree.parts, strict=True))
     return list(zip(*bound, strict=True))
 
@@ -123,7 +118,7 @@ def _each(convert: Callable[[Any], Any]) -> Callable[[pa.Array], list[Any]]:
 
 
 def _address(text: str) -> str:
-    """Write ::ffff:192.0.2.1 as 192.0.2.1: Cassandra does, but within frozen collections only."""
+    """Write ::ffff:192.0.2.1 as 192.0.2.1, as Cassandra does, but within frozen collections only."""
     if ":" in text:
         packed = socket.inet_pton(socket.AF_INET6, text)
         if packed.startswith(_MAPPED):
@@ -139,4 +134,4 @@ _BOUND: dict[str, Callable[[pa.Array], list[Any]]] = {
     "inet": _each(_address),
     "duration": _each(lambda nanoseconds: Duration(nanoseconds=nanoseconds)),
 }
-"""The types whose values are not bound as Arrow gives them."""
+"""How to convert the types whose values Arrow does not return as the driver takes them."""

@@ -1,4 +1,4 @@
-"""How many requests may be in flight: slow start, additive increase, multiplicative decrease. Pure.
+"""Limits the requests in flight: slow start, additive increase, multiplicative decrease. Pure.
 
 The law is TCP's (RFC 5681, and Chiu and Jain, 1989) with the latency as its signal and a bound for how
 long a request may wait in the server's queue, as in LEDBAT (RFC 6817): more requests there raise the
@@ -9,7 +9,7 @@ or twice the best where that is more:
 ==============================  =======================================================
 mean latency of a window        requests in flight
 ==============================  =======================================================
-good                            one more; twice as many until it was not good once
+good                            twice as many until one was not good, then one more
 not good                        one less
 more than twice what is good    half as many
 ==============================  =======================================================
@@ -24,22 +24,22 @@ from __future__ import annotations
 FIRST = 4
 LEAST = 2
 MOST = 64
-"""Where nothing else is said: so many batches of 96 KiB are 6 MiB, in the client and in the server."""
+"""Where the option does not say: so many batches of 96 KiB are 6 MiB, in the client and in the server."""
 
 _QUEUE_S = 0.1
 _TIMES = 2
 
 
 class Concurrency:
-    """The limit of requests in flight, for one connection. It is told what happened, and when.
+    """The limit of requests in flight of one connection, from the answers and their times.
 
-    :param most: never more than these.
+    :param most: the highest limit.
     """
 
     def __init__(self, most: int = MOST) -> None:
         self.most = most
         self.limit = min(FIRST, most)
-        """How many requests may be in flight now."""
+        """Requests that may be in flight now."""
         self._least = min(LEAST, most)
         self._starting = True
         self._best = float("inf")
@@ -47,13 +47,13 @@ class Concurrency:
         self._begin_window(float("-inf"))
 
     def answered(self, sent: float, now: float, in_flight: int) -> None:
-        """Take notice of a request that was acknowledged.
+        """Count a request that was acknowledged.
 
         :param sent: when, in seconds of the clock that `now` is of.
         :param in_flight: requests, this one included.
         """
         if sent < self._begun:
-            return  # it waited behind what was allowed before
+            return  # it waited behind requests of an earlier window
         self._answers += 1
         self._latency += now - sent
         self._full |= in_flight >= self.limit
@@ -62,8 +62,8 @@ class Concurrency:
             self._begin_window(now)
 
     def overloaded(self, sent: float, now: float) -> None:
-        """Take notice of a request that the server had no time for."""
-        if sent > self._slowed:  # others of before say nothing new
+        """Slow down because the server had no time for a request."""
+        if sent > self._slowed:  # one that was sent before says nothing new
             self._slow_down(now)
             self._begin_window(now)
 
@@ -81,7 +81,7 @@ class Concurrency:
         elif latency > good:
             self._starting = False
             self.limit = max(self._least, self.limit - 1)
-        elif self._full:  # what was not made use of says nothing about more
+        elif self._full:  # a limit that was not reached says nothing about a higher one
             more = self.limit if self._starting else 1
             self.limit = min(self.most, self.limit + more)
 

@@ -1,4 +1,4 @@
-"""Which partitions may share a request without one more hop: those with the same first replica."""
+"""Finds the partitions that may share a request without one more hop: those with the same first replica."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cassandra.metadata import Murmur3Token
 
 
 class Replicas:
-    """Knows the coordinators of a keyspace's partitions, as the driver's policies choose them.
+    """The replicas of a keyspace's partitions, from the driver's map of the ring.
 
     :param metadata: the driver's, of the cluster.
     :param datacenter: the local one.
@@ -25,15 +25,15 @@ class Replicas:
     def coordinators(self, keys: pa.Array) -> npt.NDArray[np.int64] | None:
         """Return a number for the first local replica of each routing key, from 0.
 
-        None: it does not matter, since every node that would be asked has every partition; or the
-        driver cannot tell.
+        None: any partitions may share a request, because each node of the datacenter has all of them; or
+        the driver does not know the replicas.
         """
         ring = self._metadata.token_map
         if ring is None or not issubclass(ring.token_class, Murmur3Token) or not ring.ring:
             return None
         ring.get_replicas(
             self._keyspace, ring.ring[0]
-        )  # the map of a keyspace is made when asked for
+        )  # makes the driver compute the keyspace's map
         replicas = ring.tokens_to_hosts_by_ks.get(self._keyspace) or {}
         local = [self._local(replicas.get(token, ())) for token in ring.ring]
         nodes = {host for hosts in local for host in hosts}

@@ -1,4 +1,4 @@
-"""From a slice to requests: of rows that are encoded already, or of values for the driver's own classes."""
+"""Makes requests of a slice: of encoded rows, or of statements of the driver's own classes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -
 def encoded_requests(
     rows: Encoded, keys: pa.Array, batches: Batches, keyspace: str
 ) -> Iterator[EncodedBatch]:
-    """Yield the requests. Each has a copy of its bytes, so that none holds the slice in memory."""
+    """Yield the requests; each has a copy of its bytes, so that none keeps the slice in memory."""
     rows = rows if batches.order is None else taken(rows, batches.order)
     data = memoryview(rows.data)
     bounds = itertools.pairwise(rows.offsets[batches.starts].tolist())
@@ -43,8 +43,8 @@ def encoded_requests(
 def bound_requests(statements: list[Any], batches: Batches) -> Iterator[Any]:
     """Yield the requests, by the driver's public classes: a lone row is a plain statement.
 
-    A batch gets routing key and keyspace from its first row. It carries no timestamp of its own: that
-    would be the same for all its rows.
+    A batch gets routing key and keyspace from its first row. It has no timestamp of its own, which would
+    be the same for all its rows.
     """
     order = range(len(statements)) if batches.order is None else batches.order.tolist()
     starts = batches.starts.tolist()

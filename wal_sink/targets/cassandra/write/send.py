@@ -1,4 +1,4 @@
-"""Send idempotent requests, several in flight, until all of them are acknowledged."""
+"""Sends idempotent requests, several in flight, until all of them are acknowledged."""
 
 from __future__ import annotations
 
@@ -10,28 +10,18 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any, NamedTuple
 
-import tenacity
-
 from wal_sink.errors import TargetUnavailable
 from wal_sink.log_context import line_logger
 from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.classify import asks_to_slow_down, classify, was_not_sent
 from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.internals import has_room
+from wal_sink.targets.cassandra.driver.retry import PATIENCE_S, retrying
 from wal_sink.targets.cassandra.write.concurrency import Concurrency
 
 log = line_logger(__name__)
 
-PATIENCE = 10.0
-"""Seconds without any acknowledgement after which the caller hears of it.
-
-Short: whoever flushes goes on trying for as long as it takes, and can say so meanwhile. But a cluster that
-still takes a request now and then is slow and not away: giving up on it would write everything again that it
-has taken, and make it slower.
-"""
-
-
-_SAY_AGAIN_S = 10.0
+_WARN_EVERY_S = 10.0
 
 
 class Ended(NamedTuple):
@@ -46,33 +36,35 @@ class Ended(NamedTuple):
 class Sender:
     """Sends requests over one connection. Some are in flight between two calls.
 
-    One thread uses it. The driver's own thread only puts what has ended into a queue.
+    One thread uses it. The driver's threads only put requests that have ended into a queue.
 
     :param session: the driver's session.
     :param concurrency: how many may be in flight.
-    :param patience: seconds to go on trying while nothing is acknowledged.
+    :param patience: seconds to go on trying while no request is acknowledged.
     """
 
-    def __init__(self, session: Any, concurrency: Concurrency, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, session: Any, concurrency: Concurrency, patience: float = PATIENCE_S
+    ) -> None:
         self._session = session
         self._concurrency = concurrency
         self._patience = patience
         self._in_flight = 0
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         self._unsent: deque[Any] = deque()
-        """For which the socket had no room, just then; each goes out when another one has ended."""
+        """Requests for which the socket had no room at that moment; each goes out when another has ended."""
         self._failures: list[Ended] = []
         self.observer = Observer()
         """Told of requests in flight, and of those that are sent again."""
         self._acknowledgements = 0
-        self._said = float("-inf")
+        self._warned = float("-inf")
 
     def send(self, statements: Iterable[Any]) -> None:
         """Send every statement; return when the last is under way, without waiting for its answer.
 
-        The first failure stops the feed, also one of a statement that an earlier call has sent. What
-        was in flight is awaited, what failed is sent again with growing pauses, and then the feed goes
-        on: a cluster that struggles is not buried in requests.
+        The first failure stops the feed, also that of a statement which an earlier call has sent. The sender
+        then awaits what is in flight and repeats what failed, with growing pauses, before it goes on: a
+        cluster that struggles is not buried in requests.
 
         Once this has raised, any of the statements sent since the last `drain` may be lost.
 
@@ -87,7 +79,7 @@ class Sender:
             self._start(statement)
 
     def drain(self) -> None:
-        """Wait until everything that was ever sent is acknowledged.
+        """Wait until every statement that was sent is acknowledged.
 
         :raises Exception: what `send` raises.
         """
@@ -97,7 +89,7 @@ class Sender:
             self._finish()
 
     def abandon(self) -> None:
-        """Wait until nothing is in flight, and forget what failed: its rows are not wanted any more."""
+        """Wait until nothing is in flight, and forget what failed: its rows are no longer wanted."""
         self._await_all()
         self._forget()
 
@@ -111,24 +103,24 @@ class Sender:
             self._acknowledged, self._refused, callback_args=about, errback_args=about
         )
 
-    def _acknowledged(self, _rows: Any, statement: Any, sent: float, unsaid: Lock) -> None:
-        self._end(Ended(statement, sent, time.monotonic(), None), unsaid)
+    def _acknowledged(self, _rows: Any, statement: Any, sent: float, unreported: Lock) -> None:
+        self._end(Ended(statement, sent, time.monotonic(), None), unreported)
 
-    def _refused(self, error: Exception, statement: Any, sent: float, unsaid: Lock) -> None:
-        self._end(Ended(statement, sent, time.monotonic(), error), unsaid)
+    def _refused(self, error: Exception, statement: Any, sent: float, unreported: Lock) -> None:
+        self._end(Ended(statement, sent, time.monotonic(), error), unreported)
 
-    def _end(self, ended: Ended, unsaid: Lock) -> None:
-        """Take notice of a request's end, once; called from the driver's threads.
+    def _end(self, ended: Ended, unreported: Lock) -> None:
+        """Queue a request's end, once; called from the driver's threads.
 
-        The driver says it twice where a timeout meets the end of its connection (3.30.1: the timer sets an
-        error while another thread reports the same one). Counted twice, one that is in flight would be
-        taken for ended, and its rows for acknowledged.
+        The driver reports it twice where a timeout meets the end of its connection (3.30.1: the timer sets
+        an error while another thread reports the same one). If both counted, a request that is still in
+        flight would be taken for ended, and its rows for acknowledged.
         """
-        if unsaid.acquire(blocking=False):
+        if unreported.acquire(blocking=False):
             self._ended.put(ended)
 
     def _await_room(self) -> None:
-        """Wait until one more may be in flight, and nothing waits for it already."""
+        """Wait until one more request may be in flight; those that the socket refused go first."""
         while True:
             while not self._ended.empty() or self._is_full():
                 self._take()
@@ -139,7 +131,7 @@ class Sender:
             self._start(self._unsent.popleft())
 
     def _is_full(self) -> bool:
-        """Whether another request has to end first; when there is none, the next one tells what is wrong."""
+        """Whether another request has to end first; with none in flight the next one shows what is wrong."""
         if self._in_flight >= self._concurrency.limit:
             return True
         return self._in_flight > 0 and not has_room(self._session)
@@ -149,7 +141,7 @@ class Sender:
             self._take()
 
     def _finish(self) -> None:
-        """Send what is unsent, and wait until nothing is in flight."""
+        """Send what the socket refused, and wait until nothing is in flight."""
         while self._in_flight or self._unsent:
             self._await_room()
             self._await_all()
@@ -159,7 +151,7 @@ class Sender:
         self._unsent.clear()
 
     def _take(self) -> None:
-        """Wait for one request to end. The driver ends each in time, be it by a timeout."""
+        """Wait for one request to end, which each does: the driver has a timeout for it."""
         ended = self._ended.get()
         others = self._in_flight - 1
         if ended.error is None:
@@ -175,17 +167,15 @@ class Sender:
         self.observer.in_flight = others
 
     def _recover(self) -> None:
-        """Send what failed again until it is acknowledged, or patience ends."""
+        """Repeat what failed until it is acknowledged, or patience ends."""
         self._await_all()
-        self._say(
-            "%d requests failed, the first with %r", len(self._failures), self._failures[0].error
-        )
+        self._warn()
         try:
             while not self._is_recovered():
-                pass  # it got on: patience begins anew
+                pass  # some were acknowledged: patience begins anew
         except Exception as error:
             left = len(self._failures)
-            self._forget()  # whoever hears of it writes everything again
+            self._forget()  # the caller writes everything again
             if classify(error) == "fatal":
                 raise
             raise TargetUnavailable(
@@ -194,29 +184,34 @@ class Sender:
             ) from error
 
     def _is_recovered(self) -> bool:
-        """Send what failed again, with growing pauses; False: some of it is acknowledged, and not all.
+        """Repeat what failed, with growing pauses; return False when some of it is acknowledged, and not all.
 
-        :raises Exception: patience has ended, or it is worth no other try.
+        :raises Exception: patience has ended, or the error is fatal.
         """
         taken = self._acknowledgements
         for attempt in retrying(self._patience):
             with attempt:
-                # The first attempt is the one that failed already.
+                # The first attempt was the one that failed.
                 if attempt.retry_state.attempt_number > 1:
                     self._send_failures()
                 if self._failures and self._acknowledgements == taken:
                     raise _worst(self._failures)
         return not self._failures
 
-    def _say(self, message: str, *about: object) -> None:
-        """Warn, now and then: an overloaded cluster may refuse something every second, for hours."""
+    def _warn(self) -> None:
+        """Log the failures, as a warning every ten seconds: a cluster may be overloaded for hours."""
         now = time.monotonic()
-        again = now - self._said < _SAY_AGAIN_S
-        log.log(logging.DEBUG if again else logging.WARNING, message, *about)
-        self._said = now if not again else self._said
+        is_due = now - self._warned >= _WARN_EVERY_S
+        log.log(
+            logging.WARNING if is_due else logging.DEBUG,
+            "%d requests failed, the first with %r",
+            len(self._failures),
+            self._failures[0].error,
+        )
+        self._warned = now if is_due else self._warned
 
     def _send_failures(self) -> None:
-        """Send what failed until one fails again; what was not sent by then stays a failure."""
+        """Repeat what failed until one fails again; what was not repeated by then stays a failure."""
         waiting, self._failures = deque(self._failures), []
         while waiting and not self._failures:
             failed = waiting.popleft()
@@ -226,20 +221,6 @@ class Sender:
             self._await_room()
         self._finish()
         self._failures.extend(waiting)
-
-
-def retrying(patience: float) -> tenacity.Retrying:
-    """Try again what may pass, with growing, random pauses, for `patience` seconds."""
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(_may_pass),
-        wait=tenacity.wait_random_exponential(multiplier=0.2, max=3.0),
-        stop=tenacity.stop_after_delay(patience),
-        reraise=True,
-    )
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, Exception) and classify(error) != "fatal"
 
 
 def _worst(failures: list[Ended]) -> Exception:

@@ -1,4 +1,4 @@
-"""Write rows with their fixed timestamps: INSERT, so that a row of keys alone exists too."""
+"""Writes rows with their fixed timestamps, by INSERT, so that a row without values exists, too."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from wal_sink.targets.cassandra.driver.frames import hook, statement_head
 from wal_sink.targets.cassandra.encode import encode, routing_keys
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.schema.watch import Watch
+from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.write.batches import BYTES, Limits, limits
 from wal_sink.targets.cassandra.write.bind import bind
 from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
-from wal_sink.targets.cassandra.write.gather import Gathered, Stamped
 from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.write.send import Sender
+from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
 
 log = line_logger(__name__)
 
@@ -35,15 +35,16 @@ _LENGTH, _STAMP = 4, 8
 
 
 class Prepared(NamedTuple):
-    """What writing by a plan takes."""
+    """A plan, and what is prepared once to write by it."""
 
     plan: Plan
     statement: Any
-    """The driver's; while it is held, the driver prepares it anew where a server has forgotten it."""
+    """The driver's prepared statement; while it is held, the driver prepares it where a server forgot it."""
     head: bytes
+    """What stands before the values of each row in a batch."""
     limits: Limits
     replicas: Replicas
-    waiting: Gathered
+    buffer: SliceBuffer
 
 
 class Writer:
@@ -58,29 +59,29 @@ class Writer:
             MOST if options.concurrency == "auto" else options.concurrency
         )
         self._sender = Sender(connection.session, self._concurrency)
-        self._watch = Watch(connection.session)
+        self._drift = DriftWatch(connection.session)
         self._prepared: dict[str, Prepared] = {}
-        self._said = False
+        self._reported = False
 
     def report_to(self, observer: Observer) -> None:
-        """Tell of requests."""
+        """Report requests to an observer."""
         self._sender.observer = observer
 
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Write rows, now or with those that come next, `drain` at the latest.
+        """Write rows, at once or with those of later calls; `drain` writes the last of them.
 
         :raises SchemaMismatch: the table is no longer what the plan says, or hides what is written.
-        :raises TargetUnavailable: no acknowledgement for a while, or the table was made anew.
+        :raises TargetUnavailable: no acknowledgement for a while, or the table was created anew.
         :raises Exception: of the driver, when trying again cannot help.
         """
-        self._watch.look(now=False)
+        self._drift.check(now=False)
         prepared = self._prepare(plan)
-        self._watch.write(plan, rows.first_us)
+        self._drift.expect_rows(plan, rows.first_us)
         if not rows.batch.num_rows:
             return
-        prepared.waiting.add(rows)
-        if prepared.waiting.is_due():
-            with self._better_reason():
+        prepared.buffer.add(rows)
+        if prepared.buffer.is_due():
+            with self._explaining_drift():
                 self._send(prepared)
 
     def drain(self) -> None:
@@ -88,14 +89,14 @@ class Writer:
 
         :raises Exception: what `write` raises.
         """
-        with self._better_reason():
+        with self._explaining_drift():
             for prepared in self._prepared.values():
                 self._send(prepared)
             self._sender.drain()
-        self._watch.look(now=True)
-        self._watch.forget()
-        if self._prepared and not self._said:
-            self._said = True
+        self._drift.check(now=True)
+        self._drift.forget_rows()
+        if self._prepared and not self._reported:
+            self._reported = True
             log.info(
                 "batches of one partition have at most %d bytes; %d requests were in flight, and as the"
                 " cluster answers there will be up to %d",
@@ -105,14 +106,14 @@ class Writer:
             )
 
     def abandon(self) -> None:
-        """Forget what was written and is not acknowledged yet."""
+        """Forget the rows that are not acknowledged yet."""
         for prepared in self._prepared.values():
-            prepared.waiting.take()
+            prepared.buffer.take()
         self._sender.abandon()
-        self._watch.forget()
+        self._drift.forget_rows()
 
     def _send(self, prepared: Prepared) -> None:
-        for rows in prepared.waiting.take():
+        for rows in prepared.buffer.take():
             self._sender.send(self._requests(prepared, rows))
 
     def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
@@ -129,7 +130,7 @@ class Writer:
         return encoded_requests(encoded, keys, batches, plan.details["keyspace"])
 
     def _bound(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
-        """Take the way of a driver that `frames` does not know."""
+        """Make requests by the classes of a driver that `frames` does not know."""
         bound = bind(rows.batch, prepared.plan, rows.stamps.tolist())
         statements = [prepared.statement.bind(values) for values in bound.values]
         keys = pa.array([statement.routing_key for statement in statements], pa.binary())
@@ -140,7 +141,7 @@ class Writer:
 
     def _prepare(self, plan: Plan) -> Prepared:
         if plan.key not in self._prepared:
-            self._watch.add(plan)
+            self._drift.add(plan)
             statement = self._session.prepare(insert(plan))
             statement.is_idempotent = True
             self._prepared[plan.key] = Prepared(
@@ -151,17 +152,17 @@ class Writer:
                 Replicas(
                     self._session.cluster.metadata, plan.details["keyspace"], self._datacenter
                 ),
-                Gathered(),
+                SliceBuffer(),
             )
         return self._prepared[plan.key]
 
     @contextlib.contextmanager
-    def _better_reason(self) -> Iterator[None]:
-        """Say what has changed, when a table was altered meanwhile."""
+    def _explaining_drift(self) -> Iterator[None]:
+        """Raise what has changed where the server refuses a statement because its table was altered."""
         try:
             yield
         except InvalidRequest:
-            self._watch.look(now=True)
+            self._drift.check(now=True)
             raise
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.targets.cassandra.types.cql_type import Cql, Types, parse, user_types
+from wal_sink.targets.cassandra.types.cql_type import CqlType, UserTypes, parse, user_type_names
 
-TYPES: Types = {
+TYPES: UserTypes = {
     "Ad,dr<": (('a "b', "int"), ("inner", 'frozen<"in ner">')),
     "in ner": (("x", "list<text>"),),
     "set": (("x", "int"),),
@@ -14,7 +14,7 @@ TYPES: Types = {
 }
 
 
-def shape(tree: Cql) -> str:
+def shape(tree: CqlType) -> str:
     """Print a tree with `!` for frozen."""
     parts = f"({' '.join(shape(part) for part in tree.parts)})" if tree.parts else ""
     return f"{tree.kind}{'!' if tree.frozen else ''}{parts}"
@@ -57,5 +57,5 @@ def test_names_and_lengths() -> None:
     """Names are unquoted; a vector knows its length."""
     tree = parse('frozen<"Ad,dr<">', TYPES)
     assert (tree.name, tree.fields) == ("Ad,dr<", ('a "b', "inner"))
-    assert list(user_types(tree)) == ["Ad,dr<", "in ner"]
+    assert list(user_type_names(tree)) == ["Ad,dr<", "in ner"]
     assert parse("vector<float, 1536>", {}).length == 1536

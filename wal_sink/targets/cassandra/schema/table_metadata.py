@@ -1,4 +1,4 @@
-"""The table as the cluster has it now, read from `system_schema`."""
+"""The metadata of a table as the cluster has it now, read from `system_schema`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
 
-from wal_sink.targets.cassandra.options import TableName
-from wal_sink.targets.cassandra.types.cql_type import Types
+from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.types.cql_type import UserTypes
 
 Role = Literal["partition", "clustering", "static", "regular"]
 
@@ -20,7 +20,7 @@ _ROLES: dict[str, Role] = {
 }
 
 
-class LiveColumn(NamedTuple):
+class ColumnMetadata(NamedTuple):
     """A column of a table."""
 
     name: str
@@ -29,37 +29,42 @@ class LiveColumn(NamedTuple):
     role: Role
 
 
-class LiveTable(NamedTuple):
+class TableMetadata(NamedTuple):
     """What the cluster knows under a keyspace's and a table's name, which may be nothing."""
 
     name: TableName
     keyspaces: tuple[str, ...]
-    """All of the cluster."""
+    """All keyspaces of the cluster."""
     durable: bool
     """Whether writes to the keyspace go through the commit log."""
     tables: tuple[str, ...]
-    """All of the keyspace; views are not among them."""
+    """All tables of the keyspace, without materialized views."""
     views: tuple[str, ...]
-    columns: tuple[LiveColumn, ...]
+    columns: tuple[ColumnMetadata, ...]
     """Empty when there is no such table or view."""
     default_ttl: int
     """Seconds that a row lives when the write does not say; 0: for ever."""
-    types: Types = MappingProxyType({})
+    types: UserTypes = MappingProxyType({})
     """The keyspace's user-defined types."""
     dropped: Mapping[str, int] = MappingProxyType({})
-    """Columns that were dropped: what was written to them up to then, in microseconds since 1970, stays
-    hidden, also when a column of the name is added again."""
+    """When each dropped column was dropped, microseconds since 1970. Values with a write timestamp up to then
+    stay hidden, also when a column of the name is added again."""
     id: UUID | None = None
-    """Of the table; one that is made again under the same name has another."""
+    """The table's id; a table that is dropped and created again under the same name has another."""
 
     @property
     def exists(self) -> bool:
         """Whether there is a table, not a view, of this name."""
         return self.name.table in self.tables
 
+    @property
+    def key(self) -> list[ColumnMetadata]:
+        """The columns of the primary key."""
+        return [column for column in self.columns if column.role in ("partition", "clustering")]
 
-def read_table(session: Any, name: TableName, node: Any = None) -> LiveTable:
-    """Read the schema of a table, or that it is not there.
+
+def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata:
+    """Read a table's metadata; also for one that does not exist.
 
     :param session: the driver's session.
     :param node: the driver's host to ask; None: any.
@@ -80,17 +85,17 @@ def read_table(session: Any, name: TableName, node: Any = None) -> LiveTable:
     table = tables.get(name.table)
     views = rows("view_name", "views", name.keyspace)
     columns = rows("column_name, kind, position, type", "columns", *name)
-    # As a number: a column can be dropped at a time that no date of Python's can hold.
+    # As a number: a column can be dropped at a time that Python's datetime cannot hold.
     dropped_ms = "blobasbigint(timestampasblob(dropped_time)) AS dropped_ms"
     dropped = rows(f"column_name, {dropped_ms}", "dropped_columns", *name)
-    return LiveTable(
+    return TableMetadata(
         name=name,
         keyspaces=tuple(sorted(keyspaces)),
         durable=keyspaces.get(name.keyspace, True),
         tables=tuple(sorted(tables)),
         views=tuple(sorted(row.view_name for row in views)),
         columns=tuple(
-            LiveColumn(row.column_name, cast("str", row.type), _ROLES[row.kind])
+            ColumnMetadata(row.column_name, cast("str", row.type), _ROLES[row.kind])
             for row in sorted(columns, key=lambda row: (row.kind, row.position, row.column_name))
         ),
         default_ttl=(table.default_time_to_live or 0) if table else 0,

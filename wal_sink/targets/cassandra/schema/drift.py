@@ -1,9 +1,9 @@
-"""Whether tables are still what plans were made for, while a connection is open.
+"""Notices, while a connection is open, that a table is no longer what a plan was made for.
 
 The server forgets a prepared statement when its table changes, and the driver prepares it anew, with the same
 id and without a look at the types. Rows that are encoded for the old types would then be sent on: eight bytes
-of a text are a fine bigint. So before rows go out, and again when all are acknowledged, the server is asked
-whether the schema has changed at all: one small read of the node's own. Where it has, the table is compared.
+of a text are a valid bigint. So before rows go out, and again when all are acknowledged, a node is asked
+for the version of its schema: one small read. Where that has changed, the tables are compared again.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from uuid import UUID
 
 from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.model.plan import Plan
-from wal_sink.targets.cassandra.names import qualified
-from wal_sink.targets.cassandra.options import TableName
+from wal_sink.targets.cassandra.driver.retry import retrying
+from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hidden
-from wal_sink.targets.cassandra.schema.live_table import LiveTable, read_table
-from wal_sink.targets.cassandra.write.send import PATIENCE, retrying
+from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
 
-LOOK_S = 1.0
-"""How old the last look may be when rows go out; when they are acknowledged, it is always made."""
+CHECK_EVERY_S = 1.0
+"""The age from which the last check is made again before rows go out; at the end it always is."""
 
 
 @dataclass
 class _Watched:
     plan: Plan
-    live: LiveTable
-    """As it was seen last."""
+    live: TableMetadata
+    """As it was read last."""
     first_us: int | None = None
-    """The lowest timestamp of rows that are not all acknowledged."""
+    """The lowest timestamp of the rows that are not acknowledged yet."""
 
 
-class Watch:
+class DriftWatch:
     """Watches the tables of one connection's plans.
 
     :param session: the driver's session.
@@ -46,22 +45,22 @@ class Watch:
         self._clock = clock
         self._plans: dict[str, _Watched] = {}
         self._version: UUID | None = None
-        self._looked = float("-inf")
+        self._checked = float("-inf")
 
     def add(self, plan: Plan) -> None:
-        """Compare a plan with its table, and from now on again when the schema changes.
+        """Compare a plan with its table, now and whenever the schema changes.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
         :raises CorruptLog: the plan was edited.
         """
-        # Before the comparison: what changes in between is seen by the next look.
+        # Before the comparison: what changes in between is seen by the next check.
         version, node = self._schema_version()
         self._plans[plan.key] = _Watched(plan, self._compare(plan, node))
         if self._version is None:
-            self._version, self._looked = version, self._clock()
+            self._version, self._checked = version, self._clock()
 
-    def write(self, plan: Plan, first_us: int) -> None:
-        """Take notice of rows that go out.
+    def expect_rows(self, plan: Plan, first_us: int) -> None:
+        """Remember that rows go out, and refuse those that the table would hide.
 
         :param plan: one that was added.
         :param first_us: their lowest write timestamp, microseconds since 1970.
@@ -72,25 +71,26 @@ class Watch:
             watched.first_us = first_us
             refuse_hidden(plan, watched.live, first_us)
 
-    def forget(self) -> None:
-        """Take notice that all rows are acknowledged, or not wanted any more."""
+    def forget_rows(self) -> None:
+        """Forget the rows that went out: they are acknowledged, or not wanted any more."""
         for watched in self._plans.values():
             watched.first_us = None
 
-    def look(self, *, now: bool) -> None:
-        """See that nothing has changed; on the way not more often than `LOOK_S`.
+    def check(self, *, now: bool) -> None:
+        """Compare the tables again if the schema has changed.
 
+        :param now: also if the last check is younger than `CHECK_EVERY_S`.
         :raises SchemaMismatch: a table is no longer what a plan says, or hides what was written.
-        :raises TargetUnavailable: a table was made anew, and what was written to the old one is gone.
+        :raises TargetUnavailable: a table was created anew, and what was written to the old one is gone.
         """
-        if not self._plans or (not now and self._clock() - self._looked < LOOK_S):
+        if not self._plans or (not now and self._clock() - self._checked < CHECK_EVERY_S):
             return
         version, node = self._schema_version()
         if version != self._version:
             for watched in self._plans.values():
                 self._compare_again(watched, node)
             self._version = version
-        self._looked = self._clock()
+        self._checked = self._clock()
 
     def _compare_again(self, watched: _Watched, node: Any) -> None:
         before, watched.live = watched.live, self._compare(watched.plan, node)
@@ -103,23 +103,23 @@ class Watch:
         if watched.first_us is not None:
             refuse_hidden(watched.plan, watched.live, watched.first_us)
 
-    def _compare(self, plan: Plan, node: Any) -> LiveTable:
-        """Compare with the table as a node has it; return that."""
+    def _compare(self, plan: Plan, node: Any) -> TableMetadata:
+        """Compare a plan with the table as a node has it; return the table."""
         name = TableName(plan.details["keyspace"], plan.details["table"])
-        if plan.table != qualified(*name):  # plans come from a shared folder, and become statements
+        if plan.table != str(name):  # plans come from a shared folder, and become statements
             raise CorruptLog(
-                f"Plan {plan.key} writes to {plan.table} and was agreed for {qualified(*name)}",
-                "Somebody has edited it. Restore the file in the log's plans/ folder from a copy.",
+                f"Plan {plan.key} writes to {plan.table} and was agreed for {name}",
+                "It was edited by hand. Restore the file in the log's plans/ folder from a copy.",
             )
-        live = retrying(PATIENCE)(read_table, self._session, name, node)
+        live = retrying()(read_table, self._session, name, node)
         refuse_changed(plan, live)
         return live
 
     def _schema_version(self) -> tuple[UUID, Any]:
-        """Ask a node for the digest of the schema as it has it; return which one, too.
+        """Ask a node for the version of its schema; return it with the node.
 
         A change reaches one node after the other: the table is read from the node that has this version.
         """
         query = "SELECT schema_version FROM system.local"
-        answer = retrying(PATIENCE)(self._session.execute, query)
+        answer = retrying()(self._session.execute, query)
         return answer.one().schema_version, answer.response_future.coordinator_host

@@ -1,7 +1,7 @@
-"""Constants for pyarrow.compute, made of buffers.
+"""Literals for `pyarrow.compute`, made of buffers.
 
 `pyarrow.scalar` imports pandas, where it is installed, to find out what a Python value is: half a
-second for every new Python worker of Spark.
+second in each new Python worker of Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does a column of the DataFrame fit a column of the table, with all their parts? Pure."""
+"""Finds what keeps a column of the DataFrame, with all its parts, from a column of the table. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from wal_sink.targets.cassandra.names import near
+from wal_sink.targets.cassandra.names import did_you_mean
 from wal_sink.targets.cassandra.types import spark_types
-from wal_sink.targets.cassandra.types.cql_type import Cql
+from wal_sink.targets.cassandra.types.cql_type import CqlType
 from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES, WHOLE_DECIMAL, accepts
 from wal_sink.targets.cassandra.types.spark_types import (
     CQL_FOR,
@@ -21,11 +21,11 @@ from wal_sink.targets.cassandra.types.spark_types import (
 )
 
 
-class Misfit(NamedTuple):
-    """Why something cannot be written, and what to do; two sentences."""
+class Mismatch(NamedTuple):
+    """A column, or a part of one, that cannot be written, and what to do."""
 
     path: str
-    """The column, or the part of it, `address.zip`; elements as Spark calls them, `prices.element`."""
+    """The column, or the part of it, `address.zip`; an element as Spark calls it, `prices.element`."""
     problem: str
     remedy: str
 
@@ -33,12 +33,12 @@ class Misfit(NamedTuple):
         return f"{self.path}: {self.problem} {self.remedy}"
 
 
-def misfits(column: str, source: pa.DataType, tree: Cql) -> list[Misfit]:
-    """Say all that keeps a column of the Arrow type `source` from going to the CQL type `tree`."""
+def mismatches(column: str, source: pa.DataType, tree: CqlType) -> list[Mismatch]:
+    """Return all that keeps a column of the Arrow type `source` from the CQL type `tree`."""
     source = canonical(source)
     if tree.kind == "list" and not tree.frozen:
         return [
-            Misfit(
+            Mismatch(
                 column,
                 f"the table's {tree.label} is not frozen: written again after a crash, it would have "
                 "its elements twice.",
@@ -62,16 +62,16 @@ def _remedy(column: str, cast: str | None, spark: str) -> str:
     return f"C{cast_it}{elsewhere}."
 
 
-_Differences: TypeAlias = Iterator[tuple[Misfit, pa.DataType]]
-"""What differs, without remedy where it is a cast, and the type of the part that differs."""
+_Differences: TypeAlias = Iterator[tuple[Mismatch, pa.DataType]]
+"""Each mismatch with the type of its part; its remedy is empty where a cast of the column is one."""
 
 
-def _differences(path: str, source: pa.DataType, tree: Cql) -> _Differences:
+def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
     if tree.kind in TYPES:
         yield from _of_value(path, source, tree)
     elif tree.kind not in NESTED or (tree.kind == "vector" and tree.parts[0].kind != "float"):
         problem = f"the table's type {tree.label} is not supported yet."
-        yield Misfit(path, problem, _instead()), source
+        yield Mismatch(path, problem, _instead()), source
     elif not _SHAPES[tree.kind](source):
         yield _lossy(path, source, tree), source
     elif tree.kind == "udt":
@@ -95,52 +95,52 @@ _SHAPES: dict[str, Callable[[pa.DataType], bool]] = {
 }
 
 
-def _lossy(path: str, source: pa.DataType, tree: Cql) -> Misfit:
+def _lossy(path: str, source: pa.DataType, tree: CqlType) -> Mismatch:
     problem = f"{_printed(source)} does not fit the table's {tree.label} without loss."
-    return Misfit(path, problem, "")
+    return Mismatch(path, problem, "")
 
 
-def _of_value(path: str, source: pa.DataType, tree: Cql) -> _Differences:
+def _of_value(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
     if spark_type(source) == "timestamp_ntz" and tree.kind == "timestamp":
         problem = (
             "timestamp_ntz is a clock reading without a zone, the table's timestamp is an instant."
         )
-        yield Misfit(path, problem, ""), source
+        yield Mismatch(path, problem, ""), source
     elif not accepts(tree.kind, source):
         yield _lossy(path, source, tree), source
 
 
-def _of_tuple(path: str, source: pa.DataType, tree: Cql) -> _Differences:
+def _of_tuple(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
     if source.num_fields != len(tree.parts):
         problem = (
             f"the struct has {source.num_fields} fields, the table's {tree.label} "
             f"{len(tree.parts)}; they go by position."
         )
-        yield Misfit(path, problem, "Make the struct with as many fields."), source
+        yield Mismatch(path, problem, "Make the struct with as many fields."), source
         return
     for field, part in zip(spark_types.fields(source), tree.parts, strict=True):
         yield from _differences(f"{path}.{field.name}", field.type, part)
 
 
-def _of_user_type(path: str, source: pa.DataType, tree: Cql) -> _Differences:
+def _of_user_type(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
     parts = dict(zip(tree.fields, tree.parts, strict=True))
     fields = spark_types.fields(source)
     for name, count in Counter(field.name for field in fields).items():
         if count > 1:
             problem = f"the struct has {count} fields of this name."
-            yield Misfit(f"{path}.{name}", problem, "Rename all but one."), source
+            yield Mismatch(f"{path}.{name}", problem, "Rename all but one."), source
     for field in fields:
         inner = f"{path}.{field.name}"
         if field.name in parts:
             yield from _differences(inner, field.type, parts[field.name])
         else:
-            nearest = near(field.name, set(parts) - {each.name for each in fields})
+            nearest = did_you_mean(field.name, set(parts) - {each.name for each in fields})
             problem = f"the table's type {tree.name} has no such field. {nearest}".rstrip()
-            yield Misfit(inner, problem, "Rename or drop it."), source
+            yield Mismatch(inner, problem, "Rename or drop it."), source
 
 
-def _wanted(source: pa.DataType, tree: Cql) -> str | None:
-    """Return what to cast the column to, in Spark's words; None when no cast would do."""
+def _wanted(source: pa.DataType, tree: CqlType) -> str | None:
+    """Return the type to cast the column to, in Spark's DDL; None when no cast helps."""
     if tree.kind in TYPES:
         return _wanted_value(source, tree.kind)
     if tree.kind in ("list", "set", "vector") and is_array(source):
@@ -166,7 +166,7 @@ def _wanted_value(source: pa.DataType, cql: str) -> str | None:
     return {"decimal": "decimal(38,18)", WHOLE_DECIMAL: "decimal(38,0)"}.get(first, first)
 
 
-def _wanted_struct(source: pa.DataType, tree: Cql) -> str | None:
+def _wanted_struct(source: pa.DataType, tree: CqlType) -> str | None:
     fields = spark_types.fields(source)
     names = tree.fields or tuple(field.name for field in fields)
     parts = dict(zip(names, tree.parts, strict=False))

@@ -1,4 +1,4 @@
-"""Which values the server would refuse, or could not hold: found in the tasks, with kernels."""
+"""Constraints on values: what the server would refuse or could not hold, found in the tasks by kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.targets.cassandra.types import scalar_casts
-from wal_sink.targets.cassandra.types.constants import long
+from wal_sink.targets.cassandra.types.literals import long
 
 TIME_PATTERN = r"\A([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?\z"
 _HEX = "[0-9a-fA-F]"
@@ -22,11 +22,11 @@ _NONE = pa.nulls(0, pa.bool_())
 _MOST_MICROS = long((2**63 - 1) // 1_000)
 
 
-class Rule(NamedTuple):
-    """Something that a value must not be."""
+class Constraint(NamedTuple):
+    """A condition that values must not meet."""
 
     bad: Callable[[pa.Array], pa.Array]
-    """Which values of a column; whatever for nulls, unless the rule is about them. Empty for none."""
+    """Returns which values are bad; empty for none. Anything for nulls, unless it is about them."""
     problem: str
     """Continues "Column c of t (value) …"."""
     remedy: str
@@ -77,7 +77,7 @@ def is_address(text: str) -> bool:
 
 
 def _no_utf8(column: pa.Array) -> pa.Array:
-    """No kernel says which: only when there is one, they are looked at one by one."""
+    """No kernel says which value it is: only when there is one, each is decoded by itself."""
     column = scalar_casts.as_text(column)
     try:
         column.validate(full=True)
@@ -87,7 +87,7 @@ def _no_utf8(column: pa.Array) -> pa.Array:
 
 
 def _decodes(encoded: pa.Buffer | None) -> bool:
-    """Whether bytes are UTF-8; whatever for null."""
+    """Whether bytes are UTF-8; True for null."""
     try:
         str(encoded or b"", "utf-8")
     except UnicodeDecodeError:
@@ -96,21 +96,21 @@ def _decodes(encoded: pa.Buffer | None) -> bool:
 
 
 TEXT = (
-    Rule(
+    Constraint(
         _no_utf8,
         "is not UTF-8, which Cassandra wants of a text",
         "Mend it by make_valid_utf8(…), or write the bytes to a blob.",
     ),
 )
 ASCII = (
-    Rule(
+    Constraint(
         _beyond_ascii,
         "has characters that ascii cannot hold",
         "Replace them, or make the table's type text.",
     ),
 )
 UUID = (
-    Rule(
+    Constraint(
         _unlike(UUID_PATTERN),
         "is not a uuid",
         "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or "
@@ -118,7 +118,7 @@ UUID = (
     ),
 )
 TIMEUUID = (
-    Rule(
+    Constraint(
         _unlike(TIMEUUID_PATTERN),
         "is not a uuid of version 1",
         "A timeuuid is written as 8-4-4-4-12 hexadecimal digits, the third group of which begins "
@@ -127,28 +127,28 @@ TIMEUUID = (
 )
 INET = (
     *TEXT,
-    Rule(
+    Constraint(
         _no_address,
         "is not an IPv4 or IPv6 address",
         "Write it as 192.0.2.1 or 2001:db8::1, without port and zone, or make the table's type text.",
     ),
 )
 TIME = (
-    Rule(
+    Constraint(
         _no_time,
         "is not a time of day",
         "Write it as HH:MM:SS or HH:MM:SS.nnnnnnnnn, from 00:00:00 to 23:59:59.999999999.",
     ),
 )
 DURATION = (
-    Rule(
+    Constraint(
         _too_long,
         "is more than the 2^63 nanoseconds, 292 years, that CQL's duration can hold",
         "Write it to a bigint in a unit of your choice.",
     ),
 )
 MILLISECONDS = (
-    Rule(
+    Constraint(
         scalar_casts.sub_milliseconds,
         "has digits below the millisecond, which CQL's timestamp cannot hold: two could become one",
         'Truncate it knowingly, by date_trunc("MILLISECOND", …); the keys of a map within transform_keys, an '
@@ -156,7 +156,7 @@ MILLISECONDS = (
     ),
 )
 NO_NULLS = (
-    Rule(
+    Constraint(
         pc.is_null,
         "is null, which a collection cannot hold",
         "Drop such elements, filter(c, x -> x IS NOT NULL), map_filter(c, (k, v) -> v IS NOT NULL), "

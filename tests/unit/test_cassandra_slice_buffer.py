@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra.write import gather
-from wal_sink.targets.cassandra.write.gather import Gathered
+from wal_sink.targets.cassandra.write import slice_buffer
+from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer
 
 ROWS = 100
 
@@ -29,7 +29,7 @@ def part(epoch: int, rows: int = ROWS) -> Slice:
 
 def test_each_row_keeps_its_timestamp() -> None:
     """Epochs, and parts of one, have timestamps that do not follow each other."""
-    waiting = Gathered()
+    waiting = SliceBuffer()
     parts = [part(7), part(3, 1), part(5)]
     for each in parts:
         waiting.add(each)
@@ -44,7 +44,7 @@ def test_each_row_keeps_its_timestamp() -> None:
 @pytest.mark.parametrize("column", [pa.array([[1], []]), pa.array(["a", None]).dictionary_encode()])
 def test_columns_of_any_kind_are_joined(column: pa.Array) -> None:
     """Where Arrow cannot make one array of them, they stay several, with their timestamps."""
-    waiting = Gathered()
+    waiting = SliceBuffer()
     for epoch in (1, 2):
         waiting.add(Slice(epoch, pa.record_batch({"c": column}), epoch * 10))
     found = waiting.take()
@@ -56,18 +56,18 @@ def test_columns_of_any_kind_are_joined(column: pa.Array) -> None:
 def test_what_is_enough_is_due() -> None:
     """By rows, by bytes, or by time, counted from the first that waits."""
     clock = Clock()
-    waiting = Gathered(clock)
+    waiting = SliceBuffer(clock)
     waiting.add(part(1))
     assert not waiting.is_due()
-    waiting.add(part(2, gather.MOST_ROWS - ROWS))
+    waiting.add(part(2, slice_buffer.MOST_ROWS - ROWS))
     assert waiting.is_due(), "rows"
     waiting.take()
-    waiting.add(Slice(1, pa.record_batch({"v": ["x" * gather.MOST_BYTES]}), 1))
+    waiting.add(Slice(1, pa.record_batch({"v": ["x" * slice_buffer.MOST_BYTES]}), 1))
     assert waiting.is_due(), "bytes"
     waiting.take()
     waiting.add(part(1))
-    clock.now += gather.MOST_S / 2
+    clock.now += slice_buffer.MOST_S / 2
     waiting.add(part(2))
     assert not waiting.is_due()
-    clock.now += gather.MOST_S / 2
+    clock.now += slice_buffer.MOST_S / 2
     assert waiting.is_due(), "time"

@@ -1,7 +1,7 @@
-"""Small slices wait for each other: what encoding and dividing costs a call, they pay together.
+"""Buffers small slices, so that a call that encodes and divides rows has many of them.
 
-A backlog of small epochs comes as slices of some hundred rows each. Rows of several epochs may be
-encoded, and share a request, as each row carries its own write timestamp.
+A backlog of small epochs comes as slices of some hundred rows each. Rows of several epochs may be encoded
+together, and share a request, because each row carries its own write timestamp.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from wal_sink.arrow_batches import joined
 from wal_sink.targets.base import Slice
 
 MOST_ROWS = 8_192
-"""A call costs about as much as encoding 600 rows does: less than a tenth then."""
+"""A call itself costs as much as encoding 600 rows: with so many rows, less than a tenth."""
 MOST_BYTES = 4 * 1024 * 1024
 MOST_S = 0.05
-"""So long a row waits at most for the next slice to come: a limited rate stays even."""
+"""Seconds that a row waits for the next slice at most, so that the pace of a limited rate stays even."""
 
 
 class Stamped(NamedTuple):
@@ -32,10 +32,10 @@ class Stamped(NamedTuple):
     """Microseconds since 1970, one for each row."""
 
 
-class Gathered:
-    """Slices of one plan that wait, in the order in which they came.
+class SliceBuffer:
+    """Slices of one plan that wait to be written, in the order in which they came.
 
-    :param clock: seconds, never backwards.
+    :param clock: monotonic, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,7 +45,7 @@ class Gathered:
         self._since = 0.0
 
     def add(self, rows: Slice) -> None:
-        """Let a slice wait; it has at least one row."""
+        """Add a slice, which has at least one row."""
         if not self._slices:
             self._since = self._clock()
         self._slices.append(rows)
@@ -53,7 +53,7 @@ class Gathered:
         self._bytes += rows.batch.nbytes
 
     def is_due(self) -> bool:
-        """Whether nothing more should wait."""
+        """Whether the slices should be written now: they are enough, or have waited long enough."""
         return (
             self._rows >= MOST_ROWS
             or self._bytes >= MOST_BYTES
@@ -61,7 +61,7 @@ class Gathered:
         )
 
     def take(self) -> list[Stamped]:
-        """Return all that waits, in one batch if Arrow can; nothing waits any more."""
+        """Empty the buffer; return its rows, in one batch if Arrow can join them."""
         slices, self._slices = self._slices, []
         self._rows = self._bytes = 0
         if not slices:
