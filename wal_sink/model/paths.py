@@ -1,10 +1,17 @@
-"""Every path of the log is made and parsed here. Paths are relative to `<wal.location>/<query id>`."""
+"""Makes and parses every path of the log. Paths are relative to `<wal.location>/<query id>`.
+
+A parser gives None for any other path than its own, so that a foreign name is never taken for ours.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 from wal_sink.model.manifest import Attempt
+
+T = TypeVar("T")
 
 LOG = "log.json"
 FLUSHER = "flusher.json"
@@ -16,19 +23,6 @@ KEPT = "kept/"
 SEGMENTS = "segments/"
 FLUSHED = "flushed/"
 DECISIONS = "decisions/"
-
-_EPOCH = "([0-9]{20})"
-_GENERATION = "([0-9]{6}|[1-9][0-9]{6,})"  # exactly what is made: a foreign name is never ours
-_MANIFEST = re.compile(rf"manifests/{_EPOCH}-{_GENERATION}\.json")
-_KEPT = re.compile(rf"kept/{_EPOCH}-{_GENERATION}\.json")
-_SEGMENT = re.compile(rf"segments/{_EPOCH}/[^/]+\.arrow")
-_RUN = re.compile(rf"runs/{_GENERATION}\.json")
-_FLUSHED = re.compile(rf"flushed/{_EPOCH}\.json")
-_DECISION = re.compile(rf"decisions/{_EPOCH}\.json")
-_INTERVENTION = re.compile(r"decisions/([a-z]+)-[0-9]{20}\.json")
-_SEGMENT_TASK = re.compile(rf"segments/{_EPOCH}/([0-9]{{6,}})-([0-9]+)-[^/]+\.arrow")
-_OWN_SEGMENT = re.compile(rf"segments/{_EPOCH}/[0-9A-Za-z_-]+\.arrow")
-_PLAN_KEY = re.compile(r"[0-9A-Za-z_-]+")
 
 
 def plan(key: str) -> str:
@@ -81,60 +75,59 @@ def intervention(verb: str, at_us: int) -> str:
     return f"{DECISIONS}{verb}-{at_us:020}.json"
 
 
-def parse_intervention(path: str) -> str | None:
-    """Verb of the record of an intervention; None for any other path."""
-    match = _INTERVENTION.fullmatch(path)
-    return match[1] if match else None
+def _parser(pattern: str, make: Callable[..., T]) -> Callable[[str], T | None]:
+    """Return a parser of the paths that the whole pattern matches; `make` gets the pattern's groups."""
+    compiled = re.compile(pattern)
+
+    def parse(path: str) -> T | None:
+        match = compiled.fullmatch(path)
+        return make(*match.groups()) if match else None
+
+    return parse
+
+
+def _attempt(epoch: str, generation: str) -> Attempt:
+    return Attempt(int(epoch), int(generation))
+
+
+_EPOCH = "([0-9]{20})"
+_GENERATION = "([0-9]{6}|[1-9][0-9]{6,})"
+
+parse_run = _parser(rf"{RUNS}{_GENERATION}\.json", int)
+"""Generation of a claim."""
+
+parse_manifest = _parser(rf"{MANIFESTS}{_EPOCH}-{_GENERATION}\.json", _attempt)
+"""Attempt that a manifest publishes."""
+
+parse_kept = _parser(rf"{KEPT}{_EPOCH}-{_GENERATION}\.json", _attempt)
+"""Attempt that Spark kept."""
+
+parse_segment_epoch = _parser(rf"{SEGMENTS}{_EPOCH}/[^/]+\.arrow", int)
+"""Epoch of a segment."""
+
+parse_segment_task = _parser(
+    rf"{SEGMENTS}[0-9]{{20}}/([0-9]{{6,}})-([0-9]+)-[^/]+\.arrow",
+    lambda partition, task_attempt: (int(partition), int(task_attempt)),
+)
+"""Spark partition and task attempt that wrote a segment."""
+
+parse_flushed = _parser(rf"{FLUSHED}{_EPOCH}\.json", int)
+"""Epoch of a record of a flushed epoch."""
+
+parse_decision = _parser(rf"{DECISIONS}{_EPOCH}\.json", int)
+"""Epoch that an operator has given up."""
+
+parse_intervention = _parser(rf"{DECISIONS}([a-z]+)-[0-9]{{20}}\.json", str)
+"""Verb of an operator's intervention."""
+
+_parse_safe_segment_epoch = _parser(rf"{SEGMENTS}{_EPOCH}/[0-9A-Za-z_-]+\.arrow", int)
 
 
 def is_segment_of(path: str, epoch: int) -> bool:
     """Whether a path that was read somewhere is that of a segment of this epoch, and of nothing else."""
-    match = _OWN_SEGMENT.fullmatch(path)
-    return match is not None and int(match[1]) == epoch
+    return _parse_safe_segment_epoch(path) == epoch
 
 
 def is_plan_key(key: str) -> bool:
     """Whether a key that was read somewhere names a plan, and no other place."""
-    return _PLAN_KEY.fullmatch(key) is not None
-
-
-def parse_manifest(path: str) -> Attempt | None:
-    """Inverse of `manifest`; None for any other path."""
-    match = _MANIFEST.fullmatch(path)
-    return Attempt(int(match[1]), int(match[2])) if match else None
-
-
-def parse_kept(path: str) -> Attempt | None:
-    """Inverse of `kept`; None for any other path."""
-    match = _KEPT.fullmatch(path)
-    return Attempt(int(match[1]), int(match[2])) if match else None
-
-
-def parse_run(path: str) -> int | None:
-    """Inverse of `run`; None for any other path."""
-    match = _RUN.fullmatch(path)
-    return int(match[1]) if match else None
-
-
-def parse_flushed(path: str) -> int | None:
-    """Inverse of `flushed`; None for any other path."""
-    match = _FLUSHED.fullmatch(path)
-    return int(match[1]) if match else None
-
-
-def parse_segment_epoch(path: str) -> int | None:
-    """Epoch of a segment's path; None for any other path."""
-    match = _SEGMENT.fullmatch(path)
-    return int(match[1]) if match else None
-
-
-def parse_segment_task(path: str) -> tuple[int, int] | None:
-    """Spark partition and task attempt that wrote a segment; None for any other path."""
-    match = _SEGMENT_TASK.fullmatch(path)
-    return (int(match[2]), int(match[3])) if match else None
-
-
-def parse_decision(path: str) -> int | None:
-    """Inverse of `decision`; None for any other path."""
-    match = _DECISION.fullmatch(path)
-    return int(match[1]) if match else None
+    return re.fullmatch(r"[0-9A-Za-z_-]+", key) is not None
