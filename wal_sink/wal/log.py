@@ -1,19 +1,21 @@
-"""The log of one query: its objects read and written over a state backend.
+"""Reads and writes the log of one query, object by object, over a state backend.
 
-Knows what each object is for, not when it may be written: that is the business of `publish` (runs),
-`flusher` and `trim`. Whatever is created twice keeps its first content.
+`Log` knows what each object is for, not when it may be written: `publish`, `flush` and `trim` decide that.
+An object that is created twice keeps its first content.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from state_backends import StateBackend
 from wal_sink import remedies
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
-from wal_sink.model.codec import digest
+from wal_sink.model.codec import Record, digest
 from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.plan import Plan
@@ -27,6 +29,9 @@ from wal_sink.model.records import (
     LogIdentity,
     Ticket,
 )
+
+R = TypeVar("R", bound=Record)
+N = TypeVar("N", int, Attempt)
 
 _MANIFESTS_KEPT = 128
 """More than a window has: each is looked at to choose, to begin and to write."""
@@ -51,22 +56,54 @@ class Log:
         """Where the log is, for messages."""
         return self.backend.url
 
+    # --- any object ---
+
+    def delete(self, objects: Iterable[str]) -> None:
+        """Delete objects; those that are gone already are no error."""
+        self.backend.delete(objects)
+
+    def _read(self, kind: type[R], path: str) -> R | None:
+        """Read a record; None when there is none.
+
+        :raises CorruptLog: what is there is no such record.
+        """
+        try:
+            return kind.from_json(self.backend.read(path), self._where(path))
+        except FileNotFoundError:
+            return None
+
+    def _create(self, path: str, record: Record) -> None:
+        """Create a record; the first content stays, which callers read back where it matters to them."""
+        with contextlib.suppress(FileExistsError):
+            self.backend.create(path, record.to_json())
+
+    def _settle(self, path: str, record: R) -> R:
+        """Create a record unless there is one; return the one that stands."""
+        present = self._read(type(record), path)
+        if present is None:
+            self._create(path, record)
+            present = self._read(type(record), path)
+        if present is None:
+            raise CorruptLog(f"{self._where(path)} vanished", "Do not edit the log by hand.")
+        return present
+
+    def _listed(self, folder: str, parse: Callable[[str], N | None]) -> list[N]:
+        """List what the names of a folder's objects say, ascending; foreign names are passed over."""
+        parsed = map(parse, self.backend.list(folder))
+        return sorted(name for name in parsed if name is not None)
+
+    def _where(self, path: str) -> str:
+        return f"{self.url}/{path}"
+
     # --- whose log it is (rule 1) ---
 
     def identity(self) -> LogIdentity | None:
         """Read `log.json`; None before the first publish."""
-        data = self._read(paths.LOG)
-        return None if data is None else LogIdentity.from_json(data, self._where(paths.LOG))
+        return self._read(LogIdentity, paths.LOG)
 
     def create_identity(self, identity: LogIdentity) -> LogIdentity:
         """Create `log.json` unless it is there; return the one that is there."""
-        if (present := self.identity()) is not None:
-            return present
-        self._create(paths.LOG, identity.to_json())
-        present = self.identity()
-        if present is None:
-            raise CorruptLog(f"{self._where(paths.LOG)} vanished", "Do not edit the log by hand.")
-        return present
+        return self._settle(paths.LOG, identity)
 
     def replace_identity(self, identity: LogIdentity) -> None:
         """Put another `log.json` in its place, whole: an operator adopts the log (rule 22).
@@ -79,56 +116,48 @@ class Log:
 
     def create_ticket(self, ticket: Ticket) -> None:
         """Write a run's ticket, once."""
-        self._create(paths.ticket(ticket.run_id), ticket.to_json())
+        self._create(paths.ticket(ticket.run_id), ticket)
 
     def ticket(self, run_id: str) -> Ticket | None:
         """Read a run's ticket."""
-        path = paths.ticket(run_id)
-        data = self._read(path)
-        return None if data is None else Ticket.from_json(data, self._where(path))
+        return self._read(Ticket, paths.ticket(run_id))
 
     def highest_generation(self) -> int:
         """Return the highest generation claimed, 0 for none."""
-        claimed = (paths.parse_run(path) for path in self.backend.list(paths.RUNS))
-        return max((generation for generation in claimed if generation is not None), default=0)
+        return max(self._listed(paths.RUNS, paths.parse_run), default=0)
 
     def claim(self, generation: int, claim: Claim) -> Claim:
-        """Claim a generation unless it is claimed; return the claim that stands."""
-        path = paths.run(generation)
-        if (present := self._read(path)) is None:  # every epoch but a run's first finds its own
-            self._create(path, claim.to_json())
-            present = self.backend.read(path)
-        return Claim.from_json(present, self._where(path))
+        """Claim a generation unless it is claimed; return the claim that stands.
+
+        The claim is read first: every epoch of a run but the first finds the run's own.
+        """
+        return self._settle(paths.run(generation), claim)
 
     def newest_claim(self) -> Claim | None:
         """Read the newest run's claim; None before the first."""
         generation = self.highest_generation()
-        path = paths.run(generation)
-        data = self._read(path) if generation else None
-        return None if data is None else Claim.from_json(data, self._where(path))
+        return self._read(Claim, paths.run(generation)) if generation else None
 
     # --- what was agreed with the target ---
 
     def plan(self, key: str) -> Plan | None:
         """Read a plan; once, as none ever changes."""
         if key not in self._plans:
-            path = paths.plan(key)
-            data = self._read(path)
-            if data is None:
+            plan = self._read(Plan, paths.plan(key))
+            if plan is None:
                 return None
-            self._plans[key] = Plan.from_json(data, self._where(path))
+            self._plans[key] = plan
         return self._plans[key]
 
     def create_plan(self, plan: Plan) -> None:
         """Keep a plan."""
-        self._create(paths.plan(plan.key), plan.to_json())
+        self._create(paths.plan(plan.key), plan)
 
     # --- what was published (rule 6) ---
 
     def attempts(self) -> tuple[Attempt, ...]:
         """List the manifests there are, ascending."""
-        parsed = (paths.parse_manifest(path) for path in self.backend.list(paths.MANIFESTS))
-        return tuple(sorted(attempt for attempt in parsed if attempt is not None))
+        return tuple(self._listed(paths.MANIFESTS, paths.parse_manifest))
 
     def manifest(self, attempt: Attempt) -> tuple[Manifest, str] | None:
         """Read a manifest and the digest of its file; None when it is gone.
@@ -153,7 +182,7 @@ class Log:
         if not _names_only_its_own(manifest):
             raise CorruptLog(
                 f"{self._where(path)} names a plan or a segment that is not its own",
-                "Somebody has edited it. " + remedies.lost_manifest(attempt.epoch),
+                "The file was edited. " + remedies.lost_manifest(attempt.epoch),
             )
         return manifest, digest(data)
 
@@ -162,7 +191,7 @@ class Log:
 
         None when it is gone again: the epoch was flushed from another attempt, and trimmed.
         """
-        self._create(paths.manifest(manifest.attempt), manifest.to_json())
+        self._create(paths.manifest(manifest.attempt), manifest)
         found = self.manifest(manifest.attempt)
         return None if found is None else found[0]
 
@@ -175,18 +204,13 @@ class Log:
 
     def kept(self, epoch: int) -> list[Kept]:
         """Read what fenced runs have left about an epoch."""
-        parsed = (paths.parse_kept(path) for path in self.backend.list(paths.KEPT))
-        found = []
-        for attempt in parsed:
-            if attempt is not None and attempt.epoch == epoch:
-                path = paths.kept(attempt)
-                if (data := self._read(path)) is not None:
-                    found.append(Kept.from_json(data, self._where(path)))
-        return found
+        notes = self._listed(paths.KEPT, paths.parse_kept)
+        found = (self._read(Kept, paths.kept(note)) for note in notes if note.epoch == epoch)
+        return [note for note in found if note is not None]
 
     def create_kept(self, kept: Kept) -> None:
         """Note that Spark kept an attempt, once."""
-        self._create(paths.kept(Attempt(kept.epoch, kept.generation)), kept.to_json())
+        self._create(paths.kept(Attempt(kept.epoch, kept.generation)), kept)
 
     # --- what is flushed (rule 17) ---
 
@@ -197,9 +221,7 @@ class Log:
 
     def flushed(self, epoch: int) -> FlushedEpoch | None:
         """Read the record of one epoch; None when it is not flushed, or long ago."""
-        path = paths.flushed(epoch)
-        data = self._read(path)
-        return None if data is None else FlushedEpoch.from_json(data, self._where(path))
+        return self._read(FlushedEpoch, paths.flushed(epoch))
 
     def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
         """Read the records of all epochs above `epoch`, ascending."""
@@ -214,16 +236,13 @@ class Log:
 
     def flushed_epochs(self) -> list[int]:
         """List the epochs that have a record, ascending."""
-        parsed = (paths.parse_flushed(path) for path in self.backend.list(paths.FLUSHED))
-        return sorted(epoch for epoch in parsed if epoch is not None)
+        return self._listed(paths.FLUSHED, paths.parse_flushed)
 
     # --- what operators have decided (rule 22) ---
 
     def decision(self, epoch: int) -> Decision | None:
         """Read the decision to give an epoch up."""
-        path = paths.decision(epoch)
-        data = self._read(path)
-        return None if data is None else Decision.from_json(data, self._where(path))
+        return self._read(Decision, paths.decision(epoch))
 
     def given_up(self, window: Window) -> frozenset[int]:
         """Return the epochs that an operator has given up since they were begun."""
@@ -232,30 +251,24 @@ class Log:
 
     def decided(self) -> list[int]:
         """List the epochs that were given up, ascending."""
-        parsed = (paths.parse_decision(path) for path in self.backend.list(paths.DECISIONS))
-        return sorted(epoch for epoch in parsed if epoch is not None)
+        return self._listed(paths.DECISIONS, paths.parse_decision)
 
     def create_decision(self, decision: Decision) -> Decision:
         """Record a decision unless there is one; return the one that stands."""
-        path = paths.decision(decision.epoch)
-        self._create(path, decision.to_json())
-        return Decision.from_json(self.backend.read(path), self._where(path))
+        return self._settle(paths.decision(decision.epoch), decision)
 
     def record_intervention(self, intervention: Intervention) -> str:
         """Record what an operator is about to do; return the record's path."""
         path = paths.intervention(intervention.verb, intervention.at_us)
-        self._create(path, intervention.to_json())
+        self._create(path, intervention)
         return path
 
     def interventions(self, verb: str) -> list[Intervention]:
         """Read what operators were about to do, by one of the verbs, oldest first."""
-        records = [
-            path
-            for path in self.backend.list(paths.DECISIONS)
-            if paths.parse_intervention(path) == verb
-        ]
-        found = ((path, self._read(path)) for path in records)
-        return [Intervention.from_json(data, self._where(path)) for path, data in found if data]
+        listed = self.backend.list(paths.DECISIONS)
+        records = [path for path in listed if paths.parse_intervention(path) == verb]
+        found = (self._read(Intervention, path) for path in records)
+        return [record for record in found if record is not None]
 
     # --- hints ---
 
@@ -265,33 +278,11 @@ class Log:
 
     def last_report(self) -> FlusherReport | None:
         """Read what a flusher said last."""
-        data = self._read(paths.FLUSHER)
-        return None if data is None else FlusherReport.from_json(data, self._where(paths.FLUSHER))
-
-    # --- plumbing ---
-
-    def delete(self, objects: Iterable[str]) -> None:
-        """Delete objects; those that are gone already are no error."""
-        self.backend.delete(objects)
-
-    def _where(self, path: str) -> str:
-        return f"{self.url}/{path}"
-
-    def _read(self, path: str) -> bytes | None:
-        try:
-            return self.backend.read(path)
-        except FileNotFoundError:
-            return None
-
-    def _create(self, path: str, data: bytes) -> None:
-        try:
-            self.backend.create(path, data)
-        except FileExistsError:
-            return  # the first content stays; callers to whom it matters read it back
+        return self._read(FlusherReport, paths.FLUSHER)
 
 
 def _names_only_its_own(manifest: Manifest) -> bool:
-    """Whether nothing that it names lies elsewhere: what it names is read, and sent."""
+    """Whether all that a manifest names lies in its own log: what it names is read, and sent."""
     return paths.is_plan_key(manifest.plan) and all(
         paths.is_segment_of(segment.path, manifest.epoch) and min(segment.rows, segment.bytes) >= 0
         for segment in manifest.segments
