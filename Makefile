@@ -28,7 +28,7 @@ mutants: $(READY) ## Put deliberate protocol bugs in, one at a time; each has to
 bench: $(READY) ## Measure speed beside other sinks, each figure with its target (ARGS=--help)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-screens: $(READY) ## Make the pictures of wal_sink/cli/README.md anew, from a query with an outage
+screens: $(READY) ## Make the pictures of docs/operations.md anew, from a query with an outage
 	$(BIN)/python -m tests.screens
 
 lint: $(READY) ## Check format, style and types

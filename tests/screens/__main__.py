@@ -1,4 +1,4 @@
-"""`python -m tests.screens`: make the pictures in wal_sink/cli/README.md, of a query with a real outage.
+"""`python -m tests.screens`: make the pictures in docs/operations.md, of a query with a real outage.
 
 Java 17 is needed, and half a minute. What is shown is what `status --watch` and `inspect` print;
 only the names of places of this machine are replaced.
@@ -26,7 +26,7 @@ from wal_sink.cli.status import screen
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.testing.local_spark import local_session
 
-FOLDER = Path(__file__).parents[2] / "wal_sink" / "cli"
+FOLDER = Path(__file__).parents[2] / "docs" / "images"
 MOST = 5
 PATIENCE_S = 300.0
 LONG_S = 12.0

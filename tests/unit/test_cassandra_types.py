@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import wal_sink.targets.cassandra
 from wal_sink.targets.cassandra.types.cql_type import UserTypes, parse
 from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES
 from wal_sink.targets.cassandra.types.mismatch import mismatches
@@ -106,10 +105,10 @@ def types_table() -> str:
     return "\n".join(line.replace("  |", " |").replace("| --- ", "|---") for line in lines) + "\n"
 
 
-def test_the_readme_prints_the_table() -> None:
-    """The README's table is that of the code."""
-    readme = Path(wal_sink.targets.cassandra.__file__).with_name("README.md")
-    assert types_table() in readme.read_text(encoding="utf-8")
+def test_the_documentation_prints_the_table() -> None:
+    """The page's table is that of the code."""
+    page = Path(__file__).parents[2] / "docs" / "cassandra.md"
+    assert types_table() in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("spark", sorted(set(SPARK) & set(CQL_FOR) - {"timestamp_ntz"}))
