@@ -1,4 +1,4 @@
-"""The READMEs, where they can be compared with the code: errors, options, figures, commands, tests, links."""
+"""The documentation, compared with the code: errors, options, figures, commands, rules, rooms, links."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ PAGES = sorted(
     for page in (path.relative_to(ROOT) for path in ROOT.glob("**/*.md"))
     if not any(part.startswith(".") for part in page.parts)
 )
-PROTOCOL = Path("docs", "protocol.md")
-OPERATE, MOVING, CLI = (Path("wal_sink", room, "README.md") for room in ("admin", "targets", "cli"))
+OPERATIONS, MIGRATING, PROTOCOL = (
+    Path("docs", f"{name}.md") for name in ("operations", "migrating", "protocol")
+)
 
 
 COMMANDS = typer.main.get_group(app).commands
@@ -63,7 +64,7 @@ def test_every_error_has_an_entry_with_its_exit_code() -> None:
     """And no entry is about an error that is gone."""
     entries = re.findall(
         r"^### (\w+)$\n+(?:Exit code (\d)\. )?",
-        section(OPERATE, "Troubleshooting by error name"),
+        section(OPERATIONS, "Troubleshooting by error name"),
         re.MULTILINE,
     )
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
@@ -76,7 +77,7 @@ def test_figures_are_those_of_the_code() -> None:
     """The list under "Sizing" names a constant for each."""
     unit = {"KiB": 1024, "MiB": 1024**2}
     compared = 0
-    for figure, source in (row for row in rows(section(OPERATE, "Sizing")) if len(row) == 2):
+    for figure, source in (row for row in rows(section(OPERATIONS, "Sizing")) if len(row) == 2):
         if not (constant := re.match(r"`([\w.]+)\.([A-Z_]+)`", source)):
             continue
         number, _, name = figure.partition(" ")
@@ -140,6 +141,59 @@ def test_every_rule_that_the_code_names_has_a_text() -> None:
             assert {first, *re.findall(r"\d+", more)} <= known, path
 
 
+MAP = Path("wal_sink", "README.md")
+
+
+def rooms() -> dict[str, set[str]]:
+    """Return the modules of each package of wal_sink, without those that only have a docstring."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "wal_sink").rglob("*.py")):
+        room = path.parent.relative_to(ROOT / "wal_sink").as_posix()
+        name = "wal_sink/" if room == "." else f"{room}/"
+        found.setdefault(name, set()).update({path.stem} - {"__init__"})
+    return found
+
+
+def test_the_map_names_every_module() -> None:
+    """Each room has a row, with its modules and no others."""
+    table = rows(section(MAP, "Rooms"))[1:]
+    drawn = {
+        quoted(room)[0]: {name for name in quoted(modules) if re.fullmatch("[a-z_]+", name)}
+        for room, _, modules in table
+    }
+    built = rooms()
+    assert drawn.keys() == built.keys()
+    for room, modules in built.items():
+        assert drawn[room] == modules, f"wal_sink/README.md, {room}"
+
+
+def test_the_map_says_where_code_runs() -> None:
+    """The modules that the table of processes names exist."""
+    named = {name for row in rows(section(MAP, "Where the code runs")) for name in quoted(row[1])}
+    paths = {name.rstrip("/") for name in named if "/" in name}
+    assert len(paths) > 10
+    for path in paths:
+        module = ROOT / "wal_sink" / path
+        assert module.is_dir() or module.with_suffix(".py").exists(), path
+
+
+def test_the_readme_is_short() -> None:
+    """A reader meets the costs within ten lines, and is through after 150."""
+    lines = text(Path("README.md")).splitlines()
+    assert any(line.startswith("**What it costs:**") for line in lines[:10])
+    assert len(lines) <= 150
+
+
+RIDDLES = re.compile(r"\b(whoever|somebody|nobody)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_sentences_say_who_acts(page: Path) -> None:
+    """The flusher, the operator, a task: never one of three words that hide it."""
+    prose = re.sub(r"`[^`]*`", "", text(page))
+    assert not RIDDLES.findall(prose)
+
+
 CONNECTOR = {
     *("auth.conf.factory", "auth.password", "auth.username", "query.retry.count", "read.timeoutMS"),
     "sql.cluster",
@@ -170,7 +224,7 @@ CONNECTOR = {
 
 def test_each_setting_of_the_connector_has_an_answer() -> None:
     """An option of ours that exists, or why there is none; and each of the target's options is an answer."""
-    table = rows(section(MOVING, "Moving from Spark Cassandra Connector"))[1:]
+    table = rows(section(MIGRATING, "Moving from Spark Cassandra Connector"))[1:]
     assert sorted(name for theirs, _ in table for name in quoted(theirs)) == sorted(CONNECTOR)
     known = {*names(SinkOptions, CassandraOptions)}
     for theirs, ours in table:
@@ -181,7 +235,7 @@ def test_each_setting_of_the_connector_has_an_answer() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_options_commands_and_links_exist(page: Path) -> None:
-    """Whatever a page calls an option of ours, a command, Python, or a place to read on."""
+    """What a page calls an option of ours, a command, Python, or a place to read on."""
     known = {name.lower() for name in names(SinkOptions, CassandraOptions)}
     prefixes = ("cassandra.", "wal.", "flush.", "checkpoint.", "trim.")
     for name in re.findall(r"`([a-z]+\.[a-zA-Z.]+)`", text(page)):
@@ -225,9 +279,9 @@ def assert_leads_somewhere(page: Path, link: str) -> None:
 
 @pytest.mark.parametrize("name", ["outage", "recovered", "inspect", "epoch"])
 def test_the_screens_are_pictures_of_today(name: str) -> None:
-    """They are on the page, small, of nobody's machine, and show nothing that the commands no longer do."""
-    assert f"({name}.svg)" in text(CLI)
-    picture = (ROOT / CLI).with_name(f"{name}.svg").read_text(encoding="utf-8")
+    """They are on the page, small, name no machine, and show nothing that the commands no longer do."""
+    assert f"(images/{name}.svg)" in text(OPERATIONS)
+    picture = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
     assert len(picture) < 100_000
     for place in ("/tmp", "/home", "/root", "/work", "127.0.0.1:", "@font-face"):
         assert place not in picture
