@@ -1,6 +1,7 @@
 # Everything a person needs: `make help`.
 PYTHON ?= python3
 JOBS ?= 3
+CHECK_JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -8,13 +9,18 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak mutants bench screens lint format clean
+.PHONY: help demo check test soak mutants bench screens lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY) ## Real flights into Cassandra under SIGKILL, beside foreachBatch (ARGS=… go to it)
 	$(BIN)/wal-sink demo $(ARGS)
+
+check: lint ## Lint, and the tests without servers, in less than 3 minutes (ARGS=… go to pytest)
+	$(BIN)/python -m pytest --numprocesses $(CHECK_JOBS) --dist worksteal \
+		-m 'not (long or s3 or cassandra or spark or docker or prometheus)' \
+		tests/unit tests/protocol tests/contract tests/test_architecture.py $(ARGS)
 
 test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=3 at a time)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)

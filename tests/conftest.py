@@ -34,6 +34,12 @@ def pytest_report_header() -> str:
     return "docker: tests so marked run"
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what needs the server of S3, so that `make check` can leave it out."""
+    if "s3" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.s3)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the long tests where several processes share them; alone, in the usual order."""

@@ -25,7 +25,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give `world` each kind of store, or those that the module names in STORES."""
     if "world" in metafunc.fixturenames:
         stores = getattr(metafunc.module, "STORES", ("memory", "local", "s3"))
-        metafunc.parametrize("world", stores, indirect=True)
+        marked = [pytest.param(s, marks=pytest.mark.s3) if s == "s3" else s for s in stores]
+        metafunc.parametrize("world", marked, indirect=True)
 
 
 @pytest.fixture

@@ -1,0 +1,129 @@
+"""The examples, as a reader starts them, over one topic; what they write is computed here once more."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from collections import Counter, defaultdict
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wal_sink
+from wal_sink.testing.cassandra.node import Node
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WATERMARK = timedelta(hours=12)
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.cassandra,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+
+@pytest.mark.usefixtures("spark")
+def test_each_example_writes_what_its_topic_says(
+    cassandra: Node, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them ends, everything is flushed in several epochs, and its table has exactly its rows."""
+    arguments = [cassandra.host, str(cassandra.port), keyspace]
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    tables = {
+        "orders": "revenue_by_hour",
+        "latest": "order_status",
+        "wide_rows": "orders_by_customer",
+    }
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*tables, "shop"}
+    for name, table in tables.items():
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        status = wal_sink.status(str(tmp_path / f"checkpoint-{table}"))
+        assert status.flushed == status.checkpointed >= 2
+    topic = [
+        json.loads(json.loads(record)["value"])
+        for path in (tmp_path / "topic").glob("*.json")
+        for record in path.read_text(encoding="utf-8").splitlines()
+    ]
+    read = Read(cassandra, keyspace)
+    assert read.revenue() == expected_revenue(topic)
+    assert read.latest() == expected_latest(topic)
+    assert read.orders() == expected_orders(topic)
+
+
+class Read:
+    """What is in the tables, in plain values."""
+
+    def __init__(self, cassandra: Node, keyspace: str) -> None:
+        self._cassandra, self._keyspace = cassandra, keyspace
+
+    def _rows(self, table: str) -> list[Any]:
+        return list(self._cassandra.execute(f"SELECT * FROM {self._keyspace}.{table}"))
+
+    def revenue(self) -> dict[tuple[str, datetime], tuple[int, Decimal]]:
+        return {(r.sku, _utc(r.hour)): (r.orders, r.revenue) for r in self._rows("revenue_by_hour")}
+
+    def latest(self) -> dict[int, tuple[int, str, datetime]]:
+        rows = self._rows("order_status")
+        return {r.order_id: (r.version, r.status, _utc(r.changed_at)) for r in rows}
+
+    def orders(self) -> dict[tuple[int, datetime, int], tuple[object, ...]]:
+        return {
+            (r.customer_id, _utc(r.placed_at), r.order_id): (
+                (r.ship_to.street, r.ship_to.city, r.ship_to.zip),
+                [(item.sku, item.quantity, item.price) for item in r.items],
+                set(r.tags),
+                dict(r.notes or {}),
+            )
+            for r in self._rows("orders_by_customer")
+        }
+
+
+def expected_revenue(topic: list[Any]) -> dict[tuple[str, datetime], tuple[int, Decimal]]:
+    """Sum each order once, in the windows that end before the watermark."""
+    placed = {event["order_id"]: event for event in topic if event["status"] == "placed"}
+    watermark = max(_at(event) for event in placed.values()) - WATERMARK
+    orders: Counter[tuple[str, datetime]] = Counter()
+    revenue: defaultdict[tuple[str, datetime], Decimal] = defaultdict(Decimal)
+    for event in placed.values():
+        hour = _at(event).replace(minute=0)
+        if hour + timedelta(hours=1) <= watermark:
+            for item in event["items"]:
+                orders[item["sku"], hour] += 1
+                revenue[item["sku"], hour] += item["quantity"] * Decimal(item["price"])
+    assert len(orders) > 50
+    return {key: (orders[key], revenue[key]) for key in orders}
+
+
+def expected_latest(topic: list[Any]) -> dict[int, tuple[int, str, datetime]]:
+    """Take the highest version of each order."""
+    highest = {event["order_id"]: event for event in sorted(topic, key=lambda e: int(e["version"]))}
+    return {key: (e["version"], e["status"], _at(e)) for key, e in highest.items()}
+
+
+def expected_orders(topic: list[Any]) -> dict[tuple[int, datetime, int], tuple[object, ...]]:
+    """Take each order as it was placed."""
+    return {
+        (event["customer_id"], _at(event), event["order_id"]): (
+            tuple(event["ship_to"].values()),
+            [(item["sku"], item["quantity"], Decimal(item["price"])) for item in event["items"]],
+            set(event["tags"]),
+            event["notes"],
+        )
+        for event in topic
+        if event["status"] == "placed"
+    }
+
+
+def _at(event: Any) -> datetime:
+    return datetime.fromisoformat(event["changed_at"])
+
+
+def _utc(read: datetime) -> datetime:
+    """Give a time the zone that the driver leaves out."""
+    return read.replace(tzinfo=UTC)
