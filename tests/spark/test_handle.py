@@ -20,6 +20,7 @@ from tests.spark.tables import Table, start, stream, wait_for
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.spark import internals
+from wal_sink.spark.shutdown import Shutdown
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.testing.cassandra.node import Node
 
@@ -140,7 +141,7 @@ def test_a_query_that_goes_on_after_close_is_named(
     checkpoint: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """In one line; its epochs wait in the log until somebody flushes again."""
+    """In one line; its epochs wait in the log until a process flushes again."""
     table = Table(cassandra, keyspace)
     with wal_sink.register(spark) as sink:
         query = endless(spark, table, checkpoint)
@@ -190,7 +191,7 @@ def test_an_interrupt_at_any_line_of_close_leaves_nothing_behind(
             interrupted.append(line)
             if not sink.forgotten():
                 sink.close()
-            assert remains(cassandra.port) <= before, f"interrupted at line {line} of handle.py"
+            assert remains(cassandra.port) <= before, f"interrupted at line {line} of shutdown.py"
     finally:
         query.stop()
     assert len(interrupted) > 8, "it was interrupted at each line, and ran through at last"
@@ -203,7 +204,7 @@ def close_with_an_interrupt(sink: wal_sink.Sink, after: list[int]) -> int | None
     at: list[int] = []
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
-        if frame.f_code is not wal_sink.Sink.close.__code__:
+        if frame.f_code is not Shutdown.close.__code__:
             return None
         if event == "line" and not at and frame.f_lineno not in after:
             at.append(frame.f_lineno)

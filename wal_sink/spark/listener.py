@@ -1,9 +1,9 @@
-"""Spark's listener: takes a run's ticket when it starts, and wakes the flusher afterwards.
+"""Hears Spark's events: a run that starts takes its ticket, an epoch that is checkpointed wakes the flush.
 
 Events are hints. They are late, one thread delivers all of them, and a crash loses them; what is
-checkpointed stands in `commits/`. Whose attempt at it Spark kept, though, only they tell at once: they
-are noted with the `RunHistory` (rule 11). And `onQueryStarted` matters: Spark calls it inside `start()`,
-before the run reads the checkpoint, which is where the ticket has to be taken (rule 2).
+checkpointed stands in `commits/`. Only events tell at once, though, whose attempt at an epoch Spark kept:
+the `RunHistory` remembers them (rule 11). And `onQueryStarted` has to be heard: Spark calls it inside
+`start()`, before the run reads the checkpoint, which is where the run takes its ticket (rule 2).
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from wal_sink.spark.internals import CheckpointListener
 
 logger = logging.getLogger(__name__)
 
-
 _GAVE_WAY = "CONCURRENT_STREAM_LOG_UPDATE"
 """Spark's error class for a run that finds `offsets/N` or `commits/N` written by another one (4.3.0)."""
 
 
-class Woken(Protocol):
-    """Who wants to know."""
+class Handler(Protocol):
+    """Acts on the events; `Queries` does."""
 
     def started(self, query_id: str, run_id: str) -> None:
         """Handle a query, of any format, that starts; Spark waits for it."""
@@ -44,14 +43,14 @@ class Woken(Protocol):
 class Listener(CheckpointListener):
     """Passes events on as plain values, quickly."""
 
-    def __init__(self, woken: Woken, run_history: RunHistory = RUN_HISTORY) -> None:
-        self._woken = woken
+    def __init__(self, handler: Handler, run_history: RunHistory = RUN_HISTORY) -> None:
+        self._handler = handler
         self._run_history = run_history
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Take the ticket. An error here does not stop the query: `commit` does, finding no ticket."""
+        """Take the ticket. An error here does not stop the query; `commit` does, for want of a ticket."""
         try:
-            self._woken.started(str(event.id), str(event.runId))
+            self._handler.started(str(event.id), str(event.runId))
         except Exception as error:
             logger.error(  # noqa: TRY400 - what planning the query will raise needs no traceback
                 "query %s got no ticket, its first commit will fail: %s",
@@ -59,20 +58,19 @@ class Listener(CheckpointListener):
                 error,
                 exc_info=None if isinstance(error, WalSinkError) else error,
             )
-        self._run_history.started(
-            str(event.id), str(event.runId)
-        )  # last: a flusher is watching now
+        # Last: the history remembers queries that a flusher of this process watches, as one does by now.
+        self._run_history.started(str(event.id), str(event.runId))
 
     def checkpointed(self, query_id: str, run_id: str, epoch: int) -> None:
-        """Note whose epoch is checkpointed, and wake the flusher."""
+        """Note which run has checkpointed an epoch, and wake the flush."""
         self._run_history.progressed(query_id, run_id, epoch)
-        self._woken.progressed(query_id)
+        self._handler.progressed(query_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing new was checkpointed."""
+        """Do nothing: no epoch was checkpointed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Let the flusher finish."""
+        """Let the flush finish."""
         gave_way = event.errorClassOnException == _GAVE_WAY
         self._run_history.terminated(str(event.id), str(event.runId), gave_way=gave_way)
-        self._woken.terminated(str(event.id), str(event.runId))
+        self._handler.terminated(str(event.id), str(event.runId))

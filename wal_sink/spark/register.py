@@ -1,4 +1,4 @@
-"""`register`: one handle for each Spark session."""
+"""Registers the sink with a Spark session, which has one handle as long as it lives."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from wal_sink.spark.sink import Sink
 logger = logging.getLogger(__name__)
 
 _sinks: dict[str, Sink] = {}
-_stopped: list[Sink] = []
-"""Handles of stopped sessions that nobody has closed: a notebook's. They flush what waits."""
 _sinks_lock = threading.RLock()
 
 
@@ -31,15 +29,14 @@ def register(
 ) -> Sink:
     """Add format `wal_sink` to a session and flush its queries, from this process by default.
 
-    Call it before the first query starts. One handle for each session: a second call returns the same
-    one. Use it as a context manager; leaving the block waits until everything checkpointed is in the
-    target.
+    Call it before the first query starts. A session has one handle: a second call returns the same one.
+    Use it as a context manager; leaving the block waits until everything checkpointed is in the target.
 
-    :param flush: False leaves that to another process, such as `wal-sink flush --follow`. Leaving the block
-        then waits for nothing, and says in one line what is left to that process; `await_flushed` waits
-        for it.
-    :param metrics_port: lets Prometheus ask this process how the flush goes; 0 for a port that is free,
-        which the handle's `metrics_port` tells. None: no metrics.
+    :param flush: False leaves the flush to another process, such as `wal-sink flush --follow`. Leaving the
+        block then waits for nothing, and says in one line what is left to that process; `await_flushed`
+        waits for it.
+    :param metrics_port: where Prometheus can ask this process how the flush goes; 0 for a port that is
+        free, which the handle's `metrics_port` tells. None: no metrics.
     :param drain_timeout: seconds that `close` waits at most, for all queries together.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
     :raises OptionError: the session is registered already with other arguments, the port is taken, or
@@ -49,28 +46,25 @@ def register(
         raise OptionError(f"drain_timeout is {drain_timeout}.", "Give seconds, 0 or more.")
     if metrics_port is not None and not flush:
         raise OptionError(
-            "metrics_port is given without flush: who flushes has the metrics.",
+            "metrics_port is given without flush: the process that flushes has the metrics.",
             "Start the other process with `wal-sink flush CHECKPOINT --follow --metrics-port PORT`.",
         )
     internals.check_session(spark)
     with _sinks_lock:
         for key in [key for key, sink in _sinks.items() if sink.forgotten()]:
-            gone = _sinks.pop(key)
-            if gone.retire():
-                _stopped.append(gone)
+            _sinks.pop(key).retire()
         key = internals.session_id(spark)
         sink = _sinks.get(key)
         if sink is None:
             _warn_of_other_python(spark)
             exposition = None if metrics_port is None else expose(metrics_port)
             try:
-                sink = _sinks[key] = Sink(spark, drain_timeout, _take_over, exposition, flush=flush)
+                sink = _sinks[key] = Sink(spark, drain_timeout, exposition, flush=flush)
             except BaseException:
                 if exposition is not None:
                     exposition.close()
                 raise
-            for query in internals.running_queries(spark):
-                sink.adopt(query)
+            sink.adopt_running()
         elif (sink.drain_timeout, sink.flush) != (drain_timeout, flush) or not _same(
             sink.metrics_port, metrics_port
         ):
@@ -83,21 +77,14 @@ def register(
 
 
 def sink_of(query_id: str) -> Sink | None:
-    """Return the handle of this process that has seen a query."""
+    """Return the handle of this process that has seen a query; None when none has."""
     with _sinks_lock:
         return next((sink for sink in _sinks.values() if sink.knows(query_id)), None)
 
 
 def _same(port: int | None, asked: int | None) -> bool:
-    """Whether the port of a handle is what was asked for: 0 means any."""
+    """Whether a handle's port is the one that is asked for: 0 means any."""
     return port == asked or (port is not None and asked == 0)
-
-
-def _take_over(query_id: str) -> bool:
-    """Let a query that starts again be flushed by one handle; whether another one did so."""
-    with _sinks_lock:
-        given_up = [sink.give_up(query_id) for sink in _stopped]
-    return any(given_up)
 
 
 def _warn_of_other_python(spark: SparkSession) -> None:

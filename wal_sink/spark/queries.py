@@ -1,0 +1,151 @@
+"""Starts, wakes and ends the flush of each query of a session, as Spark's events say."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.configuration import Configuration, configure
+from wal_sink.flush.elsewhere import Elsewhere
+from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.run_history import RUN_HISTORY
+from wal_sink.metrics.server import Exposition
+from wal_sink.publish.fencing import take_ticket
+from wal_sink.spark import internals
+from wal_sink.spark.data_source import FORMAT
+from wal_sink.spark.query_flush import QueryFlush
+from wal_sink.spark.spark_loop import flush_loop
+from wal_sink.spark.start_message import say_in_force
+from wal_sink.spark.stop_watcher import StopWatcher
+from wal_sink.spark.takeover import take_over
+from wal_sink.spark.waiting_message import say_left
+from wal_sink.wal.log import Log
+from wal_sink.wal.ownership import owned
+
+logger = logging.getLogger(__name__)
+
+
+class Queries:
+    """The queries that one handle has seen; those of other formats are passed over.
+
+    :param leave: is called at interpreter exit, before the target's driver closes its connections.
+    :param exposition: shows the queries' metrics; None: no metrics.
+    :param flush: whether this process flushes; another one does otherwise.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        leave: Callable[[], None],
+        exposition: Exposition | None,
+        *,
+        flush: bool,
+    ) -> None:
+        self.flush = flush
+        self.stop_watcher = StopWatcher()
+        self._spark = spark
+        self._leave = leave
+        self._exposition = exposition
+        self._lock = threading.Lock()
+        self._flushes: dict[str, QueryFlush] = {}
+        self._closed = False
+
+    def started(self, query_id: str, run_id: str) -> None:
+        """Start the flush and take the run's ticket; on Spark's thread, inside `start()`."""
+        query = self._spark.streams.get(query_id)
+        if query is not None and (log := self._begin(query, run_id)) is not None:
+            take_ticket(log, run_id)  # last: a run with a ticket fills the log, flushed or not
+
+    def adopt(self, query: StreamingQuery) -> None:
+        """Start the flush of a query that runs already; its run has an earlier handle's ticket, or fails."""
+        try:
+            self._begin(query, str(query.runId))
+        except Exception:  # of this query alone; the handle is there for the others
+            logger.warning("query %s runs already and cannot be flushed", query.id, exc_info=True)
+
+    def progressed(self, query_id: str) -> None:
+        """Wake the flush: an epoch is checkpointed."""
+        if flush := self.find(query_id):
+            flush.loop.wake()
+
+    def terminated(self, query_id: str, run_id: str) -> None:
+        """Let the flush finish. A late event of an earlier run is passed over."""
+        self.stop_watcher.forget(run_id)
+        flush = self.find(query_id)
+        if flush is not None and flush.run_id == run_id:
+            flush.loop.end()
+
+    def find(self, query_id: str) -> QueryFlush | None:
+        """Return the flush of a query, also one that has ended; None when this handle has not seen it."""
+        with self._lock:
+            return self._flushes.get(query_id)
+
+    def flushes(self) -> list[QueryFlush]:
+        """Return the flush of every query that was seen."""
+        with self._lock:
+            return list(self._flushes.values())
+
+    @property
+    def closed(self) -> bool:
+        """Whether no further flush starts."""
+        return self._closed
+
+    def close(self) -> bool:
+        """Start no further flush; return False when that was so already."""
+        with self._lock:
+            was_open, self._closed = not self._closed, True
+        atexit.unregister(self._leave)
+        return was_open
+
+    def end_dead_runs(self) -> None:
+        """Note that the runs of a stopped session have ended: Spark sends no event of it (rule 11)."""
+        if internals.is_stopped(self._spark):
+            for flush in self.flushes():
+                RUN_HISTORY.terminated(flush.query_id, flush.run_id)
+
+    def _begin(self, query: StreamingQuery, run_id: str) -> Log | None:
+        """Start the flush of a query; None when its format is another, or this handle is closed."""
+        started = internals.started_query(query, FORMAT)
+        if started is None:
+            return None
+        configuration = configure(started.options, started.folder)
+        checkpoint = configuration.location.open_checkpoint()
+        log = configuration.location.open_log(started.query_id)
+        owned(log, checkpoint)  # a copied checkpoint writes nothing into the log of the original
+        loop = self._loop(started.query_id, checkpoint, log, configuration)
+        flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop)
+        # Exit handlers run last first: this one comes before that of the driver, which `_loop` has loaded.
+        atexit.unregister(self._leave)
+        atexit.register(self._leave)
+        taken_over = take_over(flush.query_id) or self.find(flush.query_id) is not None
+        if self.flush and not taken_over:
+            say_left(flush)
+        with self._lock:
+            if self._closed:
+                return None
+            earlier = self._flushes.get(flush.query_id)
+            self._flushes[flush.query_id] = flush
+            loop.start()
+        self.stop_watcher.watch(run_id, query, log)
+        if earlier is not None:
+            earlier.loop.stop()  # its options may be old; two that overlap do no harm
+        logger.info("query %s starts with %s", flush.query_id, configuration.public)
+        say_in_force(flush.query_id, configuration, log, started.sources, flush=self.flush)
+        return log
+
+    def _loop(
+        self, query_id: str, checkpoint: Checkpoint, log: Log, configuration: Configuration
+    ) -> FlushLoop | Elsewhere:
+        observer = None
+        if self._exposition is not None:
+            writes_to = configuration.target.writes_to
+            observer = self._exposition.watch(query_id, checkpoint, log, writes_to)
+        if not self.flush:
+            return Elsewhere()
+        return flush_loop(self._spark, query_id, log, configuration, observer)

@@ -1,0 +1,124 @@
+"""Ends the sink in one session: flushes what is checkpointed, stops in order, and says what then waits."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from pyspark.sql import SparkSession
+
+from wal_sink.errors import NotDrained
+from wal_sink.metrics.server import Exposition
+from wal_sink.progress.wait import wait_until_flushed
+from wal_sink.spark import internals, takeover
+from wal_sink.spark.listener import Listener
+from wal_sink.spark.queries import Queries
+from wal_sink.spark.waiting_message import say_left_to_others, say_waiting
+
+logger = logging.getLogger(__name__)
+
+_JOIN_S = 5.0
+"""How long `close` waits for a thread that has nothing left to do, or is in the middle of a write."""
+
+_JOIN_INTERRUPTED_S = 0.5
+"""The same after a second Ctrl-C."""
+
+
+class Shutdown:
+    """The ways in which the sink of one session ends; whatever interrupts them, no thread stays."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        queries: Queries,
+        listener: Listener,
+        exposition: Exposition | None,
+    ) -> None:
+        self._spark = spark
+        self._queries = queries
+        self._listener = listener
+        self._exposition = exposition
+
+    def close(self, drain_timeout: float) -> None:
+        """Flush what is checkpointed, then end; see `Sink.close`."""
+        failures: list[str] = []
+        try:  # the first line included: an interrupt at any point ends the rest below
+            if not self._queries.close():
+                return
+            internals.drop_interrupted_call(self._spark)
+            self._queries.end_dead_runs()
+            if self._queries.flush:
+                failures = self._drain(drain_timeout)
+            self._end(_JOIN_S)
+            if not self._queries.flush:
+                self._say_waiting()
+        except BaseException:
+            self._queries.close()
+            internals.drop_interrupted_call(self._spark)
+            self._end(_JOIN_INTERRUPTED_S)
+            self._say_waiting()
+            raise
+        if failures:
+            raise NotDrained(
+                "Not everything checkpointed is flushed:\n" + "\n".join(failures),
+                "Nothing is lost: the log keeps it. See to the cause, then start the query again"
+                " under wal_sink.register(spark).",
+            )
+
+    def leave(self) -> None:
+        """At interpreter exit: start no work, end in order, and say what waits in the log."""
+        if self._queries.close():
+            internals.drop_interrupted_call(self._spark)
+            self._end(_JOIN_S, say=False)
+            self._say_waiting()
+
+    def retire(self) -> None:
+        """When the session is stopped: finish what is checkpointed, or leave it to a new session's handle."""
+        self._queries.end_dead_runs()
+        if self._queries.closed:
+            return
+        self._queries.stop_watcher.end(_JOIN_S)
+        for flush in self._queries.flushes():
+            flush.loop.end()
+        takeover.leave(self._queries.flushes())
+
+    def _drain(self, timeout: float) -> list[str]:
+        """Wait for every query; return a line for each that failed."""
+        flushes = self._queries.flushes()
+        for flush in flushes:
+            flush.loop.hurry()
+        deadline = time.monotonic() + timeout
+        failures = []
+        for flush in flushes:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                wait_until_flushed(flush.checkpoint, flush.log, left)
+            except Exception as error:  # noqa: BLE001 - the others are waited for all the same
+                failures.append(f"- query {flush.query_id}: {type(error).__name__}: {error}")
+        return failures
+
+    def _end(self, join_s: float, *, say: bool = True) -> None:
+        flushes = self._queries.flushes()
+        for flush in flushes:
+            flush.loop.stop()
+        running = {str(query.id) for query in internals.running_queries(self._spark)}
+        internals.remove_listener(self._spark, self._listener)
+        self._queries.stop_watcher.end(join_s)
+        for flush in flushes:
+            flush.loop.join(join_s)
+            if say and flush.loop.is_alive():
+                logger.warning(
+                    "the flush of query %s is still in a request; it ends after it", flush.query_id
+                )
+            if say and self._queries.flush and flush.query_id in running:
+                logger.warning(
+                    "query %s goes on unflushed; its epochs wait in the log", flush.query_id
+                )
+        if self._exposition is not None:
+            self._exposition.close()
+
+    def _say_waiting(self) -> None:
+        say = say_waiting if self._queries.flush else say_left_to_others
+        for flush in self._queries.flushes():
+            if not flush.taken_over:
+                say(flush)
