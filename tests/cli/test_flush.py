@@ -152,22 +152,21 @@ def test_what_is_begun_only_the_ledger_knows(job: Job) -> None:
     assert "timestamps from" in job.command("inspect", 3, "--ledger").out
 
 
-def test_trim_asks_first(job: Job) -> None:
-    """Somebody, and the ledger."""
+def test_what_is_left_goes_once_the_ledger_agrees(job: Job) -> None:
+    """A flush that is interrupted leaves it; `--dry-run` says so, and asks no target."""
     disk = Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments")
     with pytest.raises(errors.LogUnavailable):
         job.world.flush(disk)
     left = job.world.log_backend.list(paths.SEGMENTS)
     assert left
-    for answer in (None, "n\n"):
-        refused = job.command("trim", "--json", answer=answer)
-        assert (refused.code, refused.document["error"]) == (2, "OptionError")
-        assert "Every epoch up to 4 is in the target" in refused.err
     down = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
-    assert job.command("trim", "--yes", *down).code == 4
+    said = job.command("flush", "--dry-run", *down)
+    assert (said.code, said.err) == (0, "")
+    assert "Every epoch up to 4 is in the target" in said.out
+    assert job.command("flush", *down).code == 4
     assert job.world.log_backend.list(paths.SEGMENTS) == left
-    done = job.command("trim", answer="y\n")
+    done = job.command("flush")
     assert done.code == 0, done.err
     assert "are deleted" in done.out
     assert job.world.log_backend.list(paths.SEGMENTS) == []
-    assert job.command("trim", "--yes", "--json").document["files"] == []
+    assert job.command("flush", "--json").document["trimmed"] == []

@@ -8,9 +8,9 @@ from typing import Literal
 import pytest
 
 from tests.protocol.engine import World
+from wal_sink.admin.flush import OwnFlusher, preview
 from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.admin.trim import plan_trim, trim
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model import paths
@@ -168,11 +168,11 @@ def test_the_command_keeps_the_delay(world: World) -> None:
     world.clock.us += DELAY_US
     world.trim_delay_s = 3_600.0
     fill(world, 1)
-    done = trim(plan_trim(query(world), DELAY_S), world.target)
-    assert paths.manifest(Attempt(0, 1)) in {file.path for file in done.files}
+    done = OwnFlusher(query(world), world.target, DELAY_S).drain()
+    assert paths.manifest(Attempt(0, 1)) in {file.path for file in done.trimmed}
     assert left(world) == [1]
-    assert plan_trim(query(world), DELAY_S).files == ()
-    trim(plan_trim(query(world)), world.target)
+    assert preview(query(world), DELAY_S).trimmed == ()
+    OwnFlusher(query(world), world.target).drain()
     assert left(world) == []
 
 

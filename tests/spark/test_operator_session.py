@@ -163,7 +163,9 @@ def in_the_outage(shell: Shell, folder: Path) -> Path:
     with shell.going_on("status", "--watch") as end_watching:
         assert shell.json("flush", code=4)["error"] == "TargetUnavailable"
         assert "TargetUnavailable: " in end_watching()
-    assert shell.json("trim", "--dry-run")["files"] == []
+    found = shell.json("flush", "--dry-run")
+    assert found["trimmed"] == []
+    assert found["epochs"] > 0
 
     after = shell.json("status")
     assert after["flushed"] == before["flushed"]
@@ -188,7 +190,7 @@ def after_the_outage(shell: Shell, behind: int) -> None:
 
 
 def drained(shell: Shell, put_aside: Path) -> None:
-    """The query has stopped. Somebody puts a copy of a flushed epoch's segment back: `trim` takes it."""
+    """The query has stopped. An operator puts a copy of a flushed segment back: `flush` trims it."""
     said, shown = shell.both("status")
     assert (shown["pending_epochs"], shown["safe_to_delete"]) == (0, True)
     assert "safe, once the query is stopped" in said
@@ -198,11 +200,11 @@ def drained(shell: Shell, put_aside: Path) -> None:
     (segment,) = put_aside.iterdir()
     path = f"{paths.segment_folder(0)}{segment.name}"
     log.create(path, segment.read_bytes())
-    said, found = shell.both("trim", "--dry-run")
-    assert [file["path"] for file in found["files"]] == [path]
+    said, found = shell.both("flush", "--dry-run")
+    assert [file["path"] for file in found["trimmed"]] == [path]
     assert "1 objects of" in said
     assert log.list(paths.segment_folder(0)) == [path]
-    assert [file["path"] for file in shell.json("trim", "--yes")["files"]] == [path]
+    assert [file["path"] for file in shell.json("flush")["trimmed"]] == [path]
     assert log.list(paths.segment_folder(0)) == []
 
 

@@ -1,4 +1,8 @@
-"""`flush`: a flusher in a process of its own, without Spark. Any number of them may act on one query."""
+"""`flush`: hosts a flusher in a process without Spark. Any number of flushers may act on one query.
+
+The flusher trims as well (rules 17, 18): once the ledger is found to agree with the log, it deletes what was
+left of epochs that were flushed before, as far as `trim.delay` lets it, and then flushes.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,13 @@ from wal_sink.flush.loop import FlushLoop, Reporter
 from wal_sink.log_context import about
 from wal_sink.observer import Observer
 from wal_sink.progress.backlog import waiting_epochs
+from wal_sink.progress.status import read_status
 from wal_sink.protocol.steps import Begin, PassOver, Rest, Resume, Step
 from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
+from wal_sink.wal.store_errors import store_errors
+from wal_sink.wal.trim import left_over
+from wal_sink.wal.trim_delay import TrimDelay
 
 _TRIES = 4
 """How often one step is tried, when trying again is the remedy; then the caller decides."""
@@ -34,14 +42,23 @@ _SIGNAL_S = 0.1
 """How soon a signal is noticed."""
 
 Progress = Callable[[int, int], None]
-"""Told how many epochs of how many are flushed."""
+"""Told how much of how much is done."""
+
+
+class LogFile(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of the log."""
+
+    path: str
+    """In the log."""
+    bytes: int
 
 
 class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What was flushed meanwhile, by this process or another."""
+    """What was flushed and trimmed meanwhile, by this process or another; of a dry run, what would be."""
 
     query_id: str
     log: str
+    dry_run: bool
     flushed: int
     """The last epoch that is in the target, -1 for none."""
     epochs: int
@@ -49,15 +66,50 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     pending_epochs: int
     """Checkpointed and not flushed, at the end."""
+    trimmed: tuple[LogFile, ...]
+    """What was left in the log of epochs that had been flushed before; not listed by `--follow`. The files
+    of what is flushed now go after it, and are not listed."""
+    trimmed_bytes: int
+    half_written: int | None
+    """Files that killed writers left, a day ago or more; None: not known before they go."""
     seconds: float
     why: str
     """Why it ended."""
 
 
-class OwnFlusher:
-    """Hosts a flusher. Used by one thread, but for `stop`.
+def preview(
+    query: Query, trim_delay_s: float, progress: Progress = lambda _done, _total: None
+) -> FlushDone:
+    """Tell what `flush` would do now. Changes nothing, and never connects.
 
-    :param observer: counts; None: nobody does.
+    :param progress: told of how many objects of how many the size is known.
+    :raises Diverged: a manifest of a flushed epoch has another history; nothing would go.
+    """
+    started_s = time.monotonic()
+    found = read_status(query.checkpoint, query.log)
+    files = _left_over(query.log, trim_delay_s, progress)
+    return FlushDone(
+        query_id=query.query_id,
+        log=query.log.url,
+        dry_run=True,
+        flushed=found.flushed,
+        epochs=found.pending_epochs,
+        rows=found.pending_rows,
+        bytes=found.pending_bytes,
+        pending_epochs=found.pending_epochs,
+        trimmed=files,
+        trimmed_bytes=sum(file.bytes for file in files),
+        half_written=None,
+        seconds=time.monotonic() - started_s,
+        why="a dry run changes nothing",
+    )
+
+
+class OwnFlusher:
+    """Hosts a flusher. One thread uses it; another one, or a signal handler, may call `stop`.
+
+    :param trim_delay_s: seconds that a flushed epoch stays in the log.
+    :param observer: counts; None: nothing is counted.
     """
 
     def __init__(
@@ -81,6 +133,8 @@ class OwnFlusher:
             observer=observer,
             trim_delay_s=trim_delay_s,
         )
+        self._trim_delay_s = trim_delay_s
+        self._left_over: tuple[LogFile, ...] = ()
         self._tally = _Tally(query.log)
         self._started_s = time.monotonic()
         # No Event: a signal handler calls `stop` while this thread may hold the lock of it.
@@ -92,10 +146,10 @@ class OwnFlusher:
         self._flusher.interrupt()
 
     def drain(self, progress: Progress = lambda _done, _total: None) -> FlushDone:
-        """Flush what is checkpointed now.
+        """Trim what is left of flushed epochs, and flush what is checkpointed now.
 
         :raises NotDrained: it was stopped before.
-        :raises WalSinkError: at which the line stops; a transient one after some tries.
+        :raises WalSinkError: the flush stops at it; a transient one is raised after some tries.
         """
         goal = self._query.checkpoint.last_commit()
         total = max(0, goal - max(self._tally.flushed, self._before_first()))
@@ -108,6 +162,7 @@ class OwnFlusher:
             reraise=True,
         )
         try:
+            self._left_over = tries(_left_over, self._query.log, self._trim_delay_s)
             while not self._stopping:
                 progress(self._tally.epochs, total)
                 with about(self._query.query_id):
@@ -129,7 +184,7 @@ class OwnFlusher:
         )
 
     def follow(self, progress: Progress = lambda _done, _total: None) -> FlushDone:
-        """Flush until `stop`. An error stops the line, is reported, and is tried again (rule 21)."""
+        """Flush until `stop`. An error is reported, and its step is tried again (rule 21)."""
         loop = FlushLoop(
             self._flusher,
             self._reporter,
@@ -174,11 +229,15 @@ class OwnFlusher:
         return FlushDone(
             query_id=self._query.query_id,
             log=self._query.log.url,
+            dry_run=False,
             flushed=self._tally.flushed,
             epochs=self._tally.epochs,
             rows=self._tally.rows,
             bytes=self._tally.bytes,
             pending_epochs=self._waiting(),
+            trimmed=self._left_over,
+            trimmed_bytes=sum(file.bytes for file in self._left_over),
+            half_written=self._flusher.half_written,
             seconds=time.monotonic() - self._started_s,
             why=why,
         )
@@ -199,6 +258,23 @@ class _Tally:
             self.epochs += 1
             self.rows += record.rows
             self.bytes += record.bytes
+
+
+@store_errors()
+def _left_over(
+    log: Log, trim_delay_s: float, progress: Progress = lambda _done, _total: None
+) -> tuple[LogFile, ...]:
+    """List what a flusher trims when it starts, with its sizes.
+
+    :raises Diverged: a manifest of a flushed epoch has another history.
+    """
+    listed = left_over(log, TrimDelay(trim_delay_s, now_us))
+    files = []
+    for done, path in enumerate(listed, 1):
+        with contextlib.suppress(FileNotFoundError):  # another flusher was faster
+            files.append(LogFile(path=path, bytes=log.backend.size(path)))
+        progress(done, len(listed))
+    return tuple(files)
 
 
 def _transient(error: BaseException) -> bool:

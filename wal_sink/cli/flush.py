@@ -1,4 +1,4 @@
-"""`wal-sink flush`: bring what is checkpointed into the target, from this process."""
+"""`wal-sink flush`: bring what is checkpointed into the target, and trim the log, from this process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+from rich.table import Table
 
-from wal_sink.admin.flush import FlushDone, OwnFlusher
+from wal_sink.admin.flush import FlushDone, OwnFlusher, preview
 from wal_sink.admin.query import find_query, sink_options, target_of
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
 from wal_sink.cli.bar import LateBar
@@ -38,18 +39,29 @@ def flush(
             help="With --follow: let Prometheus ask on this port; 0 for a free one.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what would be flushed and what would go; ask no target."
+        ),
+    ] = False,
     wal: Wal = None,
     option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Flush what is checkpointed now, without Spark.
+    """Flush what is checkpointed now, without Spark, and trim the log.
 
     Takes the options of the query's newest run, which the log holds without secrets: add those by
     --option. It may run beside the query's own flusher. An error ends it with the error's exit code;
     with --follow it is logged and tried again, as in the query.
+
+    Once the ledger agrees with the log, what is flushed goes from the log. What was flushed less than the
+    query's trim.delay ago stays: --option trim.delay=0 deletes that, too.
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
+        if dry_run and follow:
+            raise OptionError("--dry-run does not go with --follow.", "Leave one of them out.")
         if metrics_port is not None and not follow:
             raise OptionError(
                 "--metrics-port goes with --follow.",
@@ -57,16 +69,26 @@ def flush(
             )
         with _exposed(metrics_port, console) as exposition:
             query = find_query(checkpoint, wal, given)
-            target, observer = target_of(query, given), None
-            if exposition is not None:
-                writes_to = target.writes_to
-                observer = exposition.watch(query.query_id, query.checkpoint, query.log, writes_to)
             delay_s = sink_options(query, given).trim_delay
-            flusher = OwnFlusher(query, target, delay_s, observer)
-            with _signals(flusher):
-                done = _follow(flusher, console, as_json) if follow else _drain(flusher, as_json)
+            if dry_run:
+                with LateBar("looking at sizes", MofNCompleteColumn(), as_json=as_json) as bar:
+                    done = preview(query, delay_s, bar.update)
+            else:
+                target = target_of(query, given)
+                observer = None
+                if exposition is not None:
+                    observer = exposition.watch(
+                        query.query_id, query.checkpoint, query.log, target.writes_to
+                    )
+                flusher = OwnFlusher(query, target, delay_s, observer)
+                with _signals(flusher):
+                    done = (
+                        _follow(flusher, console, as_json) if follow else _drain(flusher, as_json)
+                    )
         if as_json:
             document(done)
+        elif dry_run:
+            _print_preview(console, done)
         else:
             _print(console, done)
 
@@ -127,5 +149,36 @@ def _print(console: Console, done: FlushDone) -> None:
         f"{done.epochs:,} epochs were flushed: {done.rows:,} rows, {byte_count(done.bytes)}, in"
         f" {done.seconds:.1f} s. The last one that is flushed: {epoch_id(done.flushed)};"
         f" {done.pending_epochs:,} wait. It ended: {escape(done.why)}.",
+        soft_wrap=True,
+    )
+    if done.trimmed:
+        console.print(
+            f"{len(done.trimmed):,} objects of {byte_count(done.trimmed_bytes)}, of epochs that were flushed"
+            " before, are deleted.",
+            soft_wrap=True,
+        )
+    if done.half_written:
+        console.print(
+            f"{done.half_written:,} files that writers had left half written are deleted."
+        )
+
+
+def _print_preview(console: Console, done: FlushDone) -> None:
+    console.print(
+        f"{done.epochs:,} epochs would be flushed: {done.rows:,} rows, {byte_count(done.bytes)}.",
+        soft_wrap=True,
+    )
+    if not done.trimmed:
+        console.print("Nothing that is flushed would go from the log.")
+        return
+    table = Table("object", "bytes")
+    table.columns[0].overflow = "fold"
+    table.columns[1].justify = "right"
+    for file in done.trimmed:
+        table.add_row(file.path, f"{file.bytes:,}")
+    console.print(table)
+    console.print(
+        f"{len(done.trimmed):,} objects of {byte_count(done.trimmed_bytes)} would go. Every epoch up to"
+        f" {done.flushed} is in the target.",
         soft_wrap=True,
     )

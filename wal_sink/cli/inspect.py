@@ -19,7 +19,7 @@ from wal_sink.cli.output import AsJson, document, output
 def inspect(
     checkpoint: CheckpointArgument,
     epoch: Annotated[
-        int | None, typer.Argument(metavar="[EPOCH]", min=0, help="Show this micro-batch.")
+        int | None, typer.Argument(metavar="EPOCH", min=0, help="Show this micro-batch.")
     ] = None,
     *,
     rows: Annotated[

@@ -11,7 +11,6 @@ from wal_sink.cli.inspect import inspect
 from wal_sink.cli.rewind import rewind
 from wal_sink.cli.skip import skip
 from wal_sink.cli.status import status
-from wal_sink.cli.trim import trim
 from wal_sink.cli.verify import verify
 
 app = typer.Typer(
@@ -20,13 +19,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
 )
 app.command()(demo)
 app.command()(status)
 app.command()(inspect)
 app.command()(verify)
 app.command()(flush)
-app.command()(trim)
 app.command()(skip)
 app.command()(adopt)
 app.command()(rewind)

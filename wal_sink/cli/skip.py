@@ -36,7 +36,7 @@ def skip(
 ) -> None:
     """Give up the epoch at which the flush has stopped, and go on with the next one.
 
-    With --to, its manifests and segments move to URL/<query id>/, under the paths that they have in the
+    With --to, its manifests and segments move to URL/QUERY_ID/, under the paths that they have in the
     log. Without, only an epoch can be skipped whose manifest is lost. The decision is recorded in the
     log. The epoch's rows are not in the table, unless it was begun: then some of them may be.
     """

@@ -99,10 +99,11 @@ class Flusher:
         self._delivery_count = DeliveryCount(self._observer)
         self._trim_delay = TrimDelay(trim_delay_s, clock_us)
         run_history.watch(query_id)
+        self.half_written: int | None = None
+        """Files of killed writers that the first look has deleted; None: it has not succeeded yet."""
         self._session: Session | None = None
         self._owner = Owner(query_id, "", checkpoint.url)
         self._looked_us = 0
-        self._swept = False
         self._started = False
         self._interrupted = False
 
@@ -120,10 +121,9 @@ class Flusher:
         try:
             view = self._look()
             step = next_step(view, self._owner)
-            if not self._swept:
+            if self.half_written is None:
                 # Not before the ledger is found to agree: `rewind` may need what is there.
-                sweep(self._log, view.trimmable)
-                self._swept = True
+                self.half_written = sweep(self._log, view.trimmable)
             if isinstance(step, Choose):
                 step = joined(map(self._choose, following(step, view.checkpointed)))
             self._do(step, view)

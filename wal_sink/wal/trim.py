@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from wal_sink.errors import Diverged
 from wal_sink.log_context import line_logger
@@ -62,23 +61,16 @@ def _delete(log: Log, epochs: Mapping[int, Iterable[Attempt]]) -> None:
     log.delete(paths.manifest(attempt) for attempts in epochs.values() for attempt in attempts)
 
 
-class LeftOver(NamedTuple):
-    """What is flushed and still in the log."""
+def left_over(log: Log, delay: TrimDelay) -> tuple[str, ...]:
+    """List what a flusher would delete when it starts, but for half-written files; deletes nothing.
 
-    epochs: tuple[int, ...]
-    """Those that have manifests."""
-    paths: tuple[str, ...]
-    """All objects that go, manifests among them."""
-
-
-def left_over(log: Log, delay: TrimDelay) -> LeftOver:
-    """List what `trim` and `sweep` would delete now, but for half-written files; deletes nothing.
+    Old records go with the next epoch that is trimmed.
 
     :raises Diverged: as `trim` raises it.
     """
     mark = log.newest_flushed()
     if mark is None:
-        return LeftOver((), ())
+        return ()
     listed = log.attempts()
     upto = _upto(mark, delay.trimmable(log, mark, listed))
     attempts = [attempt for attempt in listed if attempt.epoch <= upto]
@@ -86,9 +78,9 @@ def left_over(log: Log, delay: TrimDelay) -> LeftOver:
     for epoch, of_epoch in published.items():
         refuse_diverged(log, epoch, of_epoch)
     manifests = map(paths.manifest, attempts)
-    records = _old_records(log, (attempt for attempt in listed if attempt.epoch > upto))
-    going = (*_late(log, upto), *_done(log, upto), *manifests, *records)
-    return LeftOver(tuple(published), going)
+    later = [attempt for attempt in listed if attempt.epoch > upto]
+    records = _old_records(log, later) if published else []
+    return (*_late(log, upto), *_done(log, upto), *manifests, *records)
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:

@@ -1,4 +1,4 @@
-"""`trim`: what is flushed goes and nothing else; `--dry-run` says what, and changes nothing."""
+"""`flush` trims: what is flushed goes and nothing else; `--dry-run` says what, and changes nothing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.cli.shell import run
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
 from wal_sink import errors
+from wal_sink.admin.flush import FlushDone, OwnFlusher, preview
 from wal_sink.admin.query import Query, find_query
-from wal_sink.admin.trim import plan_trim, trim
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.testing.crash.faults import Faults
@@ -37,6 +37,31 @@ def query_of(folder: Path) -> Query:
     return find_query(str(folder / "checkpoint"))
 
 
+def flush(world: World, folder: Path) -> FlushDone:
+    """`wal-sink flush`."""
+    return OwnFlusher(query_of(folder), world.target).drain()
+
+
+def only_trim(world: World, folder: Path) -> None:
+    """`wal-sink flush`, interrupted after its first step, before a row is written."""
+    flusher = OwnFlusher(query_of(folder), world.target)
+    looks = 0
+
+    def stop(_done: int, _total: int) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            flusher.stop()
+
+    with pytest.raises(errors.NotDrained):
+        flusher.drain(stop)
+
+
+def objects(world: World) -> list[str]:
+    """The log, but for what a flusher reports."""
+    return [path for path in world.log_backend.list() if path != paths.FLUSHER]
+
+
 def flushed_objects(world: World) -> set[str]:
     """What a flusher would trim."""
     there = set(world.log_backend.list(paths.SEGMENTS) + world.log_backend.list(paths.MANIFESTS))
@@ -51,16 +76,19 @@ def flushed_objects(world: World) -> set[str]:
 def test_a_dry_run_lists_what_would_go(left: World, tmp_path: Path) -> None:
     """With sizes; it asks no target, for which this query has no options, and deletes nothing."""
     before = left.log_backend.list()
-    found = run(tmp_path, "trim", "checkpoint", "--dry-run", "--json")
+    found = run(tmp_path, "flush", "checkpoint", "--dry-run", "--json")
     assert found.code == 0, found.err
     shown = found.document
     assert (shown["flushed"], shown["dry_run"], shown["half_written"]) == (1, True, None)
-    assert {file["path"] for file in shown["files"]} == flushed_objects(left)
-    for file in shown["files"]:
+    assert (shown["epochs"], shown["rows"], shown["pending_epochs"]) == (1, 1, 1)
+    assert shown["bytes"] > 0
+    assert {file["path"] for file in shown["trimmed"]} == flushed_objects(left)
+    for file in shown["trimmed"]:
         assert file["bytes"] == left.log_backend.size(file["path"])
-    assert shown["bytes"] == sum(file["bytes"] for file in shown["files"])
-    said = run(tmp_path, "trim", "checkpoint", "--dry-run")
+    assert shown["trimmed_bytes"] == sum(file["bytes"] for file in shown["trimmed"])
+    said = run(tmp_path, "flush", "checkpoint", "--dry-run")
     assert (said.code, said.err) == (0, "")
+    assert "1 epochs would be flushed: 1 rows" in said.out
     assert "5 objects of" in said.out
     assert left.log_backend.list() == before
 
@@ -69,11 +97,23 @@ def test_exactly_that_goes(left: World, tmp_path: Path) -> None:
     """What waits stays, and so do segments that no manifest names above the mark: a task may be alive."""
     listed = flushed_objects(left)
     before = set(left.log_backend.list())
-    done = trim(plan_trim(query_of(tmp_path)), left.target)
-    assert {file.path for file in done.files} == listed
+    only_trim(left, tmp_path)
     assert before - set(left.log_backend.list()) == listed
-    assert plan_trim(query_of(tmp_path)).files == ()
+    assert preview(query_of(tmp_path), 0).trimmed == ()
     left.flush()
+    assert left.table() == left.expected()
+
+
+def test_what_is_flushed_now_goes_as_well(left: World, tmp_path: Path) -> None:
+    """The document names what was left before; a segment above the mark stays all the same."""
+    listed = flushed_objects(left)
+    done = flush(left, tmp_path)
+    assert {file.path for file in done.trimmed} == listed
+    assert (done.epochs, done.rows, done.flushed, done.dry_run) == (1, 1, 2, False)
+    assert done.trimmed_bytes == sum(file.bytes for file in done.trimmed) > 0
+    (orphan,) = left.log_backend.list(paths.SEGMENTS)
+    assert orphan.startswith(paths.segment_folder(3))
+    assert left.log.attempts() == ()
     assert left.table() == left.expected()
 
 
@@ -82,19 +122,19 @@ def test_old_records_go_as_well(
 ) -> None:
     """As many stay as the flusher keeps."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
-    planned = plan_trim(query_of(tmp_path))
-    assert paths.flushed(0) in {file.path for file in planned.files}
-    trim(planned, left.target)
+    planned = preview(query_of(tmp_path), 0)
+    assert paths.flushed(0) in {file.path for file in planned.trimmed}
+    only_trim(left, tmp_path)
     assert left.log_backend.list(paths.FLUSHED) == [paths.flushed(1)]
 
 
 def test_nothing_goes_when_the_ledger_does_not_agree(left: World, tmp_path: Path) -> None:
     """`rewind` may need it."""
     left.store.ledger.clear()
-    before = left.log_backend.list()
+    before = objects(left)
     with pytest.raises(errors.LedgerBehindLog):
-        trim(plan_trim(query_of(tmp_path)), left.target)
-    assert left.log_backend.list() == before
+        flush(left, tmp_path)
+    assert objects(left) == before
 
 
 def test_nothing_goes_when_there_are_two_histories(left: World, tmp_path: Path) -> None:
@@ -106,9 +146,16 @@ def test_nothing_goes_when_there_are_two_histories(left: World, tmp_path: Path) 
     fields = fields.replace(found[0].offsets_digest.encode(), b"0" * 64)
     edit(left.log_backend, paths.manifest(Attempt(1, 2)), fields)
     before = left.log_backend.list()
-    done = run(tmp_path, "trim", "checkpoint", "--dry-run", "--json")
+    done = run(tmp_path, "flush", "checkpoint", "--dry-run", "--json")
     assert (done.code, done.document["error"]) == (7, "Diverged")
     assert left.log_backend.list() == before
+    with pytest.raises(errors.Diverged):
+        flush(left, tmp_path)
+    assert objects(left) == before
+    report = left.log.last_report()
+    assert report is not None
+    assert report.error is not None
+    assert report.error.kind == "Diverged"
 
 
 def test_files_that_killed_writers_left(left: World, tmp_path: Path) -> None:
@@ -118,13 +165,20 @@ def test_files_that_killed_writers_left(left: World, tmp_path: Path) -> None:
     for file in (old, new):
         file.write_bytes(b"half")
     os.utime(old, (time.time() - 90_000,) * 2)
-    assert trim(plan_trim(query_of(tmp_path)), left.target).half_written == 1
+    assert flush(left, tmp_path).half_written == 1
     assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_a_query_that_has_flushed_nothing(world: World, tmp_path: Path) -> None:
     """Nothing goes."""
     world.run().batch([("a", 1)])
-    found = run(tmp_path, "trim", "checkpoint", "--dry-run", "--json").document
-    assert (found["flushed"], found["files"]) == (-1, [])
-    assert "Nothing that is flushed" in run(tmp_path, "trim", "checkpoint", "--dry-run").out
+    found = run(tmp_path, "flush", "checkpoint", "--dry-run", "--json").document
+    assert (found["flushed"], found["trimmed"], found["epochs"]) == (-1, [], 1)
+    assert "Nothing that is flushed" in run(tmp_path, "flush", "checkpoint", "--dry-run").out
+
+
+def test_a_dry_run_has_an_end(world: World, tmp_path: Path) -> None:
+    """With `--follow` it would mean nothing."""
+    world.run()
+    refused = run(tmp_path, "flush", "checkpoint", "--dry-run", "--follow", "--json")
+    assert (refused.code, refused.document["error"]) == (2, "OptionError")
