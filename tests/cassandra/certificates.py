@@ -37,7 +37,7 @@ class Certificates:
         self.keystore, self.truststore = folder / "node.p12", folder / "trust.p12"
         authority, key = _authority("wal_sink test")
         self.ca.write_bytes(_pem(authority))
-        self.stranger.write_bytes(_pem(_authority("somebody else")[0]))
+        self.stranger.write_bytes(_pem(_authority("another authority")[0]))
         node, node_key = _signed("node", key, authority, address)
         encryption = BestAvailableEncryption(PASSWORD.encode())
         self.keystore.write_bytes(

@@ -286,7 +286,7 @@ def test_a_dropped_ledger(flushing: Flushing, admin: Any) -> None:
 
 
 def test_a_table_that_is_made_again(flushing: Flushing, admin: Any) -> None:
-    """Nobody need do anything: it is the same but for what it holds."""
+    """The operator need not do anything: it is the same but for what it holds."""
     admin.execute("DROP TABLE ks.t")
     admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
     flushing.flushes(flushing.batch(("b", 2)))
@@ -321,7 +321,7 @@ def test_a_rotated_password(
     node: EmbeddedCassandra,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The environment is read whenever somebody logs in: the old one is in vain, and the new one works."""
+    """The environment is read at each login: the old one is in vain, and the new one works."""
     until(lambda: is_altered(admin, f"ALTER ROLE {role} WITH PASSWORD = 'second'"))
     flushing.flushes(flushing.batch(("b", 2)))  # who is logged in stays so
     flushing.loop._flusher.close()
@@ -391,7 +391,7 @@ def test_tls_with_the_wrong_certificates(
 
 
 def test_no_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """Who talks plainly to a port that wants TLS, or meets nobody, hears of the option.
+    """A client without TLS at a port that wants it, or at a port without a server, is told of the option.
 
     The driver's own words, with tracebacks, are not in the log: every try would bring them.
     """

@@ -84,7 +84,7 @@ def write_times(cassandra: Node, keyspace: str) -> dict[str, int]:
 def test_rule_16_a_plain_write_from_the_future_shadows_the_ledger(
     world: World, cassandra: Node, keyspace: str
 ) -> None:
-    """The node answers that the update was applied, and the value stays: the line stops."""
+    """The node answers that the update was applied, and the value stays: the flush stops."""
     run = world.run()
     run.batch([("a", 1)])
     world.flush()

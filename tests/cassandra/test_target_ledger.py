@@ -123,7 +123,7 @@ def test_the_row_outlives_the_tables_time_to_live(
 def test_a_text_that_nobody_wrote(
     cassandra: Node, keyspace: str, session: Session, column: str, text: str
 ) -> None:
-    """It stops the line, naming the column, the row and the table."""
+    """It stops the flush, naming the column, the row and the table."""
     session.create(-1)
     cassandra.execute(
         f"UPDATE {keyspace}.wal_sink_ledger SET {column} = %s WHERE query_id = 'query 1'", [text]

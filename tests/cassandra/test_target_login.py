@@ -86,7 +86,7 @@ def test_no_login(node: EmbeddedCassandra) -> None:
     assert "cassandra.username and cassandra.password" in refused.value.remedy
 
 
-@pytest.mark.parametrize(("user", "word"), [("flusher", "wrong"), ("nobody", "hunter2")])
+@pytest.mark.parametrize(("user", "word"), [("flusher", "wrong"), ("stranger", "hunter2")])
 @pytest.mark.usefixtures("admin")
 def test_a_wrong_login(node: EmbeddedCassandra, user: str, word: str) -> None:
     """The error names option and role, and not the password."""

@@ -112,7 +112,7 @@ def send_all(sender: Sender, statements: Iterable[Any]) -> None:
 
 
 def begin_in_vain(target: CassandraTarget, session: Session) -> Kind | Outcome:
-    """Nothing was sent, or nobody knows; either way a flusher goes on later."""
+    """Nothing was sent, or it is unknown; either way a flusher goes on later."""
     try:
         return session.begin(window(1))
     except Exception as error:  # noqa: BLE001 - whatever the driver raises is classified
@@ -351,7 +351,7 @@ def test_a_failure_is_heard_of_by_the_next_call(node: EmbeddedCassandra) -> None
 def test_what_waits_is_forgotten_with_what_is_in_flight(
     node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
 ) -> None:
-    """A few rows wait for more; whoever begins, begins without them."""
+    """A few rows wait for more; a flusher that begins, begins without them."""
     session.write(plan, rows(target, plan, 5, first=60_000))
     session.begin(window(5))
     write(session, plan, rows(target, plan, 5, first=61_000))

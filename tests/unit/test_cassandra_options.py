@@ -150,7 +150,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_login_comes_from_options_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each half by itself; an option wins; and the environment counts as it is when somebody asks."""
+    """Each half by itself; an option wins; and the environment counts as it is at that moment."""
     assert login(options()) is None
     asked = options(cassandra__username="spark")
     monkeypatch.setenv(ENVIRONMENT["password"], "one")
@@ -166,7 +166,7 @@ def test_a_login_comes_from_options_or_the_environment(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("given", "missing"), [("username", "password"), ("password", "username")])
 def test_half_a_login(given: str, missing: str) -> None:
-    """The other half may come later, so it is asked for when somebody connects."""
+    """The other half may come later, so it is asked for at each connection."""
     half = options(**{f"cassandra__{given}": "hunter2"})
     with pytest.raises(OptionError, match=f"without cassandra.{missing}") as refused:
         login(half)

@@ -1,30 +1,46 @@
-"""What a database has to offer to be a target: the reusable half of the sink.
+"""The interface of a target: what a database has to offer to be written to exactly once.
 
-A target is asked three things, in three places:
+An author derives a `Target` and a `Session`, and runs `wal_sink.testing.contracts.target` over them. Three
+parts of the sink call a target, in different processes:
 
-========  ====================================  ==============================================
-method    where                                 may connect
-========  ====================================  ==============================================
-plan      planner worker, first start only      yes: compares the DataFrame with the table
-check     every task, before publishing         no: works from the plan alone
-connect   the flusher                           yes: rows and the ledger
-========  ====================================  ==============================================
+=================  ======================================  ==================================================
+method             who calls it, where                     may connect
+=================  ======================================  ==================================================
+`Target.plan`      Spark's planner worker, when a query    yes: it compares the DataFrame with the table
+                   starts for the first time
+`Target.check`     each task of the query, for each        no: it works from the plan alone
+                   batch, before the epoch is published
+`Target.connect`   the flusher, and each task of a flush   yes: a session writes rows and moves the ledger
+                   job with `parallel_writes`
+=================  ======================================  ==================================================
 
-The **ledger** is one row per query that says how far the target is. The flusher moves it by two
-conditional updates per window, `begin` and `finish`; in between it writes rows and drains. What makes
-that exactly-once is argued in `wal_sink.protocol.next_step`; what a target owes for it is stated here, and is
-what `wal_sink.testing.contracts.target` checks:
+The **ledger** is one row per query that says how far the target is. Epochs are flushed in **windows**, one
+window after the other. For each the flusher calls, over one session and from one thread::
 
-1. `read_ledger()` is linearizable: it sees every conditional update that was acknowledged before.
+    begin(window)                     a conditional update: says what will be written, before the first row
+    write(plan, rows), as often as    each row has a fixed write timestamp; `read_ledger` may be called
+      there are slices                in between, to see whether another flusher has finished the window
+    drain()                           all rows are acknowledged
+    finish(window)                    a conditional update: says that they are
+
+`read_ledger` comes before `begin` and after `finish`, and `create` once in a query's life. A flusher that
+takes over a begun window starts at `write`. When a call raises, the flusher asks `Target.classify` whether to
+try again, and repeats the step; it may have closed the session, and opened another one, in between. A task
+of a flush job calls `write` and `drain` alone, over a session of its own, between the flusher's `begin`
+and `finish`; the next task in its process may use the same session.
+
+`docs/protocol.md` argues why this is exactly-once, if the target keeps these guarantees:
+
+1. `read_ledger` is linearizable: it sees every conditional update that was acknowledged before it.
 2. `begin` and `finish` take effect at most once, and only from the state that they name.
-3. `write` is idempotent: the same slice written again, at any later time, changes nothing.
-   Its rows may be on their way when it returns, and be seen or not until `drain` returns.
+3. `write` is idempotent: the same slice written again, at any later time, changes nothing. Between `write`
+   and the return of `drain` readers may or may not see its rows.
 4. Of two writes to one cell the one with the higher timestamp stays, in whichever order they arrive.
-5. When `drain` returns, the rows of every `write` before it are in the target and survive the crash of
-   its processes. When `write` or `drain` has raised, rows of any `write` since the last `drain` may be
-   missing: all of them are written again.
-6. With `parallel_writes`, rows that other sessions write count, in whichever process they are: `finish`
-   covers them once their `drain` has returned.
+5. When `drain` returns, the rows of every `write` before it are in the target and survive a crash of its
+   processes. When `write` or `drain` has raised, rows of any `write` since the last `drain` may be missing,
+   and the sink writes all of them again.
+6. With `parallel_writes`, other sessions, in any process, may write rows of the window, and `finish` covers
+   them once their `drain` has returned.
 """
 
 from __future__ import annotations
@@ -53,65 +69,66 @@ class Slice(NamedTuple):
 
 
 Kind = Literal["retry", "throttle", "fatal"]
+"""What an exception means: try again at once, slow down first, or stop the flush."""
 
 
 class Session(ABC):
-    """A connection that flushes for one query. Used by one thread at a time."""
+    """A connection that writes rows and moves the ledger of one query; used by one thread at a time."""
 
     @abstractmethod
     def read_ledger(self) -> Mark | None:
-        """Read the ledger row, linearizably; None when there is none."""
+        """Return the ledger row (guarantee 1); None when there is none."""
 
     @abstractmethod
     def create(self, flushed: int) -> None:
-        """Create the ledger row at `flushed`, with nothing begun, unless there is a row already.
+        """Create the ledger row at `flushed`, with nothing begun, unless there is a row.
 
-        The outcome is not reported: whoever needs it reads (rule 9).
+        Returns no outcome: the flusher reads the row afterwards (rule 9).
         """
 
     @abstractmethod
     def begin(self, window: Window) -> Outcome:
-        """Set `begun = window` if `flushed = window.first - 1` and nothing is begun."""
+        """Set `begun = window` if `flushed = window.first - 1` and nothing is begun (guarantee 2)."""
 
     @abstractmethod
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Write rows, if not now then by `drain`; memory holds a bounded number of them meanwhile.
+        """Write rows, at once or by the next `drain`; a bounded number of them waits in memory.
 
-        The first time it sees a plan it compares it with the live table: also for a slice without rows,
-        which says that other sessions write some, from `first_us` on, before the `drain` of this one.
+        The first call with a plan compares it with the table. A slice without rows announces that other
+        sessions write rows by this plan, from `first_us` on, before the `drain` of this session.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
-        :raises Exception: anything else, for `Target.classify`, be it about rows of an earlier call.
-            Some of the rows may be written.
+        :raises Exception: any other, for `Target.classify`; it may be about rows of an earlier call. Some of
+            the rows may be written.
         """
 
     def drain(self) -> None:  # noqa: B027 - nothing to wait for where `write` waits
-        """Return when all rows of every `write` before are acknowledged; comes before `finish`.
+        """Return when the rows of every `write` before are acknowledged (guarantee 5).
 
         :raises Exception: what `write` raises.
         """
 
     @abstractmethod
     def finish(self, window: Window) -> Outcome:
-        """Set `flushed`, `last_us`, `last = window`, nothing begun, if `begun = window` exactly."""
+        """Set `flushed`, `last_us` and `last` by the window, and nothing begun, if `begun = window`."""
 
     @abstractmethod
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
-        """Make the ledger row `new` if it is exactly `seen`; None: if there is no row.
+        """Set the ledger row to `new` if it is exactly `seen`; None: if there is no row.
 
-        Only operators' commands do this (rule 22); flushers move the row by `begin` and `finish`.
+        Only an operator's commands call this (rule 22); the flusher moves the row by `begin` and `finish`.
         """
 
     def written_us(self) -> int | None:
-        """Return when the newest part of the ledger row was written, as far as the target says so.
+        """Return when the newest part of the ledger row was written, microseconds since 1970.
 
-        Microseconds since 1970. Not None where writes carry timestamps: one of the future would hide
-        every later update (rule 16).
+        None for a target whose writes carry no timestamps. Where they do, one in the future would hide
+        every later update (rule 16), and `wal-sink verify` reports it.
         """
         return None
 
-    def report_to(self, observer: Observer) -> None:  # noqa: B027 - only for those who watch
-        """Keep `observer.in_flight`, and report each request that is sent again; called once, at first."""
+    def report_to(self, observer: Observer) -> None:  # noqa: B027 - optional
+        """Keep `observer.in_flight`, and report each repeated request; called once, after `connect`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -130,15 +147,15 @@ class Session(ABC):
 
 
 class Target(ABC):
-    """A database, described by options. Pickles; constructing it does no I/O."""
+    """A database, described by options. It pickles, to travel to tasks; its constructor does no I/O."""
 
     name: str
-    """Under which it is registered; set on the class."""
+    """The name under which it is registered; set on the class."""
     options_type: type[Options]
-    """The options that this target declares, see `wal_sink.options`."""
+    """The options that it declares, see `wal_sink.options`; set on the class."""
     parallel_writes: bool = False
-    """Guarantee 6: whether between `begin` and `finish` rows may also be written by other sessions, at the
-    same time and in other processes. False where `begin` opens a transaction of its session."""
+    """Whether other sessions may write rows between `begin` and `finish`, at the same time and in other
+    processes (guarantee 6). False where `begin` opens a transaction of its session."""
 
     @abstractmethod
     def __init__(self, options: Any) -> None:
@@ -147,21 +164,23 @@ class Target(ABC):
     @property
     @abstractmethod
     def shape(self) -> Mapping[str, str]:
-        """The options that shape statements: together with the schema they make the plan's key."""
+        """The options that shape statements; a plan is kept for each schema and shape."""
 
     @property
     def writes_to(self) -> str:
-        """Where the rows go, for people; empty where there is no word for it."""
+        """The table that rows go to, as reports and metrics name it; empty where there is no name."""
         return ""
 
     @property
     def description(self) -> Mapping[str, str]:
-        """What a query's start says of the target: lines by their headings, `target` first; no secrets."""
+        """What is logged of the target when a query starts: texts by heading, `target` first; no secrets."""
         return {"target": self.name, **self.shape}
 
     @abstractmethod
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Connect, compare `schema` with the table, see that the ledger can be kept.
+        """Connect, compare `schema` with the table, and check that the ledger can be kept.
+
+        The plan is stored in the log; with it a query starts and runs without a connection.
 
         :raises SchemaMismatch: the DataFrame does not fit, or the table cannot be written exactly once.
         :raises TargetUnavailable: no connection.
@@ -170,28 +189,28 @@ class Target(ABC):
 
     @abstractmethod
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to what `write` takes; never connects.
+        """Cast `batch` to what `write` takes, without a connection.
 
-        :raises InvalidRow: a row that the target would refuse, naming column and remedy.
+        :raises InvalidRow: the target would refuse a row; names column and remedy.
         """
 
     def load(self) -> None:  # noqa: B027 - a target without a slow import needs none
         """Import what `connect` needs, on the driver, before the first flush."""
 
     def for_tasks(self) -> Target:
-        """Return the target as tasks in other processes are to have it, when they are about to start.
+        """Return the target for the tasks of a flush job that is about to start, in other processes.
 
-        Where secrets come from this process's environment, they have to go along.
+        Secrets that come from this process's environment have to be filled in.
         """
         return self
 
     @abstractmethod
     def connect(self, owner: Owner) -> Session:
-        """Connect for flushing.
+        """Open a session for the ledger row of `owner`.
 
         :raises TargetUnavailable: no connection.
         """
 
     @abstractmethod
     def classify(self, error: Exception) -> Kind:
-        """Say whether to try again at once, to slow down first, or to stop the line."""
+        """Return what an exception of a session means; an unknown one is fatal."""

@@ -1,4 +1,4 @@
-"""Find a target by its name: an entry point of a distribution, or `module:Class`."""
+"""Finds a target by its name: an entry point of a distribution, or `module:Class`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wal_sink.errors import OptionError
 from wal_sink.targets.base import Target
 
 GROUP = "wal_sink.targets"
-"""The entry points' group: `name = "module:Class"`."""
+"""The group of entry points: `name = "module:Class"`."""
 
 _OWN = EntryPoint("cassandra", "wal_sink.targets.cassandra:CassandraTarget", GROUP)
 """Known without metadata too: a checkout on the path has none."""
@@ -19,9 +19,9 @@ _OWN = EntryPoint("cassandra", "wal_sink.targets.cassandra:CassandraTarget", GRO
 def target_type(name: str) -> type[Target]:
     """Return the class of the target that option `target` names.
 
-    Looked for once in a process: to read what is installed takes milliseconds, and a worker asks every epoch.
+    Cached for the process: reading what is installed takes milliseconds, and a worker asks every epoch.
 
-    :raises OptionError: nothing of that name, it cannot be imported, or it is not a `Target`.
+    :raises OptionError: there is none of that name, it cannot be imported, or it is not a `Target`.
     """
     known = {point.name: point for point in (_OWN, *entry_points(group=GROUP))}
     if name in known:

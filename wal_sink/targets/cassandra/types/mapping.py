@@ -10,8 +10,19 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from wal_sink.targets.cassandra.types import constraints, scalar_casts
+from wal_sink.targets.cassandra.types import constraints
 from wal_sink.targets.cassandra.types.constraints import Constraint
+from wal_sink.targets.cassandra.types.scalar_casts import (
+    as_decimal,
+    as_float,
+    as_is,
+    as_milliseconds,
+    as_nanoseconds,
+    as_nanoseconds_of_day,
+    as_text,
+    as_uuid,
+    cast_to,
+)
 from wal_sink.targets.cassandra.types.spark_types import spark_type
 
 
@@ -37,85 +48,73 @@ WHOLE_DECIMAL = "decimal(p,0)"
 
 TYPES = {
     "ascii": ScalarType(
-        ("string",),
-        scalar_casts.as_text,
-        "string",
-        constraints.ASCII,
-        note="characters below 128, checked",
+        ("string",), as_text, "string", constraints.ASCII, note="characters below 128, checked"
     ),
     "text": ScalarType(
         ("string",),
-        scalar_casts.as_text,
+        as_text,
         "string",
         constraints.TEXT,
         note="`varchar` is the same; UTF-8, checked",
     ),
-    "boolean": ScalarType(("boolean",), scalar_casts.as_is, "bool"),
-    "tinyint": ScalarType(("tinyint",), scalar_casts.as_is, "int8"),
-    "smallint": ScalarType(("smallint", "tinyint"), scalar_casts.as_smallint, "int16"),
-    "int": ScalarType(("int", "smallint", "tinyint"), scalar_casts.as_int, "int32"),
-    "bigint": ScalarType(("bigint", "int", "smallint", "tinyint"), scalar_casts.as_bigint, "int64"),
+    "boolean": ScalarType(("boolean",), as_is, "bool"),
+    "tinyint": ScalarType(("tinyint",), as_is, "int8"),
+    "smallint": ScalarType(("smallint", "tinyint"), cast_to(pa.int16()), "int16"),
+    "int": ScalarType(("int", "smallint", "tinyint"), cast_to(pa.int32()), "int32"),
+    "bigint": ScalarType(("bigint", "int", "smallint", "tinyint"), cast_to(pa.int64()), "int64"),
     "varint": ScalarType(
-        (WHOLE_DECIMAL, "bigint", "int", "smallint", "tinyint"),
-        scalar_casts.as_decimal,
-        "decimal of scale 0",
+        (WHOLE_DECIMAL, "bigint", "int", "smallint", "tinyint"), as_decimal, "decimal of scale 0"
     ),
-    "float": ScalarType(
-        ("float",), scalar_casts.as_float, "float", note="NaN and infinities as they are"
-    ),
+    "float": ScalarType(("float",), as_float, "float", note="NaN and infinities as they are"),
     "double": ScalarType(
-        ("double", "float"), scalar_casts.as_double, "double", note="NaN and infinities as they are"
+        ("double", "float"), cast_to(pa.float64()), "double", note="NaN and infinities as they are"
     ),
     "decimal": ScalarType(
         ("decimal", "bigint", "int", "smallint", "tinyint"),
-        scalar_casts.as_decimal,
+        as_decimal,
         "decimal",
         note="the scale of Spark's type is kept: 1.50 is not 1.5 to a partition key",
     ),
     "timestamp": ScalarType(
         ("timestamp",),
-        scalar_casts.as_milliseconds,
+        as_milliseconds,
         "int64 milliseconds, UTC",
         key_constraints=constraints.MILLISECONDS,
         note="see below",
     ),
-    "date": ScalarType(("date",), scalar_casts.as_is, "date32"),
+    "date": ScalarType(("date",), as_is, "date32"),
     "time": ScalarType(
         ("time", "string"),
-        scalar_casts.as_nanoseconds_of_day,
+        as_nanoseconds_of_day,
         "int64 nanoseconds of the day",
         constraints.TIME,
         note="from a string `HH:MM:SS[.nnnnnnnnn]`, checked",
     ),
     "duration": ScalarType(
         ("interval day to second",),
-        scalar_casts.as_nanoseconds,
+        as_nanoseconds,
         "int64 nanoseconds",
         constraints.DURATION,
         note="as nanoseconds, never days or months; ±292 years, checked",
     ),
     "uuid": ScalarType(
         ("string",),
-        scalar_casts.as_uuid,
+        as_uuid,
         "16 bytes",
         constraints.UUID,
         note="8-4-4-4-12 digits, upper or lower case, checked",
     ),
     "timeuuid": ScalarType(
-        ("string",),
-        scalar_casts.as_uuid,
-        "16 bytes",
-        constraints.TIMEUUID,
-        note="version 1, checked",
+        ("string",), as_uuid, "16 bytes", constraints.TIMEUUID, note="version 1, checked"
     ),
     "inet": ScalarType(
         ("string",),
-        scalar_casts.as_text,
+        as_text,
         "string",
         constraints.INET,
         note="IPv4 or IPv6, checked; no zone; `::ffff:192.0.2.1` is written as IPv4",
     ),
-    "blob": ScalarType(("binary",), scalar_casts.as_blob, "binary"),
+    "blob": ScalarType(("binary",), cast_to(pa.binary()), "binary"),
 }
 
 

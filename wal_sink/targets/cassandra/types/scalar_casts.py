@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,39 +21,17 @@ def as_is(column: pa.Array) -> pa.Array:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
-def as_text(column: pa.Array) -> pa.Array:
-    """Cast any layout of strings."""
-    return column.cast(pa.string())
+def cast_to(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Return a cast to a type that holds every value: a wider number, or any layout of strings or bytes."""
+    return lambda column: column.cast(kind)
 
 
-def as_blob(column: pa.Array) -> pa.Array:
-    """Cast any layout of bytes."""
-    return column.cast(pa.binary())
-
-
-def as_smallint(column: pa.Array) -> pa.Array:
-    """Widen integers to 16 bits."""
-    return column.cast(pa.int16())
-
-
-def as_int(column: pa.Array) -> pa.Array:
-    """Widen integers to 32 bits."""
-    return column.cast(pa.int32())
-
-
-def as_bigint(column: pa.Array) -> pa.Array:
-    """Widen integers to 64 bits."""
-    return column.cast(pa.int64())
+as_text = cast_to(pa.string())
 
 
 def as_float(column: pa.Array) -> pa.Array:
     """Round to 32 bits; what is out of range becomes infinite."""
     return column.cast(pa.float32(), safe=False)
-
-
-def as_double(column: pa.Array) -> pa.Array:
-    """Widen floats to 64 bits."""
-    return column.cast(pa.float64())
 
 
 def as_decimal(column: pa.Array) -> pa.Array:
