@@ -107,8 +107,10 @@ def test_without_the_package_it_says_what_to_install() -> None:
     """And only who wants metrics needs it."""
     program = (
         "import sys; sys.modules['prometheus_client'] = None\n"
-        "from wal_sink import exposition, flusher, sessions\n"
-        "exposition.expose(0)"
+        "from wal_sink.flush import flusher\n"
+        "from wal_sink.metrics import server\n"
+        "from wal_sink.spark import register\n"
+        "server.expose(0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

@@ -82,41 +82,40 @@ BUGS = (
     Bug(
         "empty epochs publish nothing",
         "wal_sink/publish/publisher.py",
-        "        self._see_segments(segments)\n        manifest = Manifest(",
-        "        self._see_segments(segments)\n        if not segments:\n            return None\n"
-        "        manifest = Manifest(",
+        "        self._see_segments(batch.segments)\n        manifest =",
+        "        self._see_segments(batch.segments)\n        if not batch.segments:\n"
+        "            return None\n        manifest =",
     ),
     Bug(
         "no generation check before publishing",
-        "wal_sink/publish/publisher.py",
-        "        if self._log.highest_generation() > mine:\n",
-        "        if self._log.highest_generation() > mine + 1_000:\n",
+        "wal_sink/publish/fencing.py",
+        "    if log.highest_generation() > mine:\n",
+        "    if log.highest_generation() > mine + 1_000:\n",
     ),
     Bug(
         "no generation check after publishing",
-        "wal_sink/publish/publisher.py",
-        "        if self._log.highest_generation() > generation:\n",
-        "        if self._log.highest_generation() > generation + 1_000:\n",
+        "wal_sink/publish/fencing.py",
+        "    if log.highest_generation() > attempt.generation:\n",
+        "    if log.highest_generation() > attempt.generation + 1_000:\n",
     ),
     Bug(
         "generation taken without a ticket",
-        "wal_sink/publish/publisher.py",
-        "        mine = ticket.generation + 1\n",
-        "        mine = self._log.highest_generation() + 1\n",
+        "wal_sink/publish/fencing.py",
+        "    mine = ticket.generation + 1\n",
+        "    mine = log.highest_generation() + 1\n",
     ),
     Bug(
         "a run that waits leaves no proof for the epoch before",
         "wal_sink/publish/publisher.py",
-        "            self._note_kept(before.epoch, ready.run_id)  # or it waits",
+        "            note_kept(self._log, before, batch.run_id)  # or it waits",
         "            pass  # or it waits",
         ("tests/protocol/test_budget.py",),
     ),
     Bug(
         "a run uses after a wait what it has seen before",
         "wal_sink/publish/publisher.py",
-        "                ready = self._ready(epoch, query_id, run_id)  # nothing",
-        "                ready = ready._replace(flushed=self._flushed_before(epoch, ready.offsets))"
-        "  # nothing",
+        "            seen = self._look_again(batch, seen)  # nothing",
+        "            seen = seen._replace(flushed=self._flushed_before(epoch, seen.offsets))  # nothing",
         ("tests/protocol/test_budget.py",),
     ),
     Bug(

@@ -12,10 +12,11 @@ from tests.protocol.engine import Rows, Run, World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced, LogFull, NoFlusher, StoppedWaiting, TargetRefused
 from wal_sink.flush.run_history import RunHistory
+from wal_sink.model.backlog import Backlog
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import ErrorReport, FlusherReport
-from wal_sink.progress.unflushed import Unflushed
-from wal_sink.protocol.budget import Backlog, Budget
+from wal_sink.progress.backlog import BacklogReaders
+from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.publisher import Publisher
 from wal_sink.testing.crash.faults import Faults
@@ -33,11 +34,16 @@ class Driver:
     """
 
     def __init__(
-        self, run: Run, max_bytes: int = 1, on_full: str = "block", *, same: Unflushed | None = None
+        self,
+        run: Run,
+        max_bytes: int = 1,
+        on_full: str = "block",
+        *,
+        same: BacklogReaders | None = None,
     ) -> None:
         self.run = run
         self.budget = Budget(max_bytes, on_full)  # type: ignore[arg-type]
-        self.unflushed = same or Unflushed()
+        self.backlogs = same or BacklogReaders()
         self.now_s = 0.0
         self.pauses = 0
 
@@ -57,11 +63,12 @@ class Driver:
         checkpoint = Checkpoint(self.run.checkpoint)
         room = Backpressure(
             self.budget,
-            checkpoint.url,
+            checkpoint,
+            self.run.log,
             clock_us=self.run.world.clock,
             now_s=lambda: self.now_s,
             sleep=sleep,
-            unflushed=self.unflushed,
+            backlogs=self.backlogs,
         )
         publisher = Publisher(
             self.run.log,
@@ -125,7 +132,7 @@ def test_an_epoch_waits_until_what_is_before_it_is_flushed(
     ]
     assert len(said) == 3, "it waits; a minute later, it still does; it goes on"
     assert "epoch 1 waits" in said[0]
-    assert "nobody does within" in said[0].lower()
+    assert "none does within" in said[0].lower()
     assert "should flush" in said[1]
     assert "waited for 100 s" in said[2]
 
@@ -164,7 +171,7 @@ def test_without_a_flusher_it_fails_in_the_end(world: World) -> None:
     """After a minute in which none reported; then the query can be started again."""
     driver = Driver(world.run())
     driver.batch(ONE)
-    with pytest.raises(NoFlusher, match="nobody has flushed for 60 s"):
+    with pytest.raises(NoFlusher, match="no process has flushed for 60 s"):
         driver.publish([("b", 2)])
     assert driver.now_s == 60
     assert segments(world) == [0]
@@ -175,7 +182,7 @@ def test_without_a_flusher_it_fails_in_the_end(world: World) -> None:
 
 
 def test_a_flusher_that_dies_meanwhile(world: World) -> None:
-    """It is silent for two minutes, then nobody comes for one."""
+    """It is silent for two minutes, then none comes for one."""
     driver = Driver(world.run())
     driver.batch(ONE)
 
@@ -279,7 +286,7 @@ def test_an_epoch_of_two_attempts_does_not_wait_for_the_one_after_it(world: Worl
 
 
 def test_what_is_not_checkpointed_is_not_waited_for(world: World) -> None:
-    """Nobody could flush it; nor does an earlier attempt at the same epoch count."""
+    """No flusher could flush it; nor does an earlier attempt at the same epoch count."""
     Driver(world.run()).publish(ONE)
     for _ in range(2):
         driver = Driver(world.run())
@@ -332,17 +339,26 @@ def test_counting_costs_nothing_while_a_process_publishes(world: World) -> None:
 
 
 def test_another_process_counts_the_same(world: World) -> None:
-    """Whoever comes anew reads what waits, once; flushed epochs no longer count."""
+    """A process that comes anew reads what waits, once; flushed epochs no longer count."""
     first = Driver(world.run(), 10**9)
     for number in range(5):
         first.batch([(f"k{number}", number)])
-    anew = Unflushed()
-    ask = {"generation": 1, "checkpointed": 4}
-    known = first.unflushed.below(world.log, 5, flushed=-1, **ask)
-    assert anew.below(world.log, 5, flushed=-1, **ask) == known
+    anew = BacklogReaders()
+    known = before(first.backlogs, world, 5, flushed=-1)
+    assert before(anew, world, 5, flushed=-1) == known
     assert known.epochs == 5
-    assert anew.below(world.log, 5, flushed=3, **ask).epochs == 1
-    assert anew.below(world.log, 5, flushed=4, **ask) == Backlog(0, 0)
+    assert before(anew, world, 5, flushed=3).epochs == 1
+    nothing = before(anew, world, 5, flushed=4)
+    assert (nothing.epochs, nothing.stored_bytes) == (0, 0)
     other = Driver(world.run(), 10**9, same=anew)
     other.batch([("k5", 5)])
-    assert anew.below(world.log, 6, generation=2, flushed=4, checkpointed=5).epochs == 1
+    assert before(anew, world, 6, generation=2, flushed=4).epochs == 1
+
+
+def before(
+    backlogs: BacklogReaders, world: World, epoch: int, *, flushed: int, generation: int = 1
+) -> Backlog:
+    """Count what waits before an epoch, at no moment: all before it is checkpointed."""
+    reader = backlogs.of(Checkpoint(world.checkpoint), world.log, generation)
+    found = reader.before(epoch, checkpointed=epoch - 1, flushed=flushed, first_epoch=0)
+    return found._replace(read_us=0)

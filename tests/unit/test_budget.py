@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from wal_sink.errors import LogFull, NoFlusher, TargetRefused, WalSinkError
+from wal_sink.model.backlog import Backlog
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.progress.heartbeat import stopping_error
 from wal_sink.protocol.budget import (
     ALONE_S,
     SILENT_S,
-    Backlog,
     Budget,
     Flushing,
     has_room,
@@ -18,9 +18,25 @@ from wal_sink.protocol.budget import (
     waiting,
 )
 
-FULL = Backlog(3, 1_500)
-BLOCK, FAIL = Budget(1_000, "block"), Budget(1_000, "fail")
 NOW_US = 1_700_000_000_000_000
+
+
+def held(epochs: int, stored_bytes: int) -> Backlog:
+    """Return a backlog of so many bytes on the disk; what is to be sent does not matter."""
+    return Backlog(
+        checkpointed=epochs - 1,
+        flushed=-1,
+        epochs=epochs,
+        rows=0,
+        bytes=0,
+        stored_bytes=stored_bytes,
+        oldest_us=None,
+        read_us=NOW_US,
+    )
+
+
+FULL = held(3, 1_500)
+BLOCK, FAIL = Budget(1_000, "block"), Budget(1_000, "fail")
 
 
 def report(**error: object) -> FlusherReport:
@@ -35,17 +51,17 @@ def report(**error: object) -> FlusherReport:
 
 
 ALIVE = Flushing(report(), None, 0.0, 2.0)
-NOBODY = Flushing(None, None, 1.0, 0.0)
+ALONE = Flushing(None, None, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
     ("backlog", "room"),
     [
-        (Backlog(0, 0), True),
-        (Backlog(1, 999), True),
-        (Backlog(1, 1_000), False),
-        (Backlog(9, 5_000), False),
-        (Backlog(9, 0), True),
+        (held(0, 0), True),
+        (held(1, 999), True),
+        (held(1, 1_000), False),
+        (held(9, 5_000), False),
+        (held(9, 0), True),
     ],
 )
 def test_whether_there_is_room(backlog: Backlog, room: bool) -> None:
@@ -78,25 +94,25 @@ def test_a_living_flusher_is_waited_for() -> None:
     assert "NoFlusher" not in said
 
 
-def test_nobody_is_waited_for_a_while() -> None:
+def test_a_flusher_that_is_not_there_is_waited_for_a_while() -> None:
     """A flusher may be on its way; the line says what happens if it is not."""
-    refuse_full(7, FULL, BLOCK, NOBODY, "file:///c")
-    said = waiting(7, FULL, BLOCK, NOBODY)
+    refuse_full(7, FULL, BLOCK, ALONE, "file:///c")
+    said = waiting(7, FULL, BLOCK, ALONE)
     assert "within 60 s, the query fails with NoFlusher" in said
     assert "wal-sink flush" in said
     with pytest.raises(NoFlusher) as caught:
-        refuse_full(7, FULL, BLOCK, NOBODY._replace(alone_s=ALONE_S), "file:///c")
+        refuse_full(7, FULL, BLOCK, ALONE._replace(alone_s=ALONE_S), "file:///c")
     assert "`wal-sink flush file:///c --follow`" in str(caught.value)
     assert caught.value.exit_code == 4
-    silent = NOBODY._replace(alone_s=SILENT_S - 1, silent=True)
+    silent = ALONE._replace(alone_s=SILENT_S - 1, silent=True)
     refuse_full(7, FULL, BLOCK, silent, "file:///c")
     assert "within 900 s" in waiting(7, FULL, BLOCK, silent)
     with pytest.raises(NoFlusher):
         refuse_full(7, FULL, BLOCK, silent._replace(alone_s=SILENT_S), "file:///c")
 
 
-def test_the_error_that_stopped_the_line_is_raised() -> None:
-    """Rule 21: waiting would not help; somebody has to act."""
+def test_the_error_that_stopped_the_flush_is_raised() -> None:
+    """Rule 21: waiting would not help; an operator has to act."""
     refused = report(kind="TargetRefused", what="no such table", transient=False)
     stopped = stopping_error(refused, NOW_US)
     assert isinstance(stopped, TargetRefused)

@@ -15,10 +15,11 @@ from state_backends import open_backend
 from tests.protocol.engine import NOW_US, World
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import CheckpointNotVisible, FlushTimeout, NoFlusher, WalSinkError
+from wal_sink.errors import CheckpointNotVisible, Fenced, FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.progress.backlog import BacklogReader
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.testing.crash.faults import Faults, FaultyBackend
@@ -121,6 +122,34 @@ def test_pending_counts_take_the_highest_generation(world: World) -> None:
     assert (got.pending_epochs, got.pending_rows) == (3, 4)
     assert got.pending_bytes == sum(found[0].bytes for found in manifests if found) > 0
     assert not got.safe_to_delete
+
+
+@pytest.mark.parametrize("leaves", ["note", "damaged note", "no note"])
+def test_pending_counts_take_the_attempt_that_is_proven(world: World, leaves: str) -> None:
+    """Rule 11: an older run wrote `commits/0` after all, and its note says so; else the highest counts."""
+    older = world.run()
+    older.publish([("kept", 1), ("too", 2)])
+    newer = world.run()
+    newer.publish([("lost", n) for n in range(50)])
+    older.write_commit([[("kept", 1), ("too", 2)]], heard=False)
+    if leaves != "no note":
+        with pytest.raises(Fenced):
+            older.publish([("b", 2)])
+    if leaves == "damaged note":
+        world.log_backend.replace(paths.kept(Attempt(0, 1)), b"{}")
+    assert look(world).pending_rows == (2 if leaves == "note" else 50)
+    reader = BacklogReader(Checkpoint(world.checkpoint), world.log)
+    seen = reader.look()
+    assert seen is not None
+    sizes = {
+        a.generation: found[0].bytes
+        for a in world.log.attempts()
+        if (found := world.log.manifest(a))
+    }
+    assert seen.bytes == sizes[1 if leaves == "note" else 2]
+    assert seen.stored_bytes == sum(sizes.values())
+    before = reader.before(1, checkpointed=0, flushed=-1, first_epoch=0)
+    assert before.stored_bytes == seen.stored_bytes, "the publisher counts what is on the disk"
 
 
 def test_when_everything_is_flushed(world: World) -> None:

@@ -51,16 +51,4 @@ def gather(
 
 def given_up(step: Choose, decision: Decision) -> Evidence:
     """Return what there is to know of an epoch that an operator has given up (rule 22)."""
-    return Evidence(
-        epoch=step.epoch,
-        attempts=step.attempts,
-        contenders=(),
-        before=(None, None),
-        planned=None,
-        after=None,
-        kept=(),
-        committed=None,
-        lost=frozenset(),
-        running=None,
-        decision=decision,
-    )
+    return Evidence(step.epoch, step.attempts, contenders=(), decision=decision)

@@ -22,8 +22,9 @@ from prometheus_client.registry import Collector
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.local_files import committed_us
+from wal_sink.model.backlog import Backlog
 from wal_sink.observer import Delivered, Observer
-from wal_sink.progress.backlog import BacklogReader, Pending
+from wal_sink.progress.backlog import BacklogReader
 from wal_sink.wal.log import Log
 
 KEEP_S = 900.0
@@ -33,7 +34,7 @@ _SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_60
 
 _ID = "query_id"
 
-PENDING: Mapping[str, tuple[str, Callable[[Pending, int], float]]] = {
+PENDING: Mapping[str, tuple[str, Callable[[Backlog, int], float]]] = {
     "wal_sink_checkpointed_epoch": (
         "The last epoch that is checkpointed, -1 for none.",
         lambda seen, _now_us: seen.checkpointed,
@@ -183,7 +184,7 @@ class Metrics(Collector):
             yield GaugeMetricFamily(name, text, labels=[_ID])
         yield GaugeMetricFamily(INFO, "", labels=[_ID])
 
-    def _forget(self, observer: QueryObserver, seen: Pending | None, now_s: float) -> bool:
+    def _forget(self, observer: QueryObserver, seen: Backlog | None, now_s: float) -> bool:
         with self._lock:
             if not observer.is_over(seen, now_s):
                 return False  # it has just started again
@@ -232,7 +233,7 @@ class QueryObserver(Observer):
         """Note that the query starts: it is not over, although nobody flushes it yet."""
         self._idle_since_s = None
 
-    def is_over(self, seen: Pending | None, now_s: float) -> bool:
+    def is_over(self, seen: Backlog | None, now_s: float) -> bool:
         """Whether its flush has ended a while ago, and nothing waits."""
         if self.running or seen is None or seen.epochs:
             self._idle_since_s = None

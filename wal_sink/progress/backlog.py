@@ -1,82 +1,85 @@
-"""What waits to be flushed, read again and again while a query goes on. Never connects to the target.
+"""Reads what waits to be flushed: one reader for all who ask. It never connects to the target.
 
-It reads log and checkpoint, as `progress.status` does, whoever flushes and whatever the flusher is stuck in.
-But a manifest never changes, so each is read once: a backlog of 10,000 epochs costs 10,000 reads at the
-first look, and at the next ones a listing.
+A manifest never changes, so a reader reads each once and keeps four values of it: a backlog of 10,000
+epochs costs 10,000 reads at the first look, and a listing at each later one. Why one reader is right for all:
+
+*Metrics* (`look`) ask at any time, in any thread, whatever the flusher is stuck in. A look is good for a
+moment, so that many who ask cost no more than one. Only the first who asks waits for a store that hangs: the
+others get what was seen last, and so does everyone while nothing can be read.
+
+*Status* (`count`) asks once, and wants the present. It reads checkpoint, mark and manifests itself, with a
+reader that is thrown away, and raises what it meets.
+
+*The publisher* (`before`) must not list a long backlog for each epoch. It need not: one run at a time
+publishes (rule 3), so the process in which it does so knows what was published, and it has the flushed mark
+at hand. The log is read once, when a run comes to a process: Spark keeps its Python workers, but may end one
+that is idle for a minute. For its budget all attempts count (`stored_bytes`), because they are on the disk.
+
+*Messages* (`waiting_epochs`) only say how many epochs wait, for which no manifest is opened.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 from state_backends import StateBackendError
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import WalSinkError
-from wal_sink.model.manifest import Attempt
-from wal_sink.progress.scan import read_manifests
+from wal_sink.errors import CorruptLog, WalSinkError
+from wal_sink.model.backlog import Backlog
+from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.records import Kept
+from wal_sink.progress.scan import Scan, read_manifests
+from wal_sink.protocol.choose_attempt import proven_attempts
+from wal_sink.protocol.steps import Contender, Evidence
 from wal_sink.wal.log import Log
 
 FRESH_S, FRESH_BILLED_S = 0.5, 10.0
-"""How long a look is good for: many who ask cost no more than one. Longer where each look is paid for."""
+"""How long a look is good for. Longer where each look is paid for."""
+
+_READERS_KEPT = 64
 
 
-class Pending(NamedTuple):
-    """What was seen at one look; epochs are -1 for none."""
-
-    checkpointed: int
-    flushed: int
-    """By the log's records, which the flusher writes after the ledger."""
-    epochs: int
-    """Checkpointed and not flushed."""
-    rows: int
-    bytes: int
-    """Rows and bytes of a manifest that is damaged or missing are not counted."""
-    oldest_us: int | None
-    """When the oldest of them was published, or first seen by this process if nothing readable says so;
-    microseconds since 1970, None for none."""
-    read_us: int
-    """When this was read."""
-
-    def oldest_seconds(self, now_us: int) -> float:
-        """How long the oldest one has been waiting; 0 for none. It grows although nothing can be read."""
-        return 0.0 if self.oldest_us is None else max(0.0, (now_us - self.oldest_us) / 1_000_000)
-
-
-class _Waits(NamedTuple):
+class _Published(NamedTuple):
     """What is kept of a manifest."""
 
-    epoch: int
+    run_id: str
     rows: int
     bytes: int
     published_us: int
 
 
 class BacklogReader:
-    """Looks at one query; used by any number of threads."""
+    """Reads what waits in one log; used by any number of threads."""
 
     def __init__(self, checkpoint: Checkpoint, log: Log) -> None:
         self._checkpoint = checkpoint
         self._log = log
         self._fresh_s = FRESH_BILLED_S if checkpoint.billed or log.backend.billed else FRESH_S
         self._lock = threading.Lock()
-        self._last: Pending | None = None
+        self._last: Backlog | None = None
         self._looked_s = float("-inf")
-        self._known: dict[Attempt, _Waits] = {}
+        self._known: dict[Attempt, _Published] = {}
+        self._through = -2
+        """Every manifest up to this epoch is known, if it can be read and was not flushed."""
         self._unread: dict[int, int] = {}
         """When an epoch was first seen of which nothing can be read."""
 
-    def look(self) -> Pending | None:
-        """Return what waits now; when that cannot be read, what was seen last, if anything was.
-
-        Nobody waits for a store that hangs but the first who asks.
-        """
+    def look(self) -> Backlog | None:
+        """Return what waits now; when that cannot be read, what was seen last, if anything was."""
         if self._lock.acquire(blocking=False):
             try:
                 if time.monotonic() - self._looked_s > self._fresh_s:
-                    self._last = self._read()
+                    # Commits first: what is flushed in between is not taken for pending.
+                    checkpointed = self._checkpoint.last_commit()
+                    flushed = _mark(self._log)
+                    attempts = self._log.attempts() if checkpointed > flushed else ()
+                    self._last, _ = self.count(checkpointed, flushed, attempts)
                     self._looked_s = time.monotonic()
             except (OSError, StateBackendError, WalSinkError):
                 pass  # `read_us` says how old it is; the flusher meets the same, and says so
@@ -84,45 +87,150 @@ class BacklogReader:
                 self._lock.release()
         return self._last
 
-    def _read(self) -> Pending:
-        """Read commits first: what is flushed in between is not taken for pending."""
-        checkpointed = self._checkpoint.last_commit()
-        newest = self._log.newest_flushed()
-        flushed = newest.epoch if newest else -1
-        waiting = count_epochs(self._log, checkpointed, flushed)
-        now_us = clock.now_us()
-        found = self._chosen(checkpointed, flushed) if waiting else []
-        rows, size = sum(each.rows for each in found), sum(each.bytes for each in found)
-        since = [each.published_us for each in found]
-        seen = {each.epoch for each in found}
-        unread = range(max(flushed, checkpointed - waiting) + 1, checkpointed + 1)
-        self._unread = {e: self._unread.get(e, now_us) for e in unread if e not in seen}
-        oldest_us = min([*since, *self._unread.values()], default=None)
-        return Pending(checkpointed, flushed, waiting, rows, size, oldest_us, now_us)
+    def count(
+        self, checkpointed: int, flushed: int, attempts: Sequence[Attempt]
+    ) -> tuple[Backlog, Scan]:
+        """Count what waits; return also the manifests that this has read.
 
-    def _chosen(self, checkpointed: int, flushed: int) -> list[_Waits]:
-        """Return what will be flushed of each pending epoch: the highest generation."""
-        attempts = [a for a in self._log.attempts() if flushed < a.epoch <= checkpointed]
-        chosen = set({attempt.epoch: attempt for attempt in attempts}.values())
-        known = {attempt: self._known[attempt] for attempt in chosen & self._known.keys()}
-        new = read_manifests(self._log, sorted(chosen - known.keys())).manifests
-        for attempt, read in new.items():
-            known[attempt] = _Waits(read.epoch, read.rows, read.bytes, read.published_us)
-        self._known = known
-        return list(known.values())
+        :param attempts: the manifests there are, ascending, listed after the other two were read.
+        """
+        found = self._learn(attempts, flushed)
+        epochs = count_epochs(self._log, checkpointed, flushed)
+        return self._sum(checkpointed, flushed, epochs, attempts, self._notes), found
+
+    def before(self, epoch: int, *, checkpointed: int, flushed: int, first_epoch: int) -> Backlog:
+        """Count what waits before an epoch, for the run that is about to publish it.
+
+        :param first_epoch: of the log; nothing before it is ours.
+        """
+        with self._lock:
+            complete = self._through >= epoch - 1
+            self._learn(sorted(self._known) if complete else self._log.attempts(), flushed)
+            self._through = max(self._through, epoch - 1)
+            last = min(epoch - 1, checkpointed)
+            epochs = _between(last, flushed, first_epoch)
+            return self._sum(last, flushed, epochs, sorted(self._known), lambda _epoch: ())
+
+    def published(self, manifest: Manifest) -> None:
+        """Note what this process has published: the next `before` need not look for it."""
+        with self._lock:
+            if self._through >= manifest.epoch - 1:
+                self._known[manifest.attempt] = _facts(manifest)
+                self._through = manifest.epoch
+
+    def _learn(self, attempts: Sequence[Attempt], flushed: int) -> Scan:
+        """Read the manifests that are not known yet, and forget those that are gone or flushed."""
+        above = [attempt for attempt in attempts if attempt.epoch > flushed]
+        found = read_manifests(self._log, [a for a in above if a not in self._known])
+        known = self._known | {a: _facts(manifest) for a, manifest in found.manifests.items()}
+        self._known = {attempt: known[attempt] for attempt in above if attempt in known}
+        return found
+
+    def _sum(
+        self,
+        checkpointed: int,
+        flushed: int,
+        epochs: int,
+        attempts: Sequence[Attempt],
+        notes: Callable[[int], tuple[Kept, ...]],
+    ) -> Backlog:
+        now_us = clock.now_us()
+        pending = [attempt for attempt in attempts if flushed < attempt.epoch <= checkpointed]
+        chosen = [
+            self._chosen(list(rivals), attempts, notes)
+            for _, rivals in groupby(pending, key=lambda attempt: attempt.epoch)
+        ]
+        found = {a.epoch: self._known[a] for a in chosen if a in self._known}
+        unread = [e for e in range(checkpointed - epochs + 1, checkpointed + 1) if e not in found]
+        self._unread = {epoch: self._unread.get(epoch, now_us) for epoch in unread}
+        published_us = [each.published_us for each in found.values()]
+        return Backlog(
+            checkpointed=checkpointed,
+            flushed=flushed,
+            epochs=epochs,
+            rows=sum(each.rows for each in found.values()),
+            bytes=sum(each.bytes for each in found.values()),
+            stored_bytes=sum(self._known[a].bytes for a in pending if a in self._known),
+            oldest_us=min([*published_us, *self._unread.values()], default=None),
+            read_us=now_us,
+        )
+
+    def _chosen(
+        self,
+        rivals: Sequence[Attempt],
+        attempts: Sequence[Attempt],
+        notes: Callable[[int], tuple[Kept, ...]],
+    ) -> Attempt:
+        """Choose of an epoch's attempts as a flusher would that has seen no event (rule 11).
+
+        The notes are looked for only where no later manifest is the proof: that costs nothing.
+        """
+        if len(rivals) == 1:
+            return rivals[0]
+        contenders = tuple(
+            Contender(a, self._known[a].run_id if a in self._known else "", "") for a in rivals
+        )
+        evidence = Evidence(rivals[0].epoch, tuple(attempts), contenders)
+        proven = proven_attempts(evidence, contenders)
+        if not proven:
+            noted = replace(evidence, kept=notes(evidence.epoch))
+            proven = proven_attempts(noted, contenders)
+        return max(proven or rivals)
+
+    def _notes(self, epoch: int) -> tuple[Kept, ...]:
+        try:
+            return tuple(self._log.kept(epoch))
+        except CorruptLog:
+            return ()  # the flusher stops at it, and says so
+
+
+class BacklogReaders:
+    """The readers of a process that publishes, one for each log; a new run begins with a new one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: dict[str, tuple[int, BacklogReader]] = {}
+
+    def of(self, checkpoint: Checkpoint, log: Log, generation: int) -> BacklogReader:
+        """Return the reader of a run.
+
+        :param generation: of the run, the highest there is.
+        """
+        with self._lock:
+            known = self._readers.get(log.url)
+            if known is None or known[0] != generation:
+                known = self._readers[log.url] = generation, BacklogReader(checkpoint, log)
+                while len(self._readers) > _READERS_KEPT:
+                    del self._readers[next(iter(self._readers))]
+            return known[1]
+
+
+BACKLOGS = BacklogReaders()
 
 
 def waiting_epochs(checkpoint: Checkpoint, log: Log) -> int:
     """Count the epochs that are checkpointed and not flushed, without opening their manifests."""
     checkpointed = checkpoint.last_commit()
-    newest = log.newest_flushed()
-    return count_epochs(log, checkpointed, newest.epoch if newest else -1)
+    return count_epochs(log, checkpointed, _mark(log))
 
 
 def count_epochs(log: Log, checkpointed: int, flushed: int) -> int:
-    """Count the epochs up to `checkpointed` that are not flushed; none is ours before the first publish."""
+    """Count the epochs up to `checkpointed` that are not flushed, from the first that was published on."""
     if checkpointed <= flushed:
         return 0
     if (identity := log.identity()) is None:  # lost, if epochs wait all the same
-        return len({attempt.epoch for attempt in log.attempts() if attempt.epoch <= checkpointed})
-    return max(0, checkpointed - max(flushed, identity.first_epoch - 1))
+        return len({a.epoch for a in log.attempts() if flushed < a.epoch <= checkpointed})
+    return _between(checkpointed, flushed, identity.first_epoch)
+
+
+def _between(checkpointed: int, flushed: int, first_epoch: int) -> int:
+    return max(0, checkpointed - max(flushed, first_epoch - 1))
+
+
+def _mark(log: Log) -> int:
+    newest = log.newest_flushed()
+    return newest.epoch if newest else -1
+
+
+def _facts(manifest: Manifest) -> _Published:
+    return _Published(manifest.run_id, manifest.rows, manifest.bytes, manifest.published_us)

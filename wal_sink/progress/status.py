@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 
 import msgspec
@@ -11,9 +10,9 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import CorruptLog
 from wal_sink.model.records import FlusherReport
-from wal_sink.progress.backlog import count_epochs
+from wal_sink.progress.backlog import BacklogReader
 from wal_sink.progress.heartbeat import is_alive, read_report
-from wal_sink.progress.scan import read_manifests, unnamed_segments
+from wal_sink.progress.scan import unnamed_segments
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
 
@@ -68,17 +67,12 @@ def read_status(checkpoint: Checkpoint, log: Log) -> Status:
     flushed = newest.epoch if newest else -1
     segments = [(epoch, path) for epoch, path in log.segments() if epoch > flushed]
     attempts = log.attempts()
-    found = read_manifests(log, [attempt for attempt in attempts if attempt.epoch > flushed])
-    # What will be flushed: of each pending epoch the highest generation.
-    chosen = {a.epoch: a for a in attempts if flushed < a.epoch <= checkpointed}.values()
-    pending = [found.manifests[a] for a in chosen if a in found.manifests]
-    damaged = next((found.damaged[a] for a in chosen if a in found.damaged), None)
-    waiting = count_epochs(log, checkpointed, flushed)
+    backlog, found = BacklogReader(checkpoint, log).count(checkpointed, flushed, attempts)
+    damaged = next((e for a, e in found.damaged.items() if a.epoch <= checkpointed), None)
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = read_report(log)
-    last_error, remedy = _said(report, damaged)
-    unsafe = _unsafe(waiting, published, flushed)
-    oldest_us = min((manifest.published_us for manifest in pending), default=None)
+    last_error, remedy = _error(report, damaged)
+    unsafe = _unsafe(backlog.epochs, published, flushed)
     return Status(
         query_id=query_id,
         checkpoint=checkpoint.url,
@@ -87,20 +81,18 @@ def read_status(checkpoint: Checkpoint, log: Log) -> Status:
         published=published,
         flushed=flushed,
         flushed_as_of=_iso(newest.recorded_us) if newest else None,
-        pending_epochs=waiting,
-        pending_rows=sum(manifest.rows for manifest in pending),
-        pending_bytes=sum(manifest.bytes for manifest in pending),
-        oldest_pending_seconds=(
-            0.0 if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
-        ),
+        pending_epochs=backlog.epochs,
+        pending_rows=backlog.rows,
+        pending_bytes=backlog.bytes,
+        oldest_pending_seconds=backlog.oldest_seconds(backlog.read_us),
         orphan_segments=len(unnamed_segments(segments, found)),
         safe_to_delete=unsafe is None,
         unsafe_because=unsafe,
         flusher=report.flusher if report else None,
         flusher_alive=is_alive(report, now_us()),
-        heartbeat_seconds=max(0.0, time.time() - report.heartbeat_us / 1_000_000)
-        if report
-        else None,
+        heartbeat_seconds=(
+            max(0.0, (now_us() - report.heartbeat_us) / 1_000_000) if report else None
+        ),
         doing=report.doing if report else None,
         last_error=last_error,
         remedy=remedy,
@@ -116,13 +108,10 @@ def _unsafe(waiting: int, published: int, flushed: int) -> str | None:
     return None
 
 
-def _said(
+def _error(
     report: FlusherReport | None, damaged: CorruptLog | None
 ) -> tuple[str | None, str | None]:
-    """Return what the flusher met, or else what it will meet, and the remedy.
-
-    Who asks how far it is wants to know that, too.
-    """
+    """Return what the flusher met, or else what it will meet, and the remedy."""
     if report and report.error:
         return f"{report.error.kind}: {report.error.what}", report.error.remedy or None
     if damaged:

@@ -49,17 +49,17 @@ class Evidence:
     """The manifests there are, as listed for the `View`."""
     contenders: tuple[Contender, ...]
     """Those of the epoch itself."""
-    before: tuple[Offsets | None, Offsets | None]
+    before: tuple[Offsets | None, Offsets | None] = (None, None)
     """From what the two epochs before were planned, nearest first; None: purged, or cannot matter."""
-    planned: Offsets | None
-    after: Offsets | None
-    kept: tuple[Kept, ...]
+    planned: Offsets | None = None
+    after: Offsets | None = None
+    kept: tuple[Kept, ...] = ()
     """What fenced runs have left about the epoch."""
-    committed: str | None
+    committed: str | None = None
     """The run whose progress event for the epoch this process saw."""
-    lost: frozenset[str]
+    lost: frozenset[str] = frozenset()
     """Runs that ended in this process because another one had written the file that they were to write."""
-    running: str | None
+    running: str | None = None
     """The run of the query that lives in this process."""
     decision: Decision | None = None
     """That an operator has given the epoch up; then nothing else is looked at."""

@@ -1,13 +1,24 @@
-"""The ticket of a run: which generations it may be sure to have seen (rule 2)."""
+"""Fences a run off from a newer one: its ticket, its generation, and the note that it leaves.
+
+Rules 2, 3, 7 and the note of rule 11.
+"""
 
 from __future__ import annotations
 
-from wal_sink.model.records import Ticket
+import logging
+from collections.abc import Mapping
+
+from state_backends import StateBackendError
+from wal_sink.errors import Fenced, NotRegistered, WalSinkError
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import Claim, Kept, Ticket
 from wal_sink.wal.log import Log
+
+logger = logging.getLogger(__name__)
 
 
 def take_ticket(log: Log, run_id: str) -> Ticket:
-    """Write down the highest generation claimed by now, before Spark reads the checkpoint.
+    """Write down the highest generation claimed by now, before Spark reads the checkpoint (rule 2).
 
     The run will claim the next one. Taken any later, two runs that read the same checkpoint could pass
     each other: the model finds uncommitted rows after 21 steps when the planner takes it.
@@ -15,3 +26,62 @@ def take_ticket(log: Log, run_id: str) -> Ticket:
     ticket = Ticket(run_id=run_id, generation=log.highest_generation())
     log.create_ticket(ticket)
     return ticket
+
+
+def claim_generation(log: Log, run_id: str, options: Mapping[str, str]) -> int:
+    """Return the run's generation: one above its ticket, claimed once, and still the highest (rule 3).
+
+    :param options: the sink's options without secrets, kept with the claim.
+    :raises NotRegistered: the run has no ticket.
+    :raises Fenced: a newer run has claimed a generation.
+    """
+    ticket = log.ticket(run_id)
+    if ticket is None:
+        raise NotRegistered(
+            f"Run {run_id} has no ticket in {log.url}",
+            "Call wal_sink.register(spark) before start(), on the same SparkSession, and start"
+            " the query again. If it was called, look for its error in the driver's log.",
+        )
+    mine = ticket.generation + 1
+    if log.highest_generation() > mine:
+        raise fenced(f"Generation {mine} was overtaken")
+    claim = log.claim(mine, Claim(run_id=run_id, options=dict(options)))
+    if claim.run_id != run_id:
+        raise fenced(f"Generation {mine} is claimed by run {claim.run_id}")
+    return mine
+
+
+def refuse_overtaken(log: Log, attempt: Attempt) -> None:
+    """Look again before Spark may write `commits/<epoch>` (rule 7).
+
+    :raises Fenced: a newer run has claimed a generation.
+    """
+    if log.highest_generation() > attempt.generation:
+        raise fenced(f"Generation {attempt.generation} was overtaken at epoch {attempt.epoch}")
+
+
+def fenced(what: str) -> Fenced:
+    """Return the error with which an older run ends."""
+    return Fenced(
+        what, "A newer run of this query has taken over. Stop this one; nothing of it is flushed."
+    )
+
+
+def note_kept(log: Log, epoch: int, run_id: str) -> None:
+    """Leave a proof that Spark kept the last epoch of a run that ends here, or waits (rule 11).
+
+    Spark lets a run come to an epoch only after `commits/` of the one before. The run that fenced this one
+    may have published that epoch as well.
+    """
+    try:
+        ticket = log.ticket(run_id)
+        mine = Attempt(epoch, ticket.generation + 1) if ticket else None
+        found = log.manifest(mine) if mine else None
+        if mine is None or found is None or found[0].run_id != run_id:
+            return  # not published by this run, or flushed and trimmed
+        highest = log.highest_generation()
+        log.create_kept(
+            Kept(epoch=epoch, generation=mine.generation, run_id=run_id, highest=highest)
+        )
+    except (OSError, StateBackendError, WalSinkError):  # what is raised is that it is fenced
+        logger.warning("that epoch %d was kept could not be noted", epoch, exc_info=True)

@@ -1,4 +1,4 @@
-"""What `commit()` does on the driver's host: make an epoch's segments its content (step 3).
+"""Publishes an epoch on the driver's host: `commit()` makes its segments its content (step 3).
 
 Before it, the epoch's segments are durable and nothing refers to them. After it, one manifest does.
 Spark has not written `commits/N` yet, so nothing may be sent: a flusher does that when it has.
@@ -28,27 +28,34 @@ from wal_sink.errors import (
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.offsets import Offsets
-from wal_sink.model.records import Claim, Kept, LogIdentity
+from wal_sink.model.records import LogIdentity
 from wal_sink.model.task import Appended
 from wal_sink.publish.backpressure import Backpressure
+from wal_sink.publish.fencing import claim_generation, fenced, note_kept, refuse_overtaken
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import own, owned
 
 logger = logging.getLogger(__name__)
 
 
-class _Ready(NamedTuple):
-    """What was seen before an epoch is published."""
+class _Batch(NamedTuple):
+    """What the tasks of an epoch have left."""
 
+    epoch: int
+    query_id: str
     run_id: str
-    generation: int
+    segments: tuple[SegmentRef, ...]
+
+
+class _Seen(NamedTuple):
+    """What was seen of log and checkpoint before an epoch is published."""
+
+    attempt: Attempt
     checkpointed: int
     offsets: Offsets
+    first_epoch: int
     flushed: int
     """The last epoch that is flushed, -1 for none."""
-
-
-_STALE_RUN = "A newer run of this query has taken over. Stop this one; nothing of it is flushed."
 
 
 class Publisher:
@@ -72,7 +79,7 @@ class Publisher:
         self._log = log
         self._checkpoint = checkpoint
         self._plan = plan
-        self._options = dict(options)
+        self._options = options
         self._clock_us = clock_us
         self._room = room
 
@@ -85,88 +92,96 @@ class Publisher:
         :raises LogFull, NoFlusher, StoppedWaiting: there is no room in the log, see `budget`; or the error
             at which the flusher has stopped.
         """
-        query_id, run_id = _whose(epoch, appended)
-        segments = tuple(segment for task in appended for segment in task.segments)
-        ready = self._ready(epoch, query_id, run_id)
-        while ready.flushed < epoch and not self._has_room(epoch, ready, segments):
-            generation = ready.generation
-            try:
-                ready = self._ready(epoch, query_id, run_id)  # nothing seen before a wait is used
-            except StoppedWaiting:
-                self._discard(Attempt(epoch, generation), segments)
-                raise
-        generation, offsets = ready.generation, ready.offsets
-        if ready.flushed >= epoch:
-            self._still_newest(generation, epoch)
+        batch = _batch(epoch, appended)
+        seen = self._look(batch)
+        while seen.flushed < epoch and not self._has_room(batch, seen):
+            seen = self._look_again(batch, seen)  # nothing seen before a wait is used
+        if seen.flushed >= epoch:
+            refuse_overtaken(self._log, seen.attempt)
             return None
-        self._see_segments(segments)
-        manifest = Manifest(
-            epoch=epoch,
-            generation=generation,
-            query_id=query_id,
-            run_id=run_id,
-            nonce=uuid.uuid4().hex,
-            plan=self._plan,
-            segments=segments,
-            offsets=offsets.text,
-            offsets_digest=offsets.digest,
-            published_us=self._clock_us(),
-        )
-        present = self._log.create_manifest(manifest)  # rule 6
-        if present is not None and present.nonce != manifest.nonce:
-            raise AlreadyPublished(
-                f"{self._log.url}/{paths.manifest(manifest.attempt)} exists with other contents",
-                "Two publishers act as one run. Stop the query and start it again.",
-            )
-        self._still_newest(generation, epoch)
-        if present is None:  # an older run has committed it after all, and it is trimmed
-            raise Fenced(f"Epoch {epoch} was flushed from another attempt meanwhile", _STALE_RUN)
+        self._see_segments(batch.segments)
+        manifest = self._create_manifest(batch, seen)
         if self._room is not None:
-            self._room.unflushed.published(self._log, manifest.attempt, manifest.bytes)
+            self._room.published(manifest)
         return manifest
 
-    def _ready(self, epoch: int, query_id: str, run_id: str) -> _Ready:
+    def _look(self, batch: _Batch) -> _Seen:
         """See that this run may publish the epoch, but for room in the log."""
-        self._see_checkpoint(query_id)
+        self._see_checkpoint(batch.query_id)
         owned(self._log, self._checkpoint)  # before the claim: a copy must not fence the original
         try:
-            generation = self._own_generation(run_id)
+            generation = claim_generation(self._log, batch.run_id, self._options)
             checkpointed = self._checkpoint.last_commit()
-            if checkpointed >= epoch:  # rule 5
-                raise Fenced(f"Epoch {epoch} is checkpointed already, by another run", _STALE_RUN)
+            if checkpointed >= batch.epoch:  # rule 5
+                raise fenced(f"Epoch {batch.epoch} is checkpointed already, by another run")
         except Fenced:
-            self._note_kept(epoch - 1, run_id)
+            note_kept(self._log, batch.epoch - 1, batch.run_id)
             raise
-        offsets = self._checkpoint.offsets(epoch)
-        self._own_log(epoch)
-        return _Ready(
-            run_id, generation, checkpointed, offsets, self._flushed_before(epoch, offsets)
-        )
+        offsets = self._checkpoint.offsets(batch.epoch)
+        first_epoch = self._own_log(batch.epoch)
+        flushed = self._flushed_before(batch.epoch, offsets)
+        attempt = Attempt(batch.epoch, generation)
+        return _Seen(attempt, checkpointed, offsets, first_epoch, flushed)
 
-    def _has_room(self, epoch: int, ready: _Ready, segments: Sequence[SegmentRef]) -> bool:
+    def _has_room(self, batch: _Batch, seen: _Seen) -> bool:
         """Whether the epoch may be published now; False after a pause, in which that may change."""
         room = self._room
         if room is None:
             return True
         try:
-            if room.is_there(
-                self._log,
-                epoch,
-                generation=ready.generation,
-                flushed=ready.flushed,
-                checkpointed=ready.checkpointed,
+            if room.has_room(
+                seen.attempt,
+                checkpointed=seen.checkpointed,
+                flushed=seen.flushed,
+                first_epoch=seen.first_epoch,
             ):
                 return True
         except WalSinkError:
-            self._discard(Attempt(epoch, ready.generation), segments)
+            self._discard(batch, seen.attempt)
             raise
-        before = Attempt(epoch - 1, ready.generation)
-        if sum(a.epoch == before.epoch for a in self._log.attempts()) > 1:
-            self._note_kept(before.epoch, ready.run_id)  # or it waits for this epoch: see `budget`
-        room.wait(self._log)
+        before = batch.epoch - 1
+        if sum(attempt.epoch == before for attempt in self._log.attempts()) > 1:
+            note_kept(self._log, before, batch.run_id)  # or it waits for this epoch: see `budget`
+        room.pause()
         return False
 
-    def _discard(self, attempt: Attempt, segments: Sequence[SegmentRef]) -> None:
+    def _look_again(self, batch: _Batch, seen: _Seen) -> _Seen:
+        """Look anew after a pause: a run that is told to stop meanwhile loses its ticket."""
+        try:
+            return self._look(batch)
+        except NotRegistered:
+            self._discard(batch, seen.attempt)
+            raise StoppedWaiting(
+                "The query was stopped while an epoch waited for room in the log",
+                "Nothing is lost. Start the query again; Spark computes the epoch anew.",
+            ) from None
+
+    def _create_manifest(self, batch: _Batch, seen: _Seen) -> Manifest:
+        """Create the manifest, and see that it counts (rules 6 and 7)."""
+        manifest = Manifest(
+            epoch=batch.epoch,
+            generation=seen.attempt.generation,
+            query_id=batch.query_id,
+            run_id=batch.run_id,
+            nonce=uuid.uuid4().hex,
+            plan=self._plan,
+            segments=batch.segments,
+            offsets=seen.offsets.text,
+            offsets_digest=seen.offsets.digest,
+            published_us=self._clock_us(),
+        )
+        present = self._log.create_manifest(manifest)
+        if present is not None and present.nonce != manifest.nonce:
+            raise AlreadyPublished(
+                f"{self._log.url}/{paths.manifest(manifest.attempt)} exists with other contents",
+                "Two publishers act as one run. Stop the query and start it again.",
+            )
+        refuse_overtaken(self._log, manifest.attempt)
+        if present is None:  # an older run has committed it after all, and it is trimmed
+            raise fenced(f"Epoch {batch.epoch} was flushed from another attempt meanwhile")
+        return manifest
+
+    def _discard(self, batch: _Batch, attempt: Attempt) -> None:
         """Delete what the tasks of a refused epoch have written.
 
         Otherwise a query that is started again and again fills the disk in spite of its budget. Only a
@@ -174,14 +189,9 @@ class Publisher:
         """
         try:
             if self._log.manifest(attempt) is None:
-                self._log.delete(segment.path for segment in segments)
+                self._log.delete(segment.path for segment in batch.segments)
         except (OSError, StateBackendError, WalSinkError):  # what is raised is why it is refused
-            logger.warning("segments of epoch %d stay behind", attempt.epoch, exc_info=True)
-
-    def _still_newest(self, generation: int, epoch: int) -> None:
-        """Rule 7: look again before Spark may write `commits/<epoch>`."""
-        if self._log.highest_generation() > generation:
-            raise Fenced(f"Generation {generation} was overtaken at epoch {epoch}", _STALE_RUN)
+            logger.warning("segments of epoch %d stay behind", batch.epoch, exc_info=True)
 
     def _see_checkpoint(self, query_id: str) -> None:
         """Rule 0: the checkpoint read here is the one that Spark runs from."""
@@ -192,58 +202,18 @@ class Publisher:
                 "Give checkpointLocation as an absolute location that driver and executors share.",
             )
 
-    def _own_generation(self, run_id: str) -> int:
-        """Rule 3: the generation is one above the ticket, claimed once, and still the highest."""
-        ticket = self._log.ticket(run_id)
-        if ticket is None and self._room is not None and self._room.waited:
-            raise StoppedWaiting(
-                "The query was stopped while an epoch waited for room in the log",
-                "Nothing is lost. Start the query again; Spark computes the epoch anew.",
-            )
-        if ticket is None:
-            raise NotRegistered(
-                f"Run {run_id} has no ticket in {self._log.url}",
-                "Call wal_sink.register(spark) before start(), on the same SparkSession, and start"
-                " the query again. If it was called, look for its error in the driver's log.",
-            )
-        mine = ticket.generation + 1
-        if self._log.highest_generation() > mine:
-            raise Fenced(f"Generation {mine} was overtaken", _STALE_RUN)
-        claim = self._log.claim(mine, Claim(run_id=run_id, options=self._options))
-        if claim.run_id != run_id:
-            raise Fenced(f"Generation {mine} is claimed by run {claim.run_id}", _STALE_RUN)
-        return mine
-
-    def _note_kept(self, epoch: int, run_id: str) -> None:
-        """Rule 11: leave a proof that Spark kept the last epoch of this run, which ends here, or waits.
-
-        Spark lets a run come to an epoch only after `commits/` of the one before. The run that
-        fenced this one may have published that epoch as well.
-        """
-        try:
-            ticket = self._log.ticket(run_id)
-            mine = Attempt(epoch, ticket.generation + 1) if ticket else None
-            found = self._log.manifest(mine) if mine else None
-            if mine is None or found is None or found[0].run_id != run_id:
-                return  # not published by this run, or flushed and trimmed
-            highest = self._log.highest_generation()
-            self._log.create_kept(
-                Kept(epoch=epoch, generation=mine.generation, run_id=run_id, highest=highest)
-            )
-        except (OSError, StateBackendError, WalSinkError):  # what is raised is that it is fenced
-            logger.warning("that epoch %d was kept could not be noted", epoch, exc_info=True)
-
-    def _own_log(self, epoch: int) -> None:
-        """Rule 1: from the first publish on the log belongs to this checkpoint."""
+    def _own_log(self, epoch: int) -> int:
+        """Rule 1: from the first publish on the log belongs to this checkpoint. Return its first epoch."""
         proposed = LogIdentity(
             log_id=uuid.uuid4().hex, checkpoint=self._checkpoint.url, first_epoch=epoch
         )
-        identity = own(self._log, self._checkpoint, proposed)
-        if epoch < identity.first_epoch:
+        first_epoch = own(self._log, self._checkpoint, proposed).first_epoch
+        if epoch < first_epoch:
             raise Diverged(
-                f"Epoch {epoch} lies before the first epoch {identity.first_epoch} of {self._log.url}",
+                f"Epoch {epoch} lies before the first epoch {first_epoch} of {self._log.url}",
                 "The checkpoint was set back. Restore it, or start with a new checkpoint.",
             )
+        return first_epoch
 
     def _flushed_before(self, epoch: int, offsets: Offsets) -> int:
         """Return the last epoch that is flushed, -1 for none.
@@ -270,6 +240,7 @@ class Publisher:
         return mark.epoch
 
     def _see_segments(self, segments: Sequence[SegmentRef]) -> None:
+        """See that what the tasks wrote is there (rule 4)."""
         for segment in segments:
             try:
                 size: int | None = self._log.backend.size(segment.path)
@@ -284,8 +255,8 @@ class Publisher:
                 )
 
 
-def _whose(epoch: int, appended: Sequence[Appended]) -> tuple[str, str]:
-    """Return query id and run id, on which all tasks have to agree."""
+def _batch(epoch: int, appended: Sequence[Appended]) -> _Batch:
+    """Gather what the tasks report; they have to agree on query, run and epoch."""
     owners = {(task.query_id, task.run_id, task.epoch) for task in appended}
     if len(owners) != 1 or next(iter(owners))[2] != epoch:
         raise WalSinkError(
@@ -293,4 +264,5 @@ def _whose(epoch: int, appended: Sequence[Appended]) -> tuple[str, str]:
             "This is a bug in wal_sink or a change in Spark; please report it.",
         )
     query_id, run_id, _ = owners.pop()
-    return query_id, run_id
+    segments = tuple(segment for task in appended for segment in task.segments)
+    return _Batch(epoch, query_id, run_id, segments)

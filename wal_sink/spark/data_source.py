@@ -147,7 +147,8 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             clock_us=now_us,
             room=Backpressure(
                 Budget(self._configuration.sink.max_bytes, self._configuration.sink.on_full),
-                checkpoint.url,
+                checkpoint,
+                log,
                 clock_us=now_us,
             ),
         )
