@@ -1,4 +1,4 @@
-"""`await_flushed` and `status`, for whoever has a query or knows where its checkpoint is."""
+"""The public `await_flushed` and `status`: for a query, or for the location of its checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def await_flushed(
 ) -> Flushed:
     """Wait until every epoch that is checkpointed now is in the target and marked.
 
-    Never connects to the target: it waits for whoever flushes, in this process or another.
+    Never connects to the target: it waits for the flusher, in this process or another.
 
     :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
     :param timeout: seconds; None waits for as long as a flusher is alive.
@@ -37,16 +37,13 @@ def await_flushed(
     :param storage_options: for the object store that holds log or checkpoint, when a location is
         given; a query brings its own.
     :raises FlushTimeout: the time is over.
-    :raises NoFlusher: nobody flushes.
+    :raises NoFlusher: no process flushes.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
-    :raises WalSinkError: the error with which the flusher stopped the line.
+    :raises WalSinkError: the error that stopped the flush.
     """
-    if not isinstance(query_or_checkpoint, str):
-        sink = sink_of(str(query_or_checkpoint.id))
-        if sink is not None:
-            return sink.await_flushed(query_or_checkpoint, timeout)
-    checkpoint, log = _find(query_or_checkpoint, wal, storage_options)
-    return wait_until_flushed(checkpoint, log, timeout)
+    if not isinstance(query_or_checkpoint, str) and (sink := sink_of(str(query_or_checkpoint.id))):
+        return sink.await_flushed(query_or_checkpoint, timeout)
+    return wait_until_flushed(*_find(query_or_checkpoint, wal, storage_options), timeout)
 
 
 def status(
@@ -56,10 +53,8 @@ def status(
     storage_options: Mapping[str, object] | None = None,
 ) -> Status:
     """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
-    if not isinstance(query_or_checkpoint, str):
-        sink = sink_of(str(query_or_checkpoint.id))
-        if sink is not None:
-            return sink.status(query_or_checkpoint)
+    if not isinstance(query_or_checkpoint, str) and (sink := sink_of(str(query_or_checkpoint.id))):
+        return sink.status(query_or_checkpoint)
     return read_status(*_find(query_or_checkpoint, wal, storage_options))
 
 
@@ -72,15 +67,14 @@ def _find(
     """Find checkpoint and log of a query."""
     if isinstance(query_or_checkpoint, str):
         query_id, location = _find_by_location(query_or_checkpoint, wal, storage_options or {})
-        return location.open_checkpoint(), location.open_log(query_id)
-    started = internals.started_query(query_or_checkpoint, FORMAT)
-    if started is None:
+    elif started := internals.started_query(query_or_checkpoint, FORMAT):
+        query_id, location = started.query_id, configure(started.options, started.folder).location
+    else:
         raise OptionError(
             f"Query {query_or_checkpoint.id} does not write to format {FORMAT}.",
             "Pass a query of this sink, or the location of its checkpoint.",
         )
-    location = configure(started.options, started.folder).location
-    return location.open_checkpoint(), location.open_log(started.query_id)
+    return location.open_checkpoint(), location.open_log(query_id)
 
 
 def _find_by_location(

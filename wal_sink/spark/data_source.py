@@ -1,9 +1,8 @@
-"""Spark's view of the sink: a Python data source, thin over `append` and `publish`.
+"""Receives micro-batches from Spark: a Python data source, thin over `append` and `Publisher`.
 
-Which code runs where is a table in this folder's README.md. In short: an instance is made in a Python
-worker on the driver's host once for each micro-batch; `write` runs in the tasks; `commit` and `abort` run in
-another worker on the driver's host, on a writer made anew. So nothing is kept between calls, and
-whatever has to be remembered is in the log.
+Spark makes a data source for each micro-batch, in a Python worker on the driver's host. It calls `write` in
+the tasks, and `commit` and `abort` in another worker on the driver's host, on a writer that it makes anew. So
+no object keeps anything from one call to the next: what the sink has to remember is in the log.
 """
 
 from __future__ import annotations
@@ -37,14 +36,15 @@ FORMAT = "wal_sink"
 
 
 class WalSinkDataSource(DataSource):
-    """Format `wal_sink` for `writeStream`. `wal_sink.register(spark)` adds it to a session.
+    """Format `wal_sink` for `writeStream`; `wal_sink.register(spark)` adds it to a session.
 
-    :raises OptionError: as Spark plans the first micro-batch, so `awaitTermination()` raises it.
+    :raises OptionError: an option is missing, unknown or does not fit. Spark makes the first data source as
+        it plans the first micro-batch, so `awaitTermination()` raises this, not `start()`.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Here, because the instance travels: relative locations are made absolute once (rule 0).
+        # Here, because the instance is sent to other processes: relative locations count once (rule 0).
         self.configuration = configure(options)
 
     @classmethod
@@ -63,7 +63,7 @@ class WalSinkDataSource(DataSource):
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """Plan with the target if that was not done before, and give the writer of one micro-batch.
+        """Return the writer of one micro-batch; the query's first one makes the plan with the target.
 
         :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
         """
@@ -83,9 +83,9 @@ class WalSinkDataSource(DataSource):
 
 
 def add_format(spark: SparkSession) -> None:
-    """Give the format to a session.
+    """Add the format to a session.
 
-    :raises UnsupportedSpark: Spark refuses that.
+    :raises UnsupportedSpark: Spark refuses it.
     """
     try:
         spark.dataSource.register(WalSinkDataSource)
@@ -101,13 +101,13 @@ def add_format(spark: SparkSession) -> None:
 
 @dataclass
 class Message(WriterCommitMessage):
-    """A task's word to `commit`."""
+    """Tells `commit` what a task has appended."""
 
     appended: Appended
 
 
 class WalSinkStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one micro-batch."""
+    """Writes one micro-batch to the log."""
 
     def __init__(self, configuration: Configuration, plan: Plan) -> None:
         self._configuration = configuration
@@ -161,7 +161,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _agreed_plan(log: Log, configuration: Configuration, schema: pa.Schema) -> Plan:
-    """Find the plan in the log, or make it: only that connects to the target."""
+    """Read the plan from the log; make it where the log has none, which alone connects to the target."""
     target = configuration.target
     key = plan_key(schema, target.name, target.shape)
     with store_errors():

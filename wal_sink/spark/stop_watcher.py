@@ -1,9 +1,9 @@
-"""Tells a `commit` that waits for room that its query is being stopped.
+"""Tells a `commit` that waits for room in the log that its query is being stopped.
 
-Spark's `stop()` waits for the micro-batch, and that for `commit`, in a Python worker that no interrupt and no
-event reaches (measured with 4.3.0: it took as long as the commit did). What both can reach is the log. So
-a run that is told to stop, and goes on all the same, loses its ticket: without one it may not publish
-anything (rule 2), and a `commit` that waits sees that.
+Spark's `stop()` waits for the micro-batch, and the micro-batch for `commit`, in a Python worker that no
+interrupt and no event reaches (measured with 4.3.0: `stop()` took as long as the commit did). Driver and
+worker both reach the log, though. So the driver deletes the ticket of a run that is told to stop and goes
+on all the same: without a ticket the run may not publish anything (rule 2), and a waiting `commit` sees that.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 1.0
 
 _LOOKS = 2
-"""How often in a row a run is found to be stopping before it loses its ticket: nearly every run ends in
-less, whatever it was doing, and takes no notice."""
+"""A run loses its ticket when so many looks in a row find it stopping. Nearly every run has ended by then,
+whatever it was doing, and keeps its ticket."""
 
 
 class _Run(NamedTuple):
@@ -35,7 +35,7 @@ class _Run(NamedTuple):
 
 
 class StopWatcher(threading.Thread):
-    """Watches the runs of one handle, from the first one on."""
+    """A thread that watches the runs of one handle, from the first run on."""
 
     def __init__(self) -> None:
         super().__init__(name="wal_sink-stops", daemon=True)
@@ -51,12 +51,12 @@ class StopWatcher(threading.Thread):
                 self.start()
 
     def forget(self, run_id: str) -> None:
-        """Watch a run no longer: it has ended."""
+        """Stop watching a run: it has ended."""
         with self._lock:
             self._runs.pop(run_id, None)
 
     def end(self, join_s: float) -> None:
-        """Watch nothing any more.
+        """End the thread.
 
         :param join_s: seconds to wait for the thread.
         """
@@ -65,7 +65,7 @@ class StopWatcher(threading.Thread):
             self.join(join_s)
 
     def run(self) -> None:
-        """Look now and then."""
+        """Look at every run, again and again."""
         while not self._ended.wait(_LOOK_S):
             with self._lock:
                 runs = dict(self._runs)
@@ -74,15 +74,17 @@ class StopWatcher(threading.Thread):
 
     def _look(self, run_id: str, run: _Run) -> None:
         active = internals.is_active(run.query)
-        looks = 0 if active else run.looks + 1
         if active is None:
             self.forget(run_id)
             return
+        looks = 0 if active else run.looks + 1
         if looks == _LOOKS:
             try:
                 run.log.delete([paths.ticket(run_id)])
             except (OSError, StateBackendError) as error:
-                logger.warning("a run that stops cannot be told so: %r", error)
+                logger.warning(
+                    "the ticket of run %s, which stops, cannot be deleted: %r", run_id, error
+                )
                 return
             self.forget(run_id)
             return

@@ -1,8 +1,8 @@
-"""What a Spark worker holds for good is looked through once, not after each task.
+"""Spares Spark's Python workers a search for garbage among all modules after each task.
 
-pyspark's daemon calls `gc.collect()` in a worker whenever it has done something. With pyspark, pyarrow and
-this package loaded that takes some 30 ms of CPU, and a micro-batch has it done in two workers of
-the driver's host and one for each task.
+pyspark's daemon calls `gc.collect()` in a worker whenever the worker has done something. With pyspark,
+pyarrow and this package loaded that takes some 30 ms of CPU, and each micro-batch has it done in two
+workers on the driver's host and in one for each task.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import gc
 
 @functools.cache
 def settle() -> None:
-    """Take what is alive now, modules above all, out of every later collection (`gc.freeze`); once.
+    """Take every object that is alive now out of all later collections (`gc.freeze`); the first call counts.
 
-    Called in Spark's workers only, at the end of the first work: everything is imported by then. It is freed
-    as ever when nobody refers to it; but if it is in a cycle then, it stays: at most what there was at
-    that moment, once for each process. What comes later is collected as ever.
+    Spark's workers call it at the end of their first work, when everything is imported. A frozen object is
+    freed as ever when its last reference goes. One in a cycle stays for good: at most what was alive at
+    that moment, once for each process. Objects made later are collected as ever.
     """
     gc.collect()
     gc.freeze()
