@@ -61,7 +61,7 @@ ROOMS = {
     "publish": "progress wal checkpoint protocol model state_backends arrow_batches errors",
     "flush": "progress wal checkpoint protocol model targets.base state_backends observer log_context errors"
     " remedies",
-    "metrics": "progress wal checkpoint observer clock errors",
+    "metrics": "progress wal checkpoint model observer clock errors",
     # Who drives: an operator at the command line, or Spark.
     "admin": "flush progress configuration wal checkpoint protocol model targets.base options state_backends"
     " observer log_context clock errors remedies",
