@@ -1,7 +1,7 @@
 """An application that ends in the way that a test asks for: `python -m tests.spark.ending CONFIG.json`.
 
 It streams the source until the epochs of the marker are checkpointed, writes the marker, and ends. The
-target can be closed: as long as the file `door` is there, nobody connects to it.
+target can be closed: as long as the file `door` is there, no session connects to it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def notebook(config: dict[str, Any]) -> None:
     spark.stop()
     spark = local_session()
     sink = wal_sink.register(spark)
-    assert RUN_HISTORY.running(str(query.id)) is None, "nobody waits for an event of a dead run"
+    assert RUN_HISTORY.running(str(query.id)) is None, "the flush waits for no event of a dead run"
     reach(config, sink, start(spark, config))
     wait_for(lambda: len(flushers()) == 1)
     Path(config["door"]).unlink()

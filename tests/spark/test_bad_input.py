@@ -134,7 +134,7 @@ def test_a_counter_table(rows: DataFrame, table: Table, checkpoint: str) -> None
 def test_an_unreachable_cluster_at_the_first_start(
     rows: DataFrame, table: Table, checkpoint: str
 ) -> None:
-    """Nobody can compare the schema, so the query fails; nothing is lost."""
+    """The schema cannot be compared, so the query fails; nothing is lost."""
     message = refused(rows, table, checkpoint, **{"cassandra.port": "1"})
     for word in ("TargetUnavailable", "127.0.0.1"):
         assert word in message

@@ -71,7 +71,7 @@ def test_a_window_is_written_by_a_job_beside_the_query(
     The login that the driver found in its environment is that of the tasks: their own is that of the
     session's start.
     """
-    for field, value in {"username": "somebody", "password": "of now"}.items():
+    for field, value in {"username": "ann", "password": "of now"}.items():
         monkeypatch.setenv(ENVIRONMENT[field], value)
     table = Table(cassandra, keyspace)
     checkpoint = str(tmp_path / "checkpoint")
@@ -89,7 +89,7 @@ def test_a_window_is_written_by_a_job_beside_the_query(
         assert running(spark) == []
     assert all("java" in parent for parent in gate.writers().values())
     assert len(gate.logins()) == 3
-    assert set(gate.logins()) == {"('somebody', 'of now')"}
+    assert set(gate.logins()) == {"('ann', 'of now')"}
     written = cassandra.execute(f"SELECT id, WRITETIME(text) AS us FROM {keyspace}.events")
     by_id = {row.id: row.us for row in written}
     assert sorted(by_id) == table.ids() == list(range(4 * ROWS))
@@ -157,7 +157,7 @@ def test_a_job_whose_window_another_flusher_has_finished_is_cancelled(
         assert table.ids() == list(range(ROWS))
         wait_for(lambda: running(spark) == [])
         sink.await_flushed(query, timeout=120)
-    assert len(gate.writers()) == 2, "nobody has written it once more"
+    assert len(gate.writers()) == 2, "no task has written it once more"
 
 
 def flusher(query: StreamingQuery, table: Table, checkpoint: str) -> Flusher:

@@ -117,7 +117,7 @@ def test_a_night_with_an_outage(spark: SparkSession, shell: Shell, tmp_path: Pat
 
 
 def in_health(shell: Shell) -> None:
-    """Somebody flushes, nothing is wrong."""
+    """A process flushes, nothing is wrong."""
     said, shown = shell.both("status")
     assert (shown["flusher_alive"], shown["last_error"], shown["remedy"]) == (True, None, None)
     assert shown["flusher"].rpartition(":")[2] == str(os.getpid())
@@ -176,7 +176,7 @@ def in_the_outage(shell: Shell, folder: Path) -> Path:
 
 
 def after_the_outage(shell: Shell, behind: int) -> None:
-    """What waited has arrived, without anybody doing anything; `flush` finds little left to do."""
+    """What waited has arrived, without any action of an operator; `flush` finds little left to do."""
     said, flushed = shell.both("flush")
     assert flushed["flushed"] >= behind
     assert "were flushed" in said

@@ -250,7 +250,7 @@ class ForgetfulWriter(WalSinkStreamWriter):
 def test_cassandra_may_be_away(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     """Killed and away for 30 s in mid-stream, and when the query is started again: no query fails.
 
-    The table is complete when it is back, without anybody doing anything.
+    The table is complete when it is back, without any action of an operator.
     """
     source = write_source(tmp_path / "source", 4)
     with EmbeddedCassandra() as node, wal_sink.register(spark, drain_timeout=120) as sink:

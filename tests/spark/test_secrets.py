@@ -95,7 +95,7 @@ def main(config: dict[str, Any]) -> None:
         "wal.storageOptions": json.dumps(config["storage"]),
         "cassandra.contactPoints": "127.0.0.1",
         "cassandra.port": str(config["port"]),
-        "cassandra.username": "somebody",
+        "cassandra.username": "ann",
         "cassandra.password": PASSWORD,
         "keyspace": config["keyspace"],
         "table": config["table"],

@@ -125,7 +125,7 @@ def test_a_run_that_gave_way_has_lost_what_it_was_not_seen_to_commit(
     assert run_history.lost(QUERY, 4, [FIRST, SECOND]) == set()
 
 
-def test_queries_that_nobody_watches_are_not_remembered(run_history: RunHistory) -> None:
+def test_queries_that_no_flusher_watches_are_not_remembered(run_history: RunHistory) -> None:
     """Of other formats, or flushed elsewhere."""
     listener = Listener(Quiet(), run_history)
     progress(listener, FIRST, 4, query=SECOND)
