@@ -18,8 +18,8 @@ import wal_sink
 CASSANDRA = os.environ.get("CASSANDRA_HOST", "127.0.0.1")
 PORT = int(os.environ.get("CASSANDRA_PORT", "9042"))
 KEYSPACE = os.environ.get("KEYSPACE", "shop")
-CHECKPOINT = os.environ.get("CHECKPOINT", "checkpoint")  # has to outlive this process
-METRICS = os.environ.get("METRICS_PORT")  # where Prometheus asks; none: nowhere
+CHECKPOINT = os.environ.get("CHECKPOINT", "checkpoint")  # keep it longer than this process lives
+METRICS = os.environ.get("METRICS_PORT")  # the port where Prometheus asks; unset: no metrics
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need wal_sink, too
 

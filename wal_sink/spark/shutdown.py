@@ -13,7 +13,7 @@ from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.spark import internals, takeover
 from wal_sink.spark.listener import Listener
 from wal_sink.spark.queries import Queries
-from wal_sink.spark.waiting_message import say_left_to_others, say_waiting
+from wal_sink.spark.waiting_message import say_waiting
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,6 @@ class Shutdown:
             self._exposition.close()
 
     def _say_waiting(self) -> None:
-        say = say_waiting if self._queries.flush else say_left_to_others
         for flush in self._queries.flushes():
             if not flush.taken_over:
-                say(flush)
+                say_waiting(flush, flushes_here=self._queries.flush)

@@ -41,32 +41,27 @@ def say_flushing(flushes: Iterable[QueryFlush], timeout: float) -> None:
         )
 
 
-def say_waiting(flush: QueryFlush) -> None:
-    """At an end without a flush: say what waits, and how it gets flushed."""
-    if waiting := _epochs(flush):
-        logger.warning(
-            "%d epochs of query %s wait in %s. To flush them, start the query again under"
-            " `with wal_sink.register(spark):`, which waits for the flush, or run `wal-sink flush %s`.",
-            waiting,
-            flush.query_id,
-            flush.log.url,
-            flush.checkpoint.url,
-        )
+def say_waiting(flush: QueryFlush, *, flushes_here: bool) -> None:
+    """At an end: say what waits, and how it gets flushed.
 
-
-def say_left_to_others(flush: QueryFlush) -> None:
-    """At an end, where another process flushes: say what is left to it, and whether it is there."""
-    if waiting := _epochs(flush):
-        report = living_flusher(flush.log, now_us())
-        logger.warning(
-            "%d epochs of query %s wait in %s for the process that flushes: %s",
-            waiting,
-            flush.query_id,
-            flush.log.url,
-            f"{report.flusher} does"
-            if report
-            else f"no process does now; run `wal-sink flush {flush.checkpoint.url} --follow`",
+    :param flushes_here: whether this process flushes; where another one does, say whether it is alive.
+    """
+    if not (waiting := _epochs(flush)):
+        return
+    checkpoint = flush.checkpoint.url
+    if flushes_here:
+        how = (
+            ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
+            f" the flush, or run `wal-sink flush {checkpoint}`."
         )
+    elif flusher := living_flusher(flush.log, now_us()):
+        how = f" for the process that flushes: {flusher.flusher} does"
+    else:
+        how = " for the process that flushes: no process does now;"
+        how += f" run `wal-sink flush {checkpoint} --follow`"
+    logger.warning(
+        "%d epochs of query %s wait in %s%s", waiting, flush.query_id, flush.log.url, how
+    )
 
 
 def _epochs(flush: QueryFlush) -> int:
