@@ -59,8 +59,8 @@ ROOMS = {
     "progress": "wal checkpoint protocol model state_backends clock errors",
     # The two halves, which meet in the log alone; and what is counted.
     "publish": "progress wal checkpoint protocol model state_backends arrow_batches errors",
-    "flush": "progress wal checkpoint protocol model targets.base state_backends observer log_context errors"
-    " remedies",
+    "flush": "progress wal checkpoint protocol model targets.base state_backends observer log_context clock"
+    " errors remedies",
     "metrics": "progress wal checkpoint model observer clock errors",
     # Who drives: an operator at the command line, or Spark.
     "admin": "flush progress configuration wal checkpoint protocol model targets.base options state_backends"

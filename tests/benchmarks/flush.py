@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 import msgspec
 
@@ -17,7 +16,7 @@ from tests.benchmarks.backlog import Backlog
 from tests.benchmarks.process import result_of
 from tests.benchmarks.run import Taken
 from wal_sink.configuration import configure
-from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.protocol.steps import Rest
 
 
@@ -30,15 +29,9 @@ def flush(backlog: Backlog) -> Taken:
 def main(backlog: Backlog) -> Taken:
     """Flush."""
     configuration = configure(backlog.options)
-    configuration.target.load()
     log = configuration.location.open_log(backlog.query_id)
-    flusher = Flusher(
-        log,
-        configuration.location.open_checkpoint(),
-        configuration.target,
-        query_id=backlog.query_id,
-        clock_us=lambda: time.time_ns() // 1_000,
-    )
+    checkpoint = configuration.location.open_checkpoint()
+    flusher = Flusher(Pipeline(backlog.query_id, log, checkpoint, configuration.target))
     used_s = cpu.of_tree(os.getpid())
     try:
         while not isinstance(flusher.run_once(), Rest):

@@ -20,10 +20,10 @@ from tests.cassandra.certificates import PASSWORD, Certificates
 from tests.cassandra.login import SETTINGS
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.checkpoint.commit_watcher import CommitWatcher
 from wal_sink.errors import OptionError, TargetUnavailable
-from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.loop import FlushLoop, Reporter
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.reporter import Reporter
 from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
@@ -101,17 +101,10 @@ class Flushing:
     def __init__(self, world: World) -> None:
         self.world = world
         self.run = world.run()
-        reporter = Reporter(world.log, world.clock)
         checkpoint = Checkpoint(world.checkpoint)
-        flusher = Flusher(
-            world.log,
-            checkpoint,
-            world.target,
-            query_id=world.query_id,
-            clock_us=world.clock,
-            say=reporter.say,
-        )
-        self.loop = FlushLoop(flusher, reporter, world.query_id, CommitWatcher(checkpoint.url))
+        pipeline = Pipeline(world.query_id, world.log, checkpoint, world.target)
+        reporter = Reporter(world.log, world.clock)
+        self.loop = FlushLoop(Flusher(pipeline, reporter, clock_us=world.clock))
 
     def status(self) -> Status:
         return read_status(Checkpoint(self.world.checkpoint), self.world.log)
@@ -191,7 +184,7 @@ def test_a_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptu
     assert table(admin) == {"b": 2, "c": 3}
     assert "goes on, after" in caplog.text
     said = [record for record in caplog.records[before:] if record.levelno >= logging.WARNING]
-    assert [record.name for record in said].count("wal_sink.flush.failure_log") <= 3
+    assert [record.name for record in said].count("wal_sink.flush.reporter") <= 3
 
 
 def test_a_retyped_column(flushing: Flushing, admin: Any) -> None:

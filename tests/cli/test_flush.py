@@ -14,7 +14,7 @@ from tests.cli.job import EVERYTHING, Job
 from tests.cli.shell import FOLLOWS, start
 from tests.protocol.test_corruption import edit, segments
 from wal_sink import errors
-from wal_sink.flush.loop import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport
 from wal_sink.testing.cassandra import free_port

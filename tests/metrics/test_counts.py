@@ -16,7 +16,6 @@ from state_backends import open_backend
 from tests.metrics.watched import Watched, new_world
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
-from wal_sink.checkpoint.commit_watcher import CommitWatcher
 from wal_sink.checkpoint.local_files import committed_us
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics import collector
@@ -334,7 +333,7 @@ def test_every_line_of_a_flush_says_query_and_epoch(
     batches(world, 2)
     it = Watched(world, Faults(at=1, error=ConnectionError, matching="write"))
     caplog.clear()
-    loop = FlushLoop(it.flusher, it.reporter, world.query_id, CommitWatcher("memory://none"))
+    loop = FlushLoop(it.flusher)
     loop.end()
     loop.start()
     loop.join(30)

@@ -9,8 +9,8 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.loop import Reporter
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.metrics.collector import Metrics, QueryObserver
 from wal_sink.protocol.steps import Rest
@@ -45,15 +45,12 @@ class Watched:
             world.query_id, Checkpoint(world.checkpoint), world.log, "shop.orders"
         )
         self.reporter = Reporter(log, world.clock, observer=self.observer)
+        target = FaultyTarget(world.target, faults)
         self.flusher = Flusher(
-            log,
-            checkpoint,
-            FaultyTarget(world.target, faults),
-            query_id=world.query_id,
+            Pipeline(world.query_id, log, checkpoint, target),
+            self.reporter,
             clock_us=world.clock,
-            say=self.reporter.say,
             run_history=RunHistory(),
-            observer=self.observer,
         )
 
     def flush(self, tries: int = 100) -> list[WalSinkError]:

@@ -28,27 +28,33 @@ BUGS = (
     Bug(
         "finish before write",
         "wal_sink/flush/flusher.py",
-        "        if not self._write(window, wanted):\n            return\n"
-        "        with target_errors(self._target):\n"
-        "            self._connected().drain()\n"
-        "        self._finish(window)\n",
-        "        self._finish(window)\n"
-        "        if not self._write(window, wanted):\n            return\n"
-        "        with target_errors(self._target):\n"
-        "            self._connected().drain()\n",
+        "        if not self._write(window, chosen, given_up):\n            return\n"
+        "        self._target.finish(window)\n",
+        "        self._target.finish(window)\n"
+        "        if not self._write(window, chosen, given_up):\n            return\n"
+        "        with self._target.session() as session:\n"
+        "            session.drain()\n",
     ),
     Bug(
         "finish before the rows are acknowledged",
-        "wal_sink/flush/flusher.py",
-        "            self._connected().drain()\n        self._finish(window)\n",
-        "            self._finish(window)\n        self._connected().drain()\n",
+        "wal_sink/flush/target_connection.py",
+        "        with self.session() as session:\n            session.drain()\n"
+        "        for left in reversed(range(_FINISH_TRIES)):\n"
+        '            self._reporter.say("finishing", window.last)\n'
+        "            with self.session() as session:\n"
+        "                outcome = session.finish(window)\n",
+        "        for left in reversed(range(_FINISH_TRIES)):\n"
+        '            self._reporter.say("finishing", window.last)\n'
+        "            with self.session() as session:\n"
+        "                outcome = session.finish(window)\n"
+        "                session.drain()\n",
     ),
     Bug(
         "trim before finish",
         "wal_sink/flush/flusher.py",
-        "        self._finish(window)\n        self._record(window, given_up)\n",
+        "        self._target.finish(window)\n        self._record(window, given_up)\n",
         "        trim(self._log, [epoch.epoch for epoch in window.epochs])\n"
-        "        self._finish(window)\n        self._record(window, given_up)\n",
+        "        self._target.finish(window)\n        self._record(window, given_up)\n",
     ),
     Bug(
         "trim before the record",
@@ -173,26 +179,27 @@ BUGS = (
     ),
     Bug(
         "begin lost, written all the same",
-        "wal_sink/flush/flusher.py",
+        "wal_sink/flush/target_connection.py",
         "        if is_mine(outcome, window, read_back):\n",
-        "        if is_mine(outcome, window, read_back) or read_back != view.mark:\n",
+        "        if is_mine(outcome, window, read_back) or read_back != seen:\n",
     ),
     Bug(
         "skip on failure",
         "wal_sink/flush/write_window.py",
-        "                with target_errors(rows.target):\n"
-        "                    rows.session().write(plan, part)\n",
-        "                try:\n"
-        "                    rows.session().write(plan, part)\n"
-        "                except Exception:\n"
-        "                    pass\n",
+        "                    with rows.connection.session() as session:\n"
+        "                        session.write(piece.plan, part)\n",
+        "                    try:\n"
+        "                        with rows.connection.session() as session:\n"
+        "                            session.write(piece.plan, part)\n"
+        "                    except Exception:\n"
+        "                        pass\n",
     ),
     Bug(
         "missing segment treated as flushed",
         "wal_sink/flush/flusher.py",
-        "            if mark is not None and mark.flushed >= window.last:  # rule 20\n"
+        "            if self._target.is_finished(window):  # rule 20\n"
         "                return False\n",
-        "            if mark is not None:\n                return True\n",
+        "            if self._target.read_ledger() is not None:\n                return True\n",
     ),
     Bug(
         "missing manifest taken for an empty epoch",
@@ -209,8 +216,8 @@ BUGS = (
     Bug(
         "an operator's decision is not looked at",
         "wal_sink/flush/flusher.py",
-        "        wanted = [epoch for epoch in window.epochs if epoch.epoch not in given_up]\n",
-        "        wanted = [epoch for epoch in window.epochs if epoch.epoch not in ()]\n",
+        "            epochs=[epoch for epoch in window.epochs if epoch.epoch not in given_up],\n",
+        "            epochs=[epoch for epoch in window.epochs if epoch.epoch not in ()],\n",
         ("tests/protocol/test_rules.py", "tests/protocol/test_ways_out.py"),
     ),
     Bug(
@@ -299,7 +306,7 @@ BUGS = (
     Bug(
         "nobody sees that a table is made again under a flush job",
         "wal_sink/spark/flush_job.py",
-        "                rows.session().write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))\n",
+        "                session.write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))\n",
         "                pass\n",
         ("tests/spark/test_flush_job.py",),
     ),

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from state_backends import StateBackend
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan, plan_key
@@ -104,15 +104,14 @@ class World:
         :param run_history: what its process saw of runs; None when it is a process without any.
         """
         faults = faults or Faults()
-        return Flusher(
+        pipeline = Pipeline(
+            self.query_id,
             Log(FaultyBackend(self.log_backend, faults)),
             Checkpoint(FaultyBackend(self.checkpoint, faults)),
             FaultyTarget(self.target, faults),
-            query_id=self.query_id,
-            clock_us=self.clock,
-            run_history=run_history or RunHistory(),
-            trim_delay_s=self.trim_delay_s,
+            self.trim_delay_s,
         )
+        return Flusher(pipeline, clock_us=self.clock, run_history=run_history or RunHistory())
 
     def flush(
         self, faults: Faults | None = None, run_history: RunHistory | None = None

@@ -21,11 +21,11 @@ import msgspec
 
 from wal_sink.errors import MissingManifest
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
-from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
 from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
-from wal_sink.protocol.choose_attempt import choose
+from wal_sink.protocol.choose_attempt import choose, refuse_missing_manifest
 from wal_sink.protocol.ledger_updates import after_finish, flushed_epoch, is_mine, plan_window
-from wal_sink.protocol.next_step import next_step, refuse_missing_manifest
+from wal_sink.protocol.next_step import next_step
 from wal_sink.protocol.steps import (
     Begin,
     Choose,
@@ -510,12 +510,7 @@ def _chosen(
             epoch=step.epoch,
             attempts=attempts,
             contenders=contenders,
-            before=(None, None),
-            planned=None,
-            after=None,
             kept=notes if rules.proof else (),
-            committed=None,
-            lost=frozenset(),
             running=contenders[0].run_id if rules.proof and contenders else None,
         )
     )
@@ -532,10 +527,7 @@ def plan(
     f: int,
 ) -> Window:
     """Ask `plan_window`."""
-    manifests = [
-        (_manifest(attempt, gens, listed, emp), f"{attempt.epoch}-{attempt.generation}", "digest")
-        for attempt in attempts
-    ]
+    manifests = [Published(_manifest(attempt, gens, listed, emp), "digest") for attempt in attempts]
     before = mark if rules.chained else msgspec.structs.replace(mark, last_us=0)
     return plan_window(manifests, before, NOW, f"flusher{f}")
 

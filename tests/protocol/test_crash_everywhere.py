@@ -117,7 +117,7 @@ def test_every_fault_is_recovered_from(
     covered(f"fault at every operation of a {role}, {when}", f"{len(hit)} {seams}")
 
 
-TARGET = ("begin ", "finish ", "write ", "flushed", "connect", "create ledger", "plan")
+TARGET = ("begin ", "finish ", "write ", "read ledger", "connect", "create ledger", "plan")
 
 
 def hit_by(hit: list[str], *names: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.spark.standalone import standalone_cluster
 from tests.spark.tables import Table, options, start, stream, wait_for
 from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained
-from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.protocol.steps import Rest
 from wal_sink.targets.cassandra.driver.credentials import ENVIRONMENT
 from wal_sink.testing.cassandra.node import Node
@@ -163,13 +162,9 @@ def test_a_job_whose_window_another_flusher_has_finished_is_cancelled(
 def flusher(query: StreamingQuery, table: Table, checkpoint: str) -> Flusher:
     """Return a second flusher of a query, which needs no Spark and passes no gate."""
     configuration = configure({"checkpointLocation": checkpoint, **options(table)})
-    return Flusher(
-        configuration.location.open_log(str(query.id)),
-        configuration.location.open_checkpoint(),
-        configuration.target,
-        query_id=str(query.id),
-        clock_us=lambda: time.time_ns() // 1_000,
-    )
+    log = configuration.location.open_log(str(query.id))
+    opened = configuration.location.open_checkpoint()
+    return Flusher(Pipeline(str(query.id), log, opened, configuration.target))
 
 
 def test_what_stops_a_task_is_the_error_that_the_driver_would_meet(

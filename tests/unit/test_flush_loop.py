@@ -18,10 +18,9 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.checkpoint.commit_watcher import CommitWatcher
-from wal_sink.flush.failure_log import FailureLog
-from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.loop import FlushLoop, Reporter
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.reporter import FailureLog, Reporter
 from wal_sink.model import paths
 from wal_sink.model.records import ErrorReport
 from wal_sink.progress.wait import wait_until_flushed
@@ -60,18 +59,13 @@ class Flushing:
     def __init__(self, world: World, faults: Faults) -> None:
         self.world = world
         self.faults = faults
-        reporter = Reporter(world.log, lambda: time.time_ns() // 1_000)
-        flusher = Flusher(
+        pipeline = Pipeline(
+            world.query_id,
             Log(FaultyBackend(world.log_backend, faults)),
             Checkpoint(world.checkpoint),
             FaultyTarget(world.store, faults),
-            query_id=world.query_id,
-            clock_us=world.clock,
-            say=reporter.say,
         )
-        self.loop = FlushLoop(
-            flusher, reporter, world.query_id, CommitWatcher(world.checkpoint.url)
-        )
+        self.loop = FlushLoop(Flusher(pipeline, Reporter(world.log), clock_us=world.clock))
 
     def start(self) -> Flushing:
         self.loop.start()
@@ -523,7 +517,7 @@ def test_a_look_at_the_ledger_that_fails_stops_no_rows(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overloaded target takes rows and has no time for reads: what it has taken is not sent again."""
-    monkeypatch.setattr("wal_sink.flush.flusher._LEDGER_LOOK_US", 0)
+    monkeypatch.setattr("wal_sink.flush.target_connection._LEDGER_LOOK_US", 0)
     world.run().batch(*([(f"k{i}", i)] for i in range(5)))
 
     class NoReads(Outage):
@@ -558,19 +552,19 @@ class Ticks:
 def test_a_long_outage_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Each kind of error at once, then one line a minute, and one when it is over."""
     clock = Ticks()
-    trouble = FailureLog(clock)
+    failures = FailureLog(clock)
     away, refused = errors.TargetUnavailable("no route"), errors.TargetRefused("no table")
     for tried in range(1, 1_001):
-        trouble.met(away, tried=tried)
+        failures.met(away, tried=tried)
         clock.s += 1
     assert len(caplog.records) == 17
     assert "960 tries" not in caplog.text
     assert "961 tries in 960 s" in caplog.text
-    trouble.met(refused, tried=1_001)
-    trouble.met(ZeroDivisionError("a bug"), tried=1_002)
+    failures.met(refused, tried=1_001)
+    failures.met(ZeroDivisionError("a bug"), tried=1_002)
     assert [bool(record.exc_info) for record in caplog.records[17:]] == [False, True]
-    trouble.over()
-    trouble.over()
+    failures.over()
+    failures.over()
     assert [record.getMessage() for record in caplog.records[19:]] == [
         "the flush goes on, after 1000 s"
     ]

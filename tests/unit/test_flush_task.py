@@ -20,7 +20,7 @@ from wal_sink.errors import (
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.flush.read_window import FileGoneError, pieces
+from wal_sink.flush.read_window import FileGoneError
 from wal_sink.flush.task import FlushError, FlushTask, gravest
 from wal_sink.flush.write_window import WindowWrite
 from wal_sink.model.ledger import Owner
@@ -52,7 +52,7 @@ def by_tasks(task: FlushTask) -> Callable[[WindowWrite], bool]:
     """Write windows as a job does, its tasks one after the other, the last one first."""
 
     def write(rows: WindowWrite) -> bool:
-        found = [piece for begun in rows.epochs for piece in pieces(rows.log, begun)]
+        found = [piece for begun in rows.epochs for piece in rows.pieces(begun)]
         shares = share_out(found, above_bytes=0, slots=6)
         assert len(shares) == 5
         answers = [task(pickle.loads(pickle.dumps(share))) for share in reversed(shares)]

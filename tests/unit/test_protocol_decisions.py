@@ -21,17 +21,12 @@ from wal_sink.errors import (
     WrongOwner,
 )
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
-from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
 from wal_sink.model.offsets import Offsets, parse_offsets
 from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
-from wal_sink.protocol.choose_attempt import choose, doubts, plan_without_rows
-from wal_sink.protocol.ledger_updates import after_finish, is_mine, plan_window
-from wal_sink.protocol.next_step import (
-    next_step,
-    refuse_missing_manifest,
-    refuse_missing_records,
-    resting,
-)
+from wal_sink.protocol.choose_attempt import choose, doubts, refuse_missing_manifest
+from wal_sink.protocol.ledger_updates import after_finish, is_mine, plan_window, plan_without_rows
+from wal_sink.protocol.next_step import next_step, refuse_missing_records, resting
 from wal_sink.protocol.steps import (
     Begin,
     Choose,
@@ -146,13 +141,7 @@ def evidence(epoch: int, *attempts: Attempt, **changes: Any) -> Evidence:
             for attempt in attempts
             if attempt.epoch == epoch
         ),
-        before=(None, None),
         planned=PLANNED,
-        after=None,
-        kept=(),
-        committed=None,
-        lost=frozenset(),
-        running=None,
     )
     return dataclasses.replace(plain, **changes)
 
@@ -467,8 +456,8 @@ def test_offsets_that_do_not_tell_their_partitions(line: str) -> None:
 # --- plan_window ----------------------------------------------------------------------------------
 
 
-def manifest(epoch: int, rows: int, published_us: int) -> tuple[Manifest, str, str]:
-    """Return a manifest, its path and its digest; the rows are in two segments if that is possible."""
+def manifest(epoch: int, rows: int, published_us: int) -> Published:
+    """Return a manifest and its digest; the rows are in two segments if that is possible."""
     parts = [rows - rows // 2, rows // 2] if rows > 1 else [rows] * rows
     segments = tuple(SegmentRef(path="s", rows=n, bytes=10 * n, digest="d") for n in parts)
     made = Manifest(
@@ -483,7 +472,7 @@ def manifest(epoch: int, rows: int, published_us: int) -> tuple[Manifest, str, s
         offsets_digest=f"offsets {epoch}",
         published_us=published_us,
     )
-    return made, f"manifests/{epoch}", f"digest {epoch}"
+    return Published(made, f"digest {epoch}")
 
 
 @pytest.mark.parametrize(
@@ -523,7 +512,7 @@ def test_a_window_says_all_that_is_decided() -> None:
     assert planned.epochs[0] == BegunEpoch(
         epoch=5,
         generation=3,
-        manifest="manifests/5",
+        manifest="manifests/00000000000000000005-000003.json",
         digest="digest 5",
         offsets_digest="offsets 5",
         base_us=100,

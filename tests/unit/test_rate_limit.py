@@ -7,11 +7,8 @@ import pytest
 
 from wal_sink.errors import OptionError
 from wal_sink.flush.rate_limit import RateLimit, divided
-from wal_sink.model.plan import Plan
 from wal_sink.options import SinkOptions, parse
 from wal_sink.targets.base import Slice
-
-PLAN = Plan(key="k", target="t", table="t", columns=())
 
 
 class Clock:
@@ -29,11 +26,11 @@ class Clock:
         self.now += seconds
 
 
-def slices(*counts: int) -> list[tuple[Plan, Slice]]:
+def slices(*counts: int) -> list[Slice]:
     first, made = 0, []
     for count in counts:
         batch = pa.record_batch({"id": range(first, first + count)})
-        made.append((PLAN, Slice(3, batch, 1_000 + first)))
+        made.append(Slice(3, batch, 1_000 + first))
         first += count
     return made
 
@@ -52,7 +49,7 @@ def test_no_row_is_lost_and_each_keeps_its_timestamp() -> None:
     """Also where a piece is a single row."""
     for rate in (1, 7, 1_000):
         clock = Clock()
-        got = [rows for _, rows in RateLimit(rate, clock, clock.sleep).paced(slices(30, 1, 40))]
+        got = list(RateLimit(rate, clock, clock.sleep).paced(slices(30, 1, 40)))
         ids = [(each, rows.first_us + i) for rows in got for i, each in enumerate(values(rows))]
         assert ids == [(i, 1_000 + i) for i in range(71)]
         assert {rows.epoch for rows in got} == {3}

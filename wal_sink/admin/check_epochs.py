@@ -8,14 +8,12 @@ from itertools import groupby
 from wal_sink.admin.findings import Findings
 from wal_sink.admin.query import Query
 from wal_sink.errors import MissingManifest, MissingSegment
-from wal_sink.flush.evidence import gather
+from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.read_window import FileGoneError, begun_manifest, plan_of
-from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
-from wal_sink.protocol.choose_attempt import choose
-from wal_sink.protocol.next_step import refuse_missing_manifest
+from wal_sink.protocol.choose_attempt import refuse_missing_manifest
 from wal_sink.protocol.steps import Begin, Choose, ManifestMissing, PassOver
 from wal_sink.remedies import lost_segment, skip_lost
 from wal_sink.wal.segment import check_segment
@@ -87,18 +85,10 @@ class EpochCheck:
         if missing is None:
             return readable
         with self._findings.noting(epoch):
-            step = choose(
-                gather(
-                    Choose(epoch, self._attempts),
-                    self._log,
-                    self._query.checkpoint,
-                    self._query.query_id,
-                    RunHistory(),
-                )
-            )
-            match step:
-                case Begin():
-                    return [found for found in readable if found.attempt in step.attempts]
+            chooser = WindowChooser(self._log, self._query.checkpoint, self._query.query_id)
+            match chooser.epoch(Choose(epoch, self._attempts)):
+                case Begin(attempts):
+                    return [found for found in readable if found.attempt in attempts]
                 case ManifestMissing():
                     missing.append(epoch)
                 case PassOver():

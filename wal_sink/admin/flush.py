@@ -16,11 +16,11 @@ import tenacity
 from state_backends import StateBackendError
 from wal_sink.admin.heartbeat_history import HeartbeatHistory
 from wal_sink.admin.query import Query
-from wal_sink.checkpoint.commit_watcher import CommitWatcher
 from wal_sink.clock import now_us
 from wal_sink.errors import NoFlusher, NotDrained, WalSinkError
-from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.loop import FlushLoop, Reporter
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.reporter import Reporter
 from wal_sink.log_context import about
 from wal_sink.observer import Observer
 from wal_sink.progress.backlog import waiting_epochs
@@ -120,18 +120,11 @@ class OwnFlusher:
         observer: Observer | None = None,
     ) -> None:
         self._query = query
-        self._reporter = Reporter(query.log, now_us, gives_way=True, observer=observer)
-        target.load()
+        self._reporter = Reporter(query.log, gives_way=True, observer=observer)
         self._flusher = Flusher(
-            query.log,
-            query.checkpoint,
-            target,
-            query_id=query.query_id,
-            clock_us=now_us,
-            say=self._reporter.say,
+            Pipeline(query.query_id, query.log, query.checkpoint, target, trim_delay_s),
+            self._reporter,
             run_history=HeartbeatHistory(query.log),
-            observer=observer,
-            trim_delay_s=trim_delay_s,
         )
         self._trim_delay_s = trim_delay_s
         self._left_over: tuple[LogFile, ...] = ()
@@ -185,12 +178,7 @@ class OwnFlusher:
 
     def follow(self, progress: Progress = lambda _done, _total: None) -> FlushDone:
         """Flush until `stop`. An error is reported, and its step is tried again (rule 21)."""
-        loop = FlushLoop(
-            self._flusher,
-            self._reporter,
-            self._query.query_id,
-            CommitWatcher(self._query.checkpoint.url),
-        )
+        loop = FlushLoop(self._flusher)
         loop.start()
         try:
             while not self._stopping:

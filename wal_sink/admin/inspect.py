@@ -11,13 +11,11 @@ import msgspec
 from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.evidence import gather
-from wal_sink.flush.run_history import RunHistory
+from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.progress.scan import read_manifests
-from wal_sink.protocol.choose_attempt import choose
 from wal_sink.protocol.steps import Begin, Choose
 from wal_sink.targets.base import Target
 
@@ -151,15 +149,8 @@ def iso(us: int) -> str:
 
 def _chosen(query: Query, epoch: int, standing: Standing) -> Sequence[Attempt]:
     """Choose as a flusher does that has seen no event of Spark (rule 11)."""
-    step = choose(
-        gather(
-            Choose(epoch, standing.attempts),
-            query.log,
-            query.checkpoint,
-            query.query_id,
-            RunHistory(),
-        )
-    )
+    chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
+    step = chooser.epoch(Choose(epoch, standing.attempts))
     return step.attempts if isinstance(step, Begin) else ()
 
 

@@ -18,7 +18,7 @@ from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Column
 from wal_sink.model.records import Decision, FlushedEpoch
-from wal_sink.protocol.next_step import refuse_missing_manifest
+from wal_sink.protocol.choose_attempt import refuse_missing_manifest
 from wal_sink.remedies import lost_segment
 from wal_sink.wal.segment import read_segment
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 
 _PIECE_S = 0.25
-"""So long at most is one wait, unless a single row takes longer: a flush can be interrupted after it."""
+"""The longest wait, unless a single row takes longer: a flush can be interrupted after it."""
 
 
 def divided(rows_per_second: int | None, tasks: int) -> int | None:
@@ -42,12 +41,12 @@ class RateLimit:
         self._sleep = sleep
         self._due = float("-inf")
 
-    def paced(self, slices: Iterable[tuple[Plan, Slice]]) -> Iterator[tuple[Plan, Slice]]:
+    def paced(self, slices: Iterable[Slice]) -> Iterator[Slice]:
         """Yield the same rows in pieces, each when it is due."""
-        for plan, rows in slices:
+        for rows in slices:
             for piece in self._pieces(rows):
                 self._wait(piece.batch.num_rows)
-                yield plan, piece
+                yield piece
 
     def _pieces(self, rows: Slice) -> Iterator[Slice]:
         count = rows.batch.num_rows

@@ -26,28 +26,16 @@ class FileGoneError(Exception):
         self.path = path
 
 
-def slices(log: Log, begun: BegunEpoch) -> Iterator[tuple[Plan, Slice]]:
-    """Yield an epoch's rows, each with its place in the epoch's timestamps (rule 15).
-
-    Memory: one batch of a segment.
-
-    :raises FileGoneError: the manifest or a segment is missing.
-    :raises CorruptLog: what is there is not what was begun.
-    """
-    for piece in pieces(log, begun):
-        for rows in read_piece(log.backend, piece):
-            yield piece.plan, rows
-
-
-def pieces(log: Log, begun: BegunEpoch) -> list[Piece]:
+def pieces(log: Log, begun: BegunEpoch, manifest: Manifest | None = None) -> list[Piece]:
     """Return an epoch's segments, whole and in the order of the manifest; reads no segment.
 
+    :param manifest: the one that was begun, if the caller has read it; None: read it.
     :raises FileGoneError: the manifest is missing.
     :raises CorruptLog: it is not what was begun, or its plan is gone.
     """
     if not begun.manifest:
         return []  # Spark made the epoch without a sink (rule 12), or it is given up (rule 22)
-    manifest = begun_manifest(log, begun)
+    manifest = manifest or begun_manifest(log, begun)
     plan = plan_of(log, manifest)
     found = []
     first_us = begun.base_us
@@ -67,7 +55,9 @@ def pieces(log: Log, begun: BegunEpoch) -> list[Piece]:
 
 
 def read_piece(backend: StateBackend, piece: Piece) -> Iterator[Slice]:
-    """Yield the rows of a piece, a slice for each batch.
+    """Yield the rows of a piece, a slice for each batch, with their timestamps (rule 15).
+
+    Memory: one batch of a segment.
 
     :raises FileGoneError: the segment is missing.
     :raises CorruptLog: it is not what its task wrote.

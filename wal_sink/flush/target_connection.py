@@ -1,17 +1,165 @@
-"""Gives a target's own exceptions a kind: worth another try, or the end of the line (rule 21)."""
+"""A flusher's connection to the target: made when it is needed; an answer that may be lost is read back."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
-from wal_sink.targets.base import Target
+from wal_sink.flush.reporter import Reporter
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.protocol.ledger_updates import after_finish, is_mine
+from wal_sink.targets.base import Session, Target
+
+_LEDGER_LOOK_US = 1_000_000
+"""How old the last look at the ledger may be before the next slice (rule 15)."""
+
+_FINISH_TRIES = 5
+
+_ANSWERS = "See that the target answers conditional updates; the flush goes on by itself."
+
+
+class TargetConnection:
+    """One session at a time with the target of one query. Its methods are called by the flush's thread.
+
+    Every method that talks to the target raises `TargetRefused` or `TargetUnavailable`; see `target_errors`.
+
+    :param owner: whose ledger row it is; the flusher corrects it when it has read the log's identity.
+    :param reporter: told when it connects; its observer, of requests under way and sent again.
+    :param clock_us: microseconds since 1970.
+    """
+
+    def __init__(
+        self, target: Target, owner: Owner, reporter: Reporter, clock_us: Callable[[], int]
+    ) -> None:
+        self.target = target
+        self.owner = owner
+        self._reporter = reporter
+        self._clock_us = clock_us
+        self._session: Session | None = None
+        self._looked_us = 0
+        self._asked = ""
+        self._interrupted = False
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """Lend the session; connect when there is none."""
+        with target_errors(self.target):
+            if self._session is None:
+                self._reporter.say("connecting", None)
+                self._session = self.target.connect(self.owner)
+                self._session.report_to(self._reporter.observer)
+            yield self._session
+
+    def close(self) -> None:
+        """Release the session; the next call connects again."""
+        session, self._session = self._session, None
+        self._reporter.observer.in_flight = 0
+        if session is not None:
+            session.close()
+
+    # --- the ledger -------------------------------------------------------------------------------
+
+    def read_ledger(self) -> Mark | None:
+        """Read the ledger row; None when there is none."""
+        with self.session() as session:
+            mark = session.read_ledger()
+        self._looked_us = self._clock_us()
+        return mark
+
+    def create(self, flushed: int) -> None:
+        """Create the ledger row (rule 13).
+
+        :raises TargetUnavailable: afterwards there is none.
+        """
+        with self.session() as session:
+            session.create(flushed)
+        if self.read_ledger() is None:
+            raise TargetUnavailable("The ledger row could not be created", _ANSWERS)
+
+    def begin(self, window: Window, seen: Mark) -> bool:
+        """Begin a window; return whether this flusher has won it, and so may write its rows (rule 14).
+
+        :param seen: the row from which the window was planned; if it has moved on, `begin` is refused.
+        :raises TargetUnavailable: the row is what it was.
+        """
+        with self.session() as session:
+            outcome = session.begin(window)
+        read_back = None if outcome is Outcome.APPLIED else self.read_ledger()
+        if is_mine(outcome, window, read_back):
+            return True
+        if read_back == seen:
+            raise TargetUnavailable(f"Epoch {window.first} could not be begun", _ANSWERS)
+        return False
+
+    def finish(self, window: Window) -> None:
+        """Wait until every row is acknowledged, then move the mark, unless another flusher has (rule 16).
+
+        :raises LedgerShadowed, LedgerBehindLog: see `after_finish`.
+        """
+        with self.session() as session:
+            session.drain()
+        for left in reversed(range(_FINISH_TRIES)):
+            self._reporter.say("finishing", window.last)
+            with self.session() as session:
+                outcome = session.finish(window)
+            if outcome is not Outcome.REFUSED:
+                self._asked = window.nonce
+            try:
+                read_back = self.read_ledger()
+            except TargetUnavailable:
+                if not left:
+                    raise
+                continue  # `finish` again is harmless; another try of the step writes all rows
+            if after_finish(outcome, window, read_back) == "finished":
+                return
+        raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
+
+    def credit(self, window: Window) -> bool:
+        """Return True once for each window whose mark this flusher has moved.
+
+        A row counts when the mark moves over it, not when it is written: a window that is written again,
+        after an error or a crash, would count twice. The answer to `finish` may be lost, and the next look
+        at the ledger tells whether the mark has moved. So a window is remembered once its `finish` was
+        asked for, unless that was refused: then another flusher has moved the mark, and counts.
+        """
+        if self._asked != window.nonce:
+            return False
+        self._asked = ""
+        return True
+
+    # --- while rows are written -------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """Let no further slice be written; called from another thread, or a signal handler."""
+        self._interrupted = True
+
+    def is_over(self, window: Window) -> bool:
+        """Whether to write no more of a window: interrupted, or finished by another flusher (rule 15).
+
+        Asked before each slice; looks at the ledger at most once a second. A look that fails for now stops
+        nothing: the rows meet the same outage, or else the target is slow, and what it has taken is not to
+        be written again. Late rows lose by their timestamps.
+        """
+        if self._interrupted:
+            return True
+        if self._clock_us() - self._looked_us < _LEDGER_LOOK_US:
+            return False
+        try:
+            return self.is_finished(window)
+        except TargetUnavailable:
+            self._looked_us = self._clock_us()
+            return False
+
+    def is_finished(self, window: Window) -> bool:
+        """Whether the ledger, read now, says that the window is flushed."""
+        mark = self.read_ledger()
+        return mark is not None and mark.flushed >= window.last
 
 
 @contextlib.contextmanager
 def target_errors(target: Target) -> Iterator[None]:
-    """Surround a call of `target`.
+    """Give the target's own exceptions a kind: worth another try, or the end of the flush (rule 21).
 
     :raises TargetRefused: it would refuse again.
     :raises TargetUnavailable: it does not answer.

@@ -65,10 +65,9 @@ class FlushTask:
         with SESSIONS.session((self._era, self._owner), self._connect) as session:
             for piece in share:
                 at(piece.epoch)
-                slices = ((piece.plan, rows) for rows in read_piece(self._log.backend, piece))
-                for plan, rows in pace.paced(slices):
+                for rows in pace.paced(read_piece(self._log.backend, piece)):
                     with target_errors(self._target):
-                        session.write(plan, rows)
+                        session.write(piece.plan, rows)
             with target_errors(self._target):
                 session.drain()
 

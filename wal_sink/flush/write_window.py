@@ -1,15 +1,17 @@
-"""Writes the rows of a begun window: in this process, or wherever else somebody knows how to (rule 15)."""
+"""Writes the rows of a begun window: in this thread, or as another `WriteRows` knows how to (rule 15)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wal_sink.flush.rate_limit import RateLimit
-from wal_sink.flush.read_window import slices
-from wal_sink.flush.target_connection import target_errors
-from wal_sink.model.ledger import BegunEpoch, Owner, Window
-from wal_sink.targets.base import Session, Target
+from wal_sink.flush.read_window import pieces, read_piece
+from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.target_connection import TargetConnection
+from wal_sink.model.ledger import BegunEpoch, Window
+from wal_sink.model.manifest import Manifest
+from wal_sink.protocol.split_window import Piece
 from wal_sink.wal.log import Log
 
 
@@ -18,26 +20,33 @@ class WindowWrite:
     """What is to be written, and what its writer gets from the flusher."""
 
     log: Log
-    target: Target
-    owner: Owner
+    connection: TargetConnection
+    reporter: Reporter
     window: Window
     epochs: Sequence[BegunEpoch]
     """Those of the window that are not given up."""
-    session: Callable[[], Session]
-    """Connects when it has to."""
-    over: Callable[[], bool]
-    """Whether to stop: interrupted, or another flusher has finished the window. To be asked again and again;
-    it reads the ledger at most once a second. It does not raise `TargetUnavailable`: the rows will."""
-    say: Callable[[str, int | None], None]
+    manifests: Mapping[int, Manifest]
+    """Of epochs that were begun just now; those of a window that is resumed are read."""
+
+    def pieces(self, begun: BegunEpoch) -> list[Piece]:
+        """Return an epoch's segments, whole and in order.
+
+        :raises FileGoneError, CorruptLog: see `read_window.pieces`.
+        """
+        return pieces(self.log, begun, self.manifests.get(begun.epoch))
+
+    def is_over(self) -> bool:
+        """Whether to stop; to be asked again and again. See `TargetConnection.is_over`."""
+        return self.connection.is_over(self.window)
 
 
 WriteRows = Callable[[WindowWrite], bool]
-"""Write all of it; False: it was `over` before.
+"""Write all of it; False: `is_over` came before.
 
 When it returns True, every row is acknowledged, or will be when the flusher has drained its session.
 
 :raises FileGoneError: a file of the window is missing.
-:raises WalSinkError: the line stops here. Some of the rows may be written.
+:raises WalSinkError: the flush stops here. Some of the rows may be written.
 """
 
 
@@ -53,11 +62,12 @@ class WriteInThread:
     def __call__(self, rows: WindowWrite) -> bool:
         """Write all of it; the flusher drains."""
         for begun in rows.epochs:
-            rows.say("writing", begun.epoch)
-            for plan, part in self._rate_limit.paced(slices(rows.log, begun)):
-                if rows.over():
-                    return False
-                with target_errors(rows.target):
-                    rows.session().write(plan, part)
-                rows.say("writing", begun.epoch)
+            rows.reporter.say("writing", begun.epoch)
+            for piece in rows.pieces(begun):
+                for part in self._rate_limit.paced(read_piece(rows.log.backend, piece)):
+                    if rows.is_over():
+                        return False
+                    with rows.connection.session() as session:
+                        session.write(piece.plan, part)
+                    rows.reporter.say("writing", begun.epoch)
         return True

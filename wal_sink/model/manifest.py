@@ -64,3 +64,11 @@ class Manifest(Record, frozen=True, kw_only=True):
     def bytes(self) -> int:
         """Bytes in all segments."""
         return sum(segment.bytes for segment in self.segments)
+
+
+class Published(NamedTuple):
+    """A manifest as it was read."""
+
+    manifest: Manifest
+    digest: str
+    """Of its file."""

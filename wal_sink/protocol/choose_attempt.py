@@ -49,8 +49,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from wal_sink.errors import Diverged
-from wal_sink.model.ledger import BegunEpoch, Mark, Window
+from wal_sink import remedies
+from wal_sink.errors import Diverged, MissingManifest
+from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.protocol.steps import Begin, Contender, Evidence, ManifestMissing, PassOver, Rest
@@ -87,6 +88,20 @@ def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Rest:
     return Begin((highest,), proven=False)
 
 
+def refuse_missing_manifest(epoch: int, mark: Mark | None) -> None:
+    """After `ManifestMissing`: raise unless the ledger, read again, says that the epoch is done (rule 12).
+
+    :raises MissingManifest: the manifest is needed and not there.
+    """
+    if mark is not None and mark.flushed >= epoch:
+        return
+    raise MissingManifest(
+        f"Epoch {epoch} is checkpointed but has no manifest in the log",
+        "Restore the log's manifests/ folder from a copy. The epoch is not taken for an empty one. To"
+        f" give its rows up: {remedies.skip_lost(epoch)}. {remedies.VERIFY}",
+    )
+
+
 def proven_attempts(evidence: Evidence, candidates: Sequence[Contender]) -> list[Attempt]:
     """Return the attempts whose run is known to have written `commits/N`; the last one counts."""
     highest = max(candidate.attempt for candidate in candidates)
@@ -103,25 +118,6 @@ def proven_attempts(evidence: Evidence, candidates: Sequence[Contender]) -> list
         or (candidate.attempt.generation, candidate.run_id) in noted
         or candidate.run_id == evidence.committed
     ]
-
-
-def plan_without_rows(step: PassOver, mark: Mark, now_us: int, nonce: str) -> Window:
-    """Fix the window of an epoch that is passed over (rules 12 and 22): it uses up a timestamp.
-
-    :param now_us: the flusher's clock, microseconds since 1970.
-    """
-    begun = BegunEpoch(
-        epoch=step.epoch,
-        generation=step.generation,
-        manifest="",
-        digest="",
-        offsets_digest=step.offsets_digest,
-        base_us=max(now_us, mark.last_us + 1),
-        rows=0,
-        bytes=0,
-        published_us=now_us,
-    )
-    return Window(nonce=nonce, begun_us=now_us, epochs=(begun,))
 
 
 def doubts(step: Begin, recorded: FlushedEpoch | None) -> list[str]:

@@ -9,19 +9,19 @@ import msgspec
 
 from wal_sink import remedies
 from wal_sink.errors import LedgerBehindLog, LedgerShadowed
+from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Window
-from wal_sink.model.manifest import Manifest
+from wal_sink.model.manifest import Published
 from wal_sink.model.records import FlushedEpoch
+from wal_sink.protocol.steps import PassOver
 
 _CLOCKS_DIFFER_US = 60_000_000
 
 
-def plan_window(
-    manifests: Sequence[tuple[Manifest, str, str]], mark: Mark, now_us: int, nonce: str
-) -> Window:
+def plan_window(manifests: Sequence[Published], mark: Mark, now_us: int, nonce: str) -> Window:
     """Fix attempts and write timestamps of a window (rule 14).
 
-    :param manifests: (manifest, its path, digest of its file), one an epoch, contiguous.
+    :param manifests: one an epoch, contiguous.
     :param now_us: the flusher's clock, microseconds since 1970.
 
     `base = max(min(published, now), last + 1)`: near the time when the rows were computed, so that they
@@ -30,12 +30,12 @@ def plan_window(
     """
     epochs: list[BegunEpoch] = []
     last_us = mark.last_us
-    for manifest, path, digest in manifests:
+    for manifest, digest in manifests:
         epochs.append(
             BegunEpoch(
                 epoch=manifest.epoch,
                 generation=manifest.generation,
-                manifest=path,
+                manifest=paths.manifest(manifest.attempt),
                 digest=digest,
                 offsets_digest=manifest.offsets_digest,
                 base_us=max(min(manifest.published_us, now_us), last_us + 1),
@@ -46,6 +46,25 @@ def plan_window(
         )
         last_us = epochs[-1].last_us
     return Window(nonce=nonce, begun_us=now_us, epochs=tuple(epochs))
+
+
+def plan_without_rows(step: PassOver, mark: Mark, now_us: int, nonce: str) -> Window:
+    """Fix the window of an epoch that is passed over (rules 12 and 22): it uses up a timestamp.
+
+    :param now_us: the flusher's clock, microseconds since 1970.
+    """
+    begun = BegunEpoch(
+        epoch=step.epoch,
+        generation=step.generation,
+        manifest="",
+        digest="",
+        offsets_digest=step.offsets_digest,
+        base_us=max(now_us, mark.last_us + 1),
+        rows=0,
+        bytes=0,
+        published_us=now_us,
+    )
+    return Window(nonce=nonce, begun_us=now_us, epochs=(begun,))
 
 
 def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:

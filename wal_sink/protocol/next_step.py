@@ -47,8 +47,8 @@ jumps. `wal_sink.admin` has the argument for each verb.
 from __future__ import annotations
 
 from wal_sink import remedies
-from wal_sink.errors import CorruptLog, LedgerBehindLog, MissingManifest, WrongOwner
-from wal_sink.model.ledger import Mark, Owner, Window
+from wal_sink.errors import CorruptLog, LedgerBehindLog, WrongOwner
+from wal_sink.model.ledger import Owner, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch, LogIdentity
 from wal_sink.protocol.steps import (
@@ -190,17 +190,3 @@ def refuse_missing_records(last: Window, recorded: FlushedEpoch | None) -> None:
             f"The ledger says that epoch {last.last} is flushed, the log records only {newest}",
             "Restore the log's flushed/ folder from its newest copy.",
         )
-
-
-def refuse_missing_manifest(epoch: int, mark: Mark | None) -> None:
-    """After `ManifestMissing`: raise unless the ledger, read again, says that the epoch is done (rule 12).
-
-    :raises MissingManifest: the manifest is needed and not there.
-    """
-    if mark is not None and mark.flushed >= epoch:
-        return
-    raise MissingManifest(
-        f"Epoch {epoch} is checkpointed but has no manifest in the log",
-        "Restore the log's manifests/ folder from a copy. The epoch is not taken for an empty one. To"
-        f" give its rows up: {remedies.skip_lost(epoch)}. {remedies.VERIFY}",
-    )

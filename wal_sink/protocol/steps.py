@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from wal_sink.model.ledger import Mark, Window
-from wal_sink.model.manifest import Attempt
+from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.offsets import Offsets
 from wal_sink.model.records import Decision, FlushedEpoch, Kept, LogIdentity
 
@@ -47,7 +47,7 @@ class Evidence:
     epoch: int
     attempts: tuple[Attempt, ...]
     """The manifests there are, as listed for the `View`."""
-    contenders: tuple[Contender, ...]
+    contenders: tuple[Contender, ...] = ()
     """Those of the epoch itself."""
     before: tuple[Offsets | None, Offsets | None] = (None, None)
     """From what the two epochs before were planned, nearest first; None: purged, or cannot matter."""
@@ -108,12 +108,16 @@ class Choose(NamedTuple):
     """All manifests there are."""
 
 
-class Begin(NamedTuple):
+@dataclass(frozen=True)
+class Begin:
     """Begin a window with these attempts, one an epoch, contiguous."""
 
     attempts: tuple[Attempt, ...]
     proven: bool = True
     """False when nothing tells which of several attempts Spark has kept (rule 11)."""
+    manifests: tuple[Published, ...] = field(default=(), compare=False, repr=False)
+    """Those of the attempts, as they were read to choose. No manifest ever changes, so the attempts alone
+    tell two decisions apart."""
 
 
 class PassOver(NamedTuple):

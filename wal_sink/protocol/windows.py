@@ -45,17 +45,20 @@ def joined(choices: Iterator[Choice]) -> Choice:
     :raises WalSinkError: the first choice cannot be made.
     """
     first = next(choices)
-    if not _is_final(first):
+    if not is_final(first):
         return first
-    attempts = first.attempts
+    taken = [first]
     try:
-        for following in choices:
-            if not _is_final(following):
+        for choice in choices:
+            if not is_final(choice):
                 break
-            attempts += following.attempts
+            taken.append(choice)
     except WalSinkError:
-        pass  # the line does not stop before the epochs that can be flushed: the next window raises it
-    return Begin(attempts)
+        pass  # the flush does not stop before the epochs that can be flushed: the next window raises it
+    return Begin(
+        tuple(attempt for each in taken for attempt in each.attempts),
+        manifests=tuple(published for each in taken for published in each.manifests),
+    )
 
 
 def fits(taken: int, more: int) -> bool:
@@ -63,6 +66,6 @@ def fits(taken: int, more: int) -> bool:
     return taken == 0 or taken + more <= MOST_BYTES
 
 
-def _is_final(choice: Choice) -> TypeGuard[Begin]:
+def is_final(choice: Choice) -> TypeGuard[Begin]:
     """Whether nothing that is read later can overturn it."""
     return isinstance(choice, Begin) and choice.proven

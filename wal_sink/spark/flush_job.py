@@ -17,8 +17,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wal_sink.flush.rate_limit import divided
-from wal_sink.flush.read_window import pieces
-from wal_sink.flush.target_connection import target_errors
 from wal_sink.flush.task import FlushError, FlushTask, gravest
 from wal_sink.flush.write_window import WindowWrite, WriteInThread
 from wal_sink.log_context import line_logger
@@ -59,7 +57,7 @@ class WriteByJob:
     def __call__(self, rows: WindowWrite) -> bool:
         """Write all of it. See `WriteRows`."""
         size = sum(begun.bytes for begun in rows.epochs)
-        if rows.target.parallel_writes and is_large(size, self._above_bytes):
+        if rows.connection.target.parallel_writes and is_large(size, self._above_bytes):
             with self._shares(rows) as shares:
                 if shares and (written := self._by_job(rows, shares)) is not None:
                     return written
@@ -68,26 +66,28 @@ class WriteByJob:
     @contextlib.contextmanager
     def _shares(self, rows: WindowWrite) -> Iterator[Shares]:
         """Share the rows out over the slots that flush jobs may have now."""
-        found = [piece for begun in rows.epochs for piece in pieces(rows.log, begun)]
+        found = [piece for begun in rows.epochs for piece in rows.pieces(begun)]
         with _SLOTS.lent(self._spark, found, self._above_bytes) as shares:
             yield shares
 
     def _by_job(self, rows: WindowWrite, shares: Shares) -> bool | None:
         """Run a job; None when it failed for a reason that is none of the rows'."""
-        if rows.over():
+        if rows.is_over():
             return False
         for piece in itertools.chain.from_iterable(shares):
             # Each task sees the table only while it writes: this session's `drain` answers for all of them.
-            with target_errors(rows.target):
-                rows.session().write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))
+            with rows.connection.session() as session:
+                session.write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))
         rate = divided(self._rows_per_second, len(shares))
-        task = FlushTask(rows.log, rows.target.for_tasks(), rows.owner, self._era, rate)
+        task = FlushTask(
+            rows.log, rows.connection.target.for_tasks(), rows.connection.owner, self._era, rate
+        )
         job = _Job(self._spark, _described(rows), task, shares)
         logger.info("a job of %d tasks: %s", len(shares), job.description)
         try:
             while not job.wait(_LOOK_S):
-                rows.say("writing", rows.window.first)
-                if rows.over():
+                rows.reporter.say("writing", rows.window.first)
+                if rows.is_over():
                     return False
                 if internals.is_stopped(self._spark):
                     job.wait(_CANCEL_S)
@@ -176,7 +176,7 @@ class _Job:
 def _described(rows: WindowWrite) -> str:
     first, last = rows.window.first, rows.window.last
     epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-    return f"wal_sink flushes {epochs} of query {rows.owner.query_id}"
+    return f"wal_sink flushes {epochs} of query {rows.connection.owner.query_id}"
 
 
 def _in_short(error: Exception) -> str:

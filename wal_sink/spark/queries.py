@@ -12,8 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
-from wal_sink.flush.elsewhere import Elsewhere
-from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.loop import FlushLoop, NoLoop
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.metrics.server import Exposition
 from wal_sink.publish.fencing import take_ticket
@@ -141,11 +140,11 @@ class Queries:
 
     def _loop(
         self, query_id: str, checkpoint: Checkpoint, log: Log, configuration: Configuration
-    ) -> FlushLoop | Elsewhere:
+    ) -> FlushLoop | NoLoop:
         observer = None
         if self._exposition is not None:
             writes_to = configuration.target.writes_to
             observer = self._exposition.watch(query_id, checkpoint, log, writes_to)
         if not self.flush:
-            return Elsewhere()
+            return NoLoop()
         return flush_loop(self._spark, query_id, log, configuration, observer)

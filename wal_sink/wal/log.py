@@ -7,7 +7,6 @@ An object that is created twice keeps its first content.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -17,7 +16,7 @@ from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.codec import Record, digest
 from wal_sink.model.ledger import Window
-from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
     Claim,
@@ -33,9 +32,6 @@ from wal_sink.model.records import (
 R = TypeVar("R", bound=Record)
 N = TypeVar("N", int, Attempt)
 
-_MANIFESTS_KEPT = 128
-"""More than a window has: each is looked at to choose, to begin and to write."""
-
 
 class Log:
     """The folder `<wal.location>/<query id>`.
@@ -46,7 +42,6 @@ class Log:
     def __init__(self, backend: StateBackend) -> None:
         self.backend = backend
         self._plans: dict[str, Plan] = {}
-        self._recent_manifests = functools.lru_cache(_MANIFESTS_KEPT)(self._read_manifest)
 
     def __reduce__(self) -> tuple[type[Log], tuple[StateBackend]]:
         return type(self), (self.backend,)  # it travels to tasks, without what it remembers
@@ -159,20 +154,13 @@ class Log:
         """List the manifests there are, ascending."""
         return tuple(self._listed(paths.MANIFESTS, paths.parse_manifest))
 
-    def manifest(self, attempt: Attempt) -> tuple[Manifest, str] | None:
-        """Read a manifest and the digest of its file; None when it is gone.
-
-        One of the last that were read is not read again: none ever changes. So it may be gone already, as
-        any may be a moment later.
-        """
+    def manifest(self, attempt: Attempt) -> Published | None:
+        """Read a manifest and the digest of its file; None when it is gone."""
+        path = paths.manifest(attempt)
         try:
-            return self._recent_manifests(attempt)
+            data = self.backend.read(path)
         except FileNotFoundError:
             return None
-
-    def _read_manifest(self, attempt: Attempt) -> tuple[Manifest, str]:
-        path = paths.manifest(attempt)
-        data = self.backend.read(path)
         manifest = Manifest.from_json(data, self._where(path))
         if manifest.attempt != attempt:
             raise CorruptLog(
@@ -184,7 +172,7 @@ class Log:
                 f"{self._where(path)} names a plan or a segment that is not its own",
                 "The file was edited. " + remedies.lost_manifest(attempt.epoch),
             )
-        return manifest, digest(data)
+        return Published(manifest, digest(data))
 
     def create_manifest(self, manifest: Manifest) -> Manifest | None:
         """Create a manifest unless it is there; return the one that is there.

@@ -1,0 +1,134 @@
+"""Chooses what a flusher begins next: reads what tells an epoch's attempts apart, and has it decided.
+
+The decisions are pure: `choose_attempt` for each epoch (rules 11, 12 and 22), `windows` for those that share
+a window (rule 10). Each manifest is read once and goes with the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import WalSinkError
+from wal_sink.flush.read_window import plan_of
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.log_context import line_logger
+from wal_sink.model.manifest import Attempt, Manifest, Published
+from wal_sink.protocol.choose_attempt import choose, doubts
+from wal_sink.protocol.steps import Begin, Choose, Contender, Evidence, PassOver, View
+from wal_sink.protocol.windows import Choice, fits, following, is_final, joined
+from wal_sink.wal.log import Log
+from wal_sink.wal.segment import check_segment
+
+logger = line_logger(__name__)
+
+
+class WindowChooser:
+    """Chooses for one query.
+
+    :param run_history: what this process saw of the query's runs; None: nothing.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        checkpoint: Checkpoint,
+        query_id: str,
+        run_history: RunHistory | None = None,
+    ) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._query_id = query_id
+        self._run_history = run_history or RunHistory()
+
+    def window(self, first: Choose, view: View) -> Choice:
+        """Choose the next window; log a choice that something speaks against.
+
+        :raises CorruptLog, Diverged: at which the flush stops.
+        """
+        choice = joined(self._choices(first, view.checkpointed))
+        if isinstance(choice, PassOver):
+            logger.warning("epoch %d is flushed without rows: %s", choice.epoch, choice.why)
+        if isinstance(choice, Begin):
+            for doubt in doubts(choice, view.recorded):
+                logger.warning("%s: %s", self._log.url, doubt)
+        return choice
+
+    def epoch(self, step: Choose) -> Choice:
+        """Choose among the attempts at one epoch (rule 11); with one plain manifest, reads next to nothing.
+
+        :raises CorruptLog, Diverged: the epoch cannot be flushed.
+        """
+        decision = self._log.decision(step.epoch)
+        if decision is not None:  # its manifests may be unreadable, or gone
+            return choose(Evidence(step.epoch, step.attempts, decision=decision))
+        read = self._manifests(step)
+        choice = choose(self._evidence(step, read))
+        if not isinstance(choice, Begin):
+            return choice
+        return replace(choice, manifests=tuple(read[attempt] for attempt in choice.attempts))
+
+    def _choices(self, first: Choose, checkpointed: int) -> Iterator[Choice]:
+        """Choose epoch by epoch, up to the one that does not fit into the window.
+
+        Behind the first one, an epoch is taken only when all of it can be read: else the mark could not
+        move over the epochs before it until an operator has mended it. Its bytes are read twice for that,
+        a small part of what sending them costs.
+        """
+        size = 0
+        for step in following(first, checkpointed):
+            choice = self.epoch(step)
+            if is_final(choice):
+                (published,) = choice.manifests
+                manifest = published.manifest
+                behind = step.epoch > first.epoch
+                if behind and not (fits(size, manifest.bytes) and self._is_whole(manifest)):
+                    return
+                size += manifest.bytes
+            yield choice
+
+    def _manifests(self, step: Choose) -> dict[Attempt, Published]:
+        """Read the epoch's manifests; one that vanished since it was listed is trimmed by another flusher."""
+        named = [attempt for attempt in step.attempts if attempt.epoch == step.epoch]
+        found = ((attempt, self._log.manifest(attempt)) for attempt in named)
+        return {attempt: read for attempt, read in found if read is not None}
+
+    def _evidence(self, step: Choose, read: Mapping[Attempt, Published]) -> Evidence:
+        """Read offsets and notes of the epoch, as far as they can matter."""
+        epoch, planned = step.epoch, self._checkpoint.planned
+        # A batch of the state repartition has no manifest.
+        followed = any(attempt.epoch == epoch + 1 for attempt in step.attempts)
+        after = None if followed else planned(epoch + 1)
+        odd = after is not None or not read
+        plain = Evidence(
+            epoch=epoch,
+            attempts=step.attempts,
+            contenders=tuple(
+                Contender(attempt, one.manifest.run_id, one.manifest.offsets_digest)
+                for attempt, one in read.items()
+            ),
+            before=(planned(epoch - 1) if odd else None, planned(epoch - 2) if not read else None),
+            planned=planned(epoch),
+            after=after,
+        )
+        if len(read) < 2:
+            return plain
+        seen, rivals = self._run_history, [one.manifest.run_id for one in read.values()]
+        return replace(
+            plain,
+            kept=tuple(self._log.kept(epoch)),
+            committed=seen.committed(self._query_id, epoch, rivals),
+            lost=seen.lost(self._query_id, epoch, rivals),
+            running=seen.running(self._query_id),
+        )
+
+    def _is_whole(self, manifest: Manifest) -> bool:
+        """Whether plan and segments can be read; what is wrong is raised when the epoch is the first one."""
+        try:
+            plan_of(self._log, manifest)
+            for segment in manifest.segments:
+                check_segment(self._log.backend, segment)
+        except (WalSinkError, FileNotFoundError):
+            return False
+        return True

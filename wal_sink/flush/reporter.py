@@ -1,0 +1,160 @@
+"""Says what a flusher does and what stops it: in `flusher.json`, in the process's log, to an observer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from state_backends import StateBackendError
+from wal_sink.clock import now_us
+from wal_sink.errors import WalSinkError
+from wal_sink.log_context import at, line_logger
+from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.observer import Observer
+from wal_sink.progress.heartbeat import living_flusher, this_process
+from wal_sink.wal.log import Log
+
+logger = line_logger(__name__)
+
+AGAIN_S = 60.0
+"""How often the same error is logged again; a weekend's outage would be fifty thousand lines."""
+
+_REPORT_EVERY_S = 5.0
+
+
+class Reporter:
+    """Writes hints for people and for `await_flushed`. That one cannot be written never stops the flush.
+
+    :param log: the query's log; None: nothing is written.
+    :param clock_us: microseconds since 1970.
+    :param gives_way: write nothing while another process reports: a flusher that works for a moment must
+        not hide, by ending, that the query's own flusher lives.
+    :param observer: counts; None: nothing is counted.
+    """
+
+    def __init__(
+        self,
+        log: Log | None,
+        clock_us: Callable[[], int] = now_us,
+        *,
+        gives_way: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        self._log = log
+        self.observer = observer or Observer()
+        self._clock_us = clock_us
+        self._gives_way = gives_way
+        self._doing = "starting"
+        self._epoch: int | None = None
+        self._error: ErrorReport | None = None
+        self._waits = ""
+        self._written_s = 0.0
+        self._failures = FailureLog()
+
+    def say(self, doing: str, epoch: int | None) -> None:
+        """Note what the flusher is about to do; written at once when it concerns no epoch."""
+        if epoch is not None:
+            at(epoch)
+        at_once = epoch is None and doing != self._doing
+        self._doing, self._epoch = doing, epoch
+        if at_once or time.monotonic() - self._written_s > _REPORT_EVERY_S:
+            self._write()
+
+    def succeeded(self) -> None:
+        """Note that a step was done: the error, if there was one, is over."""
+        at(None)
+        self.observer.succeeded()
+        if self._error is not None:
+            self.forget_error()
+        self._failures.over()
+
+    def failed(self, error: BaseException, *, tried: int = 1, wait_s: float | None = None) -> None:
+        """Note an error; log it if the step is tried again.
+
+        :param tried: how often in a row by now.
+        :param wait_s: seconds until the next try; None: the caller decides, and says what it decides.
+        """
+        ours = error if isinstance(error, WalSinkError) else None
+        kind, transient = type(error).__name__, ours is not None and ours.transient
+        self.observer.failed(kind if ours else "bug", transient=transient)
+        if wait_s is not None:
+            where = "" if self._epoch is None else f" at epoch {self._epoch}"
+            self._waits = f"stopped by an error{where}: {tried} tries, the next in {wait_s:.0f} s"
+        self._error = ErrorReport(
+            kind=kind,
+            what=ours.what if ours else repr(error),
+            remedy=ours.remedy if ours else "Report this as a bug.",
+            epoch=self._epoch,
+            at_us=self._clock_us(),
+            transient=transient,
+        )
+        self._write()
+        self._waits = ""
+        if wait_s is not None:
+            self._failures.met(error, tried=tried)
+
+    def forget_error(self) -> None:
+        """Drop the error, before another try whose outcome a caller waits for."""
+        self._error = None
+        self._write()
+
+    def _write(self) -> None:
+        self._written_s = time.monotonic()
+        if self._log is None:
+            return
+        doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
+        report = FlusherReport(
+            flusher=this_process(),
+            doing=self._waits or doing,
+            heartbeat_us=self._clock_us(),
+            error=self._error,
+        )
+        try:
+            if not (self._gives_way and self._another_reports(self._log)):
+                self._log.report(report)
+        except (OSError, StateBackendError) as error:
+            logger.warning("%s/flusher.json cannot be written: %r", self._log.url, error)
+
+    def _another_reports(self, log: Log) -> bool:
+        last = living_flusher(log, self._clock_us())
+        return last is not None and last.flusher != this_process()
+
+
+class FailureLog:
+    """Logs the errors that a flusher meets in a row: a new kind at once, and every minute that it lasts.
+
+    :param clock_s: seconds, never backwards.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._kind: str | None = None
+        self._since_s = 0.0
+        self._said_s = 0.0
+
+    def met(self, error: BaseException, *, tried: int) -> None:
+        """Log an error, unless one of its kind was logged a moment ago.
+
+        :param tried: how often in a row by now.
+        """
+        now_s = self._clock_s()
+        # Texts of one outage differ: they name hosts and times.
+        kind = type(error).__name__
+        if self._kind is None:
+            self._since_s = now_s
+        elif kind == self._kind and now_s - self._said_s < AGAIN_S:
+            return
+        new, self._kind, self._said_s = kind != self._kind, kind, now_s
+        logger.warning(
+            "the flush failed (%d tries in %.0f s; it is tried again until it succeeds): %s",
+            tried,
+            now_s - self._since_s,
+            error,
+            exc_info=error if new and not isinstance(error, WalSinkError) else None,
+        )
+
+    def over(self) -> None:
+        """Log that the flush goes on, if an error had stopped it."""
+        if self._kind is not None:
+            self._kind = None
+            logger.warning("the flush goes on, after %.0f s", self._clock_s() - self._since_s)
