@@ -26,7 +26,7 @@ os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", SPARK.options)
 
 
 def pytest_report_header() -> str:
-    """Say when the tests marked `docker` are skipped, before anybody wonders."""
+    """Say when the tests marked `docker` are skipped, and why."""
     try:
         docker_engine.find(IMAGE)
     except docker_engine.DockerNotUsable as error:

@@ -23,8 +23,8 @@ def dealt(ranked: Sequence[tuple[Rank, Test]], processes: int) -> list[Test]:
 
     `--dist worksteal` cuts the list into one piece for each process, the first ones being shorter by one
     test if need be; who is done takes from the end of another's piece. So every piece begins with long
-    tests, and ends with short ones to be taken. A group goes to whoever has the fewest tests by then; the
-    groups of the shortest ones are single tests, and even the pieces out.
+    tests, and ends with short ones to be taken. A group goes to the process that has the fewest tests by
+    then; the groups of the shortest ones are single tests, and even the pieces out.
     """
     pieces: list[list[Test]] = [[] for _ in range(processes)]
     in_order = sorted(ranked, key=lambda each: each[0].length)

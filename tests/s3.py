@@ -1,4 +1,4 @@
-"""A server of S3 for the whole run, and a bucket for whoever wants one."""
+"""A server of S3 for the whole run, and a bucket for each test that wants one."""
 
 from __future__ import annotations
 

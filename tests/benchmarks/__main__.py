@@ -23,7 +23,7 @@ from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
 
 _WIDTH = 140
-"""Of the tables when nobody looks at a terminal."""
+"""Of the tables where the output is no terminal."""
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A log full of checkpointed epochs that nobody has flushed, made without Spark.
+"""A log full of checkpointed epochs that are not flushed, made without Spark.
 
 It plays Spark's part, the files of the checkpoint; segments and manifests are made by the product's own
 steps, as a task and `commit()` do.

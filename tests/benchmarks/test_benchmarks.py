@@ -47,7 +47,7 @@ def test_what_the_server_s_limit_sends_is_what_the_check_expects(
     ids=["missing row", "extra row", "another amount", "missing value", "another text"],
 )
 def test_a_table_that_is_not_complete_is_noticed(cassandra: Node, change: str) -> None:
-    """Whoever loses rows is no contender."""
+    """A sink that loses rows is no contender."""
     source = Source(shape="grouped", rows=50, partitions=5)
     table = Table(cassandra, source.columns)
     raw.run(source, table, Setting(processes=1, per_batch=10, in_flight=4))

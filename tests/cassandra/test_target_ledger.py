@@ -120,7 +120,7 @@ def test_the_row_outlives_the_tables_time_to_live(
 
 @pytest.mark.parametrize("column", ["begun", "last"])
 @pytest.mark.parametrize("text", ["not json", "{}", '{"nonce": "n", "of_a_later_version": 1}'])
-def test_a_text_that_nobody_wrote(
+def test_a_text_that_the_sink_did_not_write(
     cassandra: Node, keyspace: str, session: Session, column: str, text: str
 ) -> None:
     """It stops the flush, naming the column, the row and the table."""

@@ -248,7 +248,7 @@ def test_a_datacenter_that_does_not_exist(cassandra: Node, table: str) -> None:
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_nobody_listens(cassandra: Node, keyspace: str) -> None:
+def test_no_server_listens(cassandra: Node, keyspace: str) -> None:
     """Names contact points, port and cause."""
     with socket.socket() as bound:  # bound, not listening: connections are refused
         bound.bind(("127.0.0.1", 0))
@@ -258,7 +258,7 @@ def test_nobody_listens(cassandra: Node, keyspace: str) -> None:
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_somebody_listens_and_says_nothing(cassandra: Node, keyspace: str) -> None:
+def test_a_server_listens_and_says_nothing(cassandra: Node, keyspace: str) -> None:
     """The request timeout bounds the wait."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = str(silent.getsockname()[1])

@@ -31,7 +31,7 @@ class Job(NamedTuple):
     folder: Path
 
     def flush(self, error: type[errors.WalSinkError] | None = None) -> None:
-        """Flush; `error` is the one with which the line stops."""
+        """Flush; `error` is the one that stops the flush."""
         if error is None:
             self.world.flush()
             return

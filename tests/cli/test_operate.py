@@ -80,7 +80,7 @@ def test_verify_of_a_checkpoint_that_was_set_back(job: Job) -> None:
 
 
 def test_skip_a_gap(job: Job) -> None:
-    """The document names the decision; `--yes` asks nobody."""
+    """The document names the decision; `--yes` asks no question."""
     edit(job.world.log_backend, paths.manifest(Attempt(2, 1)), None)
     job.flush(errors.MissingManifest)
     found = job.command("verify", "--json")

@@ -1,4 +1,4 @@
-"""`status` of queries in every condition; nobody is asked but checkpoint and log."""
+"""`status` of queries in every condition; only checkpoint and log are asked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reporter(world: World) -> Reporter:
 
 
 def test_a_query_that_has_only_started(world: World, tmp_path: Path) -> None:
-    """Nothing is there, nothing waits, nobody flushes; and it says so."""
+    """Nothing is there, nothing waits, nothing flushes; and it says so."""
     world.run()
     found = run(tmp_path, "status", "checkpoint", "--json")
     assert found.code == 0, found.err

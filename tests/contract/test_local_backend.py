@@ -202,7 +202,7 @@ def test_list_raises_what_hides_objects(
 
 
 def test_sweep_takes_old_unfinished_files_only(backend: LocalBackend, root: Path) -> None:
-    """Nothing but our own unfinished files goes, and only when nobody wrote for long enough."""
+    """Nothing but our own unfinished files goes, and only when they are old enough."""
     backend.create("a/object", b"x")
     for left in (f"a/{_LEFT_BEHIND}", f"gone/{_LEFT_BEHIND}", f"young/{_LEFT_BEHIND}", "a/.other"):
         (root / left).parent.mkdir(exist_ok=True)

@@ -40,7 +40,7 @@ class TestS3Backend(StateBackendContract):
 
 @pytest.mark.parametrize("lost", [1, 2, 4])
 def test_a_lost_answer_to_a_create_is_a_success(s3: S3, lost: int) -> None:
-    """The object is there, whoever repeats the request is refused because of it: the nonce tells."""
+    """The object is there, and a repeated request is refused because of it: the nonce tells."""
     backend = s3.backend(f"lossy-{lost}")
     s3.counts()
     backend.create("a", b"content")
@@ -276,7 +276,7 @@ def _write_and_hang(backend: S3Backend, reached: object) -> None:
 
 
 def test_parts_of_a_killed_writer_are_swept(s3: S3) -> None:
-    """When nobody has sent one for long enough; an upload outside of the store is another's."""
+    """When no part has come for long enough; an upload outside of the store is another's."""
     backend = s3.backend()
     context = multiprocessing.get_context("spawn")
     reached = context.Event()
@@ -403,7 +403,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secrets_travel_and_are_not_shown(s3: S3) -> None:
-    """A task opens the same store; nobody reads its keys in a log."""
+    """A task opens the same store; its keys are in no log."""
     backend = s3.backend()
     copy = pickle.loads(pickle.dumps(backend))
     assert copy._options == backend._options

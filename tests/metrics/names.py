@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.metrics.watched import Watched, new_world
 
 TIMES = "_created"
-"""When a counter was made: prometheus_client adds it, and nobody needs it."""
+"""When a counter was made: prometheus_client adds it, and no dashboard needs it."""
 
 
 def exposed() -> set[str]:

@@ -148,7 +148,7 @@ def test_errors_by_kind_and_whether_the_line_stands(world: World) -> None:
 # --- what waits -----------------------------------------------------------------------------------
 
 
-def test_what_waits_is_seen_while_nobody_can_flush(world: World) -> None:
+def test_what_waits_is_seen_while_nothing_can_be_flushed(world: World) -> None:
     batches(world)
     it = Watched(world)
     assert it.value("wal_sink_pending_epochs") == 3
@@ -198,7 +198,7 @@ class Gone(Faults):
 
 
 def test_an_epoch_that_cannot_be_read_waits_as_well(world: World) -> None:
-    """Its manifest is damaged, or lost: nobody knows since when, so since it was first seen."""
+    """Its manifest is damaged, or lost: since when is unknown, so it counts since it was first seen."""
     batches(world, 1)
     edit(world.log_backend, paths.manifest(Attempt(0, 1)), b"{}")
     it = Watched(world)

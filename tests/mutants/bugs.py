@@ -304,7 +304,7 @@ BUGS = (
         ("tests/cassandra/test_permanent_errors.py",),
     ),
     Bug(
-        "nobody sees that a table is made again under a flush job",
+        "it goes unseen that a table is made again under a flush job",
         "wal_sink/spark/flush_job.py",
         "                session.write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))\n",
         "                pass\n",

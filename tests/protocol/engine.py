@@ -70,7 +70,7 @@ class World:
         self.keepers: dict[int, str] = {}
         """The runs that wrote `commits/N`, by epoch."""
         self.settled: dict[int, str] = {}
-        """Runs whose attempts were begun before somebody set the checkpoint back, by epoch."""
+        """Runs whose attempts were begun before the operator set the checkpoint back, by epoch."""
         self.computed: dict[tuple[int, str], dict[str, int]] = {}
         """Rows of every attempt, by epoch and run."""
 

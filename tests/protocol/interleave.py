@@ -40,7 +40,7 @@ class Turns(Faults):
                 self.stopped_before.append(name)
                 self._goes_on.clear()
                 self.waits.set()
-                assert self._goes_on.wait(_HANGS_S), f"nobody lets {name} go on"
+                assert self._goes_on.wait(_HANGS_S), f"no other process lets {name} go on"
             self.operations.append(name)
         yield
 
@@ -104,7 +104,7 @@ _SETTLED = (
 
 
 def open_operations(world: World) -> Callable[[str], bool]:
-    """Leave out the operations that nobody else can influence: when those happen does not matter.
+    """Leave out the operations that no other process can influence: when those happen does not matter.
 
     They read what is never changed once it can be read, and is not deleted while it is needed.
     """

@@ -76,7 +76,7 @@ class Rules:
     window: int = 1
     """10: how many epochs are begun together."""
     names_all: bool = True
-    """14. Off: `begin` of a window names its first epoch only; whoever resumes it chooses the others."""
+    """14. Off: `begin` of a window names its first epoch only; who resumes it chooses the others."""
     chained: bool = True
     """14. Off: timestamps are those of the publisher's clock."""
     trim_after_finish: bool = True

@@ -1,4 +1,4 @@
-"""Each kind of damage: the line stops with its name, nothing after it is flushed, `verify` finds the same.
+"""Each kind of damage: it stops the flush under its name, nothing after it is flushed, `verify` finds it.
 
 Then the way out: what it gives up is exactly what the oracle misses.
 """
@@ -165,7 +165,7 @@ def look(world: World) -> Verified:
 
 
 def stuck(world: World, error: type[WalSinkError]) -> str:
-    """Flush twice: the line stops at the same place; return what the error says."""
+    """Flush twice: the flush stops at the same place; return what the error says."""
     with pytest.raises(error):
         world.flush()
     with pytest.raises(error) as caught:
@@ -270,7 +270,7 @@ def test_status_answers_all_the_same(world: World) -> None:
 
 
 @pytest.mark.parametrize("damage", [None, tear_manifest, delete_manifest])
-def test_verify_counts_segments_that_nobody_names(
+def test_verify_counts_segments_that_no_manifest_names(
     world: World, damage: Callable[[World], str] | None
 ) -> None:
     """As `status` does: what a damaged manifest names cannot be told, so its segments are none."""
@@ -291,7 +291,7 @@ def fresh(world: World) -> Verified:
 
 
 def test_verify_finds_what_cannot_be_trimmed(world: World) -> None:
-    """A later attempt at a flushed epoch, with other source offsets: the line stops there first."""
+    """A later attempt at a flushed epoch, with other source offsets: the flush stops there first."""
     fill(world)
     stray = json.loads(world.log_backend.read(manifest_path())) | {
         "generation": 2,

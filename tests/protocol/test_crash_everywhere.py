@@ -49,7 +49,7 @@ def script(
 ) -> None:
     """Run all epochs, flushing after each, or once for all in one window, as far as the process lives.
 
-    An error stops Spark's query, and somebody starts it again; the flusher tries again by itself.
+    An error stops Spark's query, and the operator starts it again; the flusher tries again by itself.
     """
     flusher = world.flusher(flush_faults)
     for _ in range(2):  # one fault, so one more start at most

@@ -79,7 +79,7 @@ def dies_and_recovers(s3: S3, seam: Literal["run", "flusher"], faults: Faults) -
 
 @pytest.mark.parametrize("lost", [1, 3])
 def test_lost_answers_change_nothing(s3: S3, lost: int) -> None:
-    """The first answers to every conditional write are lost: nobody takes itself for somebody else."""
+    """The first answers to every conditional write are lost: no creator takes itself for another one."""
     world = world_in(s3, s3.bucket(f"lossy-{lost}"))
     script(world, 2, Faults(), Faults())
     assert world.table() == world.expected()

@@ -1,4 +1,4 @@
-"""What nobody will ever read goes, once its epoch is flushed; what somebody may still need stays.
+"""What no flusher will ever read goes, once its epoch is flushed; what one may still need stays.
 
 Rule 18's other half, a zombie's segments for an epoch that is flushed already, is in `test_rules.py`.
 """

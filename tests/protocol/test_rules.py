@@ -264,7 +264,7 @@ def test_rule_5_other_offsets_under_a_flushed_epoch_diverge(world: World) -> Non
 
 
 def test_rule_5_a_replay_of_what_was_flushed_long_ago_diverges(world: World) -> None:
-    """Its record is gone: nobody can say whether it is the same."""
+    """Its record is gone: nothing says whether it is the same."""
     run = world.run()
     run.batch([("a", 1)])
     run.batch([("b", 2)])
@@ -382,7 +382,7 @@ def test_rule_8_what_cannot_be_made_durable_is_not_acted_on(
 
 
 def test_rule_8_purged_files_need_not_be_durable(tmp_path: Path) -> None:
-    """Spark keeps the newest hundred; whoever is further behind flushes all the same."""
+    """Spark keeps the newest hundred; a flusher that is further behind flushes all the same."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend("memory://purged"))
     run = world.run()
     for epoch in range(3):
@@ -412,7 +412,7 @@ def test_rule_8_a_torn_commit_file_does_not_count(world: World, torn: bytes) -> 
 
 
 def test_rule_8_purged_commit_files_still_count(world: World) -> None:
-    """Spark keeps the newest hundred; whoever is further behind flushes all the same."""
+    """Spark keeps the newest hundred; a flusher that is further behind flushes all the same."""
     run = world.run()
     for epoch in range(4):
         run.batch([(f"k{epoch}", epoch)])
@@ -605,7 +605,7 @@ def test_rule_11_a_note_that_could_not_be_written_is_said(
 def test_rule_11_a_run_that_cannot_read_its_manifest_is_fenced_all_the_same(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever reads the error has to learn that another run has taken over."""
+    """The error has to say that another run has taken over."""
     old, _ = overtaken(world)
     path = paths.manifest(Attempt(0, 1))
     world.log_backend.delete([path])
@@ -695,7 +695,7 @@ def test_rule_11_without_proof_the_next_epoch_is_waited_for(world: World) -> Non
 def test_rule_11_when_no_such_run_lives_the_highest_is_taken_unproven(
     world: World, caplog: pytest.LogCaptureFixture, *, ended: bool
 ) -> None:
-    """It ended here with its event lost, or its process is gone: the line goes on, and says so."""
+    """It ended here with its event lost, or its process is gone: the flush goes on, and says so."""
     world.run().publish([("dead", 1)])
     run_history = RunHistory()
     run = world.run(run_history=run_history)
@@ -713,7 +713,7 @@ def test_rule_11_when_no_such_run_lives_the_highest_is_taken_unproven(
 def test_rule_11_a_generation_that_falls_is_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From one epoch to the next; it means that somebody edited log or checkpoint."""
+    """From one epoch to the next; it means that log or checkpoint were edited by hand."""
     dead = world.run()
     dead.publish([("dead", 1)])
     run = world.run()
@@ -808,7 +808,7 @@ def test_rule_12_what_spark_went_back_behind_is_never_flushed(world: World) -> N
 def test_rule_12_nothing_is_flushed_when_only_what_spark_went_back_behind_is_there(
     world: World,
 ) -> None:
-    """The epoch was computed anew without the sink: somebody has to decide."""
+    """The epoch was computed anew without the sink: an operator has to decide."""
     world.run().publish([("behind", 1)])
     edit(world.checkpoint, "offsets/0", b'v1\n{}\n{"offset":77}')
     world.checkpoint.create("commits/0", b"v1\n{}")
@@ -885,7 +885,7 @@ def test_rule_13_an_update_without_effect_is_an_outage(
 
 
 def test_rule_14_a_begin_that_another_flusher_won_is_not_written(world: World) -> None:
-    """The answer was lost before it took effect, and somebody else began the epoch: look again."""
+    """The answer was lost before it took effect, and another flusher began the epoch: look again."""
     run = world.run()
     run.batch([("a", 1)])
     world.flusher().run_once()
@@ -1175,7 +1175,7 @@ def test_rule_18_a_late_manifest_is_deleted_with_a_warning(
 
 
 def test_rule_18_a_late_manifest_with_other_offsets_diverges(world: World) -> None:
-    """Two histories under one epoch: nothing is deleted, somebody has to decide."""
+    """Two histories under one epoch: nothing is deleted, an operator has to decide."""
     late = late_manifest(world, offsets_digest="other")
     with pytest.raises(errors.Diverged, match="source offsets"):
         world.flush()
@@ -1185,7 +1185,7 @@ def test_rule_18_a_late_manifest_with_other_offsets_diverges(world: World) -> No
 def test_rule_18_a_manifest_put_back_behind_the_records_diverges(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was flushed under its epoch is forgotten: nobody can say whether it is the same."""
+    """What was flushed under its epoch is forgotten: nothing says whether it is the same."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
     path = paths.manifest(Attempt(0, 1))
     run = world.run()
@@ -1278,7 +1278,7 @@ def test_rule_20_a_segment_trimmed_by_another_flusher_is_no_error(world: World) 
 def test_rule_21_flinks_hole_a_failed_epoch_then_a_good_one(world: World) -> None:
     """Flink's sink goes on after a failed send, and the next success moves the mark past it: lost.
 
-    Here the first failure stops the line; when the target is well again, both epochs arrive, in order.
+    Here the first failure stops the flush; when the target is well again, both epochs arrive, in order.
     """
     run = world.run()
     run.batch([("failed", 1)])

@@ -308,7 +308,7 @@ class Histories(RuleBasedStateMachine):
     def checkpoint_copied(self) -> None:
         """A second pipeline starts from a copy of the checkpoint, with the same log."""
         if "log.json" not in self.world.log_backend.list():
-            return  # nothing is published: whoever comes first takes it
+            return  # nothing is published: the run that comes first takes it
         other = World(copied(self.world.checkpoint, "second"), self.world.log_backend)
         other.query_id, other.target = self.world.query_id, self.world.store
         before = self._decisions()
@@ -366,7 +366,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def ledger_shadowed(self) -> None:
-        """Somebody wrote to the ledger row with a timestamp in the future."""
+        """A plain write to the ledger row had a timestamp in the future."""
         world = self.world
 
         class Shadowed(CellSession):

@@ -86,7 +86,7 @@ def test_a_look_while_nothing_is_due_reads_one_record_once(world: World) -> None
     assert [name for name in faults.operations if name != newest] == [f"read {paths.flushed(0)}"]
 
 
-def test_nobody_who_asks_sees_a_difference(world: World) -> None:
+def test_status_shows_no_difference(world: World) -> None:
     """What is flushed is flushed: it may be deleted with the checkpoint, and nothing waits."""
     fill(world, 2)
     found = read_status(Checkpoint(world.checkpoint), world.log)
@@ -119,7 +119,7 @@ def test_late_segments_of_what_stays_stay(world: World) -> None:
 
 
 def test_records_of_what_stays_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without them nobody could tell whether their manifests may go."""
+    """Without them nothing could tell whether their manifests may go."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 2)
     fill(world, 3)
     world.clock.us += DELAY_US // 2

@@ -47,7 +47,7 @@ def flushers(world: World, k: int, j: int) -> tuple[Turns, Turns]:
 
 
 def test_all_pairs_of_stops_give_one_table() -> None:
-    """Nothing lost or doubled, nothing of the dead attempt, nothing left, and no error to anybody."""
+    """Nothing lost or doubled, nothing of the dead attempt, nothing left, and neither meets an error."""
     pairs = both = 0
     for k in count():
         for j in count():

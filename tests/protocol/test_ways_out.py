@@ -317,7 +317,7 @@ def test_another_name_of_the_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_several_attempts_go_together(world: World) -> None:
-    """Attempts that lost, and segments that nobody names: all of the epoch."""
+    """Attempts that lost, and segments that no manifest names: all of the epoch."""
     world.run().publish([("ghost", 9)])
     run = world.run()
     run.tasks([("orphan", 9)])
@@ -737,7 +737,7 @@ def test_an_original_that_cannot_be_read_is_not_taken_for_gone(places: Places) -
     goes_on_without(copy, {})
 
 
-def test_an_original_that_is_there_is_nobodys_word(places: Places) -> None:
+def test_an_original_that_is_there_is_not_taken_on_trust(places: Places) -> None:
     """Saying that it is gone does not make it so; nor does a `metadata` that is torn."""
     copy = copied(places)
     for _ in range(2):
@@ -759,7 +759,7 @@ def test_what_is_known_of_the_original_is_said_before_the_question(places: Place
 
 
 def test_a_log_that_has_lost_its_name_is_still_there(places: Places) -> None:
-    """Somebody began to delete it: the epochs that it holds are nowhere else."""
+    """The operator began to delete it: the epochs that it holds are nowhere else."""
     old = places.world.log_backend
     shutil.copytree(
         places.root / "checkpoint" / "wal_sink" / places.world.query_id,
@@ -771,7 +771,7 @@ def test_a_log_that_has_lost_its_name_is_still_there(places: Places) -> None:
         take_over(copy)
 
 
-def test_whoever_adopts_owns_alone(places: Places) -> None:
+def test_the_log_that_adopts_owns_alone(places: Places) -> None:
     """The original, put back from a backup, can no longer flush."""
     copy = copied(places)
     (places.root / "checkpoint").rename(places.root / "away")

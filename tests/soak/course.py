@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 class Soak:
-    """One query, one node, and whoever kills them.
+    """One query, one node, and the thread that kills them.
 
     :param folder: an empty one.
     :param seed: of everything that is left to chance here; the timing of the machine is not.

@@ -15,7 +15,7 @@ from tests.soak.course import Soak, Victim
 @pytest.mark.cassandra
 @pytest.mark.timeout(1200)
 def test_six_deaths(tmp_path: Path) -> None:
-    """No window is missing, doubled or mixed, whoever died."""
+    """No window is missing, doubled or mixed, whichever process died."""
     seed = secrets.randbelow(1_000_000)
     victims: list[Victim] = ["worker", "driver", "cassandra", "driver", "worker", "driver"]
     outcome = Soak(tmp_path, seed).run(victims)

@@ -95,7 +95,7 @@ def test_a_living_flusher_is_waited_for() -> None:
 
 
 def test_a_flusher_that_is_not_there_is_waited_for_a_while() -> None:
-    """A flusher may be on its way; the line says what happens if it is not."""
+    """A flusher may be on its way; the text says what happens if it is not."""
     refuse_full(7, FULL, BLOCK, ALONE, "file:///c")
     said = waiting(7, FULL, BLOCK, ALONE)
     assert "within 60 s, the query fails with NoFlusher" in said

@@ -155,7 +155,7 @@ def test_it_flushes_what_is_there_when_it_starts(world: World, flushing: Flushin
 
 
 def test_it_flushes_when_woken(world: World, flushing: Flushings) -> None:
-    """And not before: it rests until somebody says that there is something."""
+    """And not before: it rests until it is woken."""
     run = world.run()
     it = flushing().start()
     until(it.rests)
@@ -310,7 +310,7 @@ def test_after_a_failure_it_connects_anew(
 def test_it_can_be_hurried(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody waits: it tries now, not when the pause after many failures is over."""
+    """A caller waits: it tries now, not when the pause after many failures is over."""
     times(monkeypatch, first=NEVER, most=NEVER)
     world.run().batch([("a", 1)])
     outage = Outage("write")

@@ -219,7 +219,7 @@ def test_public_has_no_secret_and_nothing_that_was_not_given() -> None:
 
 
 def test_what_is_public_is_read_back() -> None:
-    """The claim is what somebody would start the query with again."""
+    """The claim has the options to start the query with again."""
     sample = Sample(name="Ann", count=4, strict=True)
     assert parse(public(sample), Sample) == sample
 

@@ -77,7 +77,7 @@ def test_what_trying_again_cures_is_tried_again(world: World) -> None:
 
 
 def test_stopped_before_the_end(world: World) -> None:
-    """It says how much waits; what was begun is finished by whoever comes next."""
+    """It says how much waits; the next flusher finishes what was begun."""
     world.run().batch([("a", 1)], [("b", 2)])
     flusher = own(world)
     with pytest.raises(errors.NotDrained, match="1 wait"):

@@ -31,7 +31,7 @@ SECONDS = 10.0
 
 @pytest.fixture
 def world() -> World:
-    """A new query; nobody flushes until the test does."""
+    """A new query; nothing flushes until the test does."""
     name = f"memory://{uuid.uuid4().hex}"
     return World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
 
@@ -341,11 +341,11 @@ def test_the_time_is_over(world: World, timeout: float) -> None:
         wait(world, timeout)
 
 
-# --- nobody flushes -------------------------------------------------------------------------------
+# --- no flusher -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("age_s", [None, 3_600.0])
-def test_nobody_flushes(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None) -> None:
+def test_no_flusher(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None) -> None:
     """No word for too long; an old process's last word gives the next one time to start."""
     monkeypatch.setattr("wal_sink.progress.wait.SILENT_S", 0.1)
     world.run().batch([("a", 1)])
@@ -372,7 +372,7 @@ def test_a_flusher_that_reports_is_waited_for(
         assert future.result(SECONDS).rows == 1
 
 
-def test_a_timeout_is_waited_for_though_nobody_flushes(
+def test_a_timeout_is_waited_for_without_a_flusher(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who gives a time has decided how long to wait; a flusher may start within it."""
@@ -418,7 +418,7 @@ def test_a_transient_error_is_not_raised(world: World) -> None:
 
 
 def test_an_error_does_not_matter_when_all_is_flushed(world: World) -> None:
-    """What was checkpointed is in the target, whatever stopped the line since."""
+    """What was checkpointed is in the target, whatever stopped the flush since."""
     world.run().batch([("a", 1)])
     world.flush()
     report(world, an_error("MissingManifest"))

@@ -307,7 +307,7 @@ def kept(generation: int, highest: int, run_id: str | None = None) -> Kept:
         # a progress event
         ([ONE, TWO], {"committed": "run 1"}, ONE),
         ([ONE, TWO], {"committed": "run 2", "running": "run 2"}, TWO),
-        # all others ended because somebody else had written `commits/5`
+        # all others ended because another run had written `commits/5`
         ([ONE, TWO], {"lost": frozenset({"run 2"})}, ONE),
         ([ONE, TWO, THREE], {"lost": frozenset({"run 1", "run 3"})}, TWO),
         ([ONE], {"lost": frozenset({"run 1"})}, ONE),
@@ -349,7 +349,7 @@ def test_of_those_that_have_not_lost_the_highest_is_taken() -> None:
         ([ONE, TWO], {"lost": frozenset({"run 1", "run 2"})}),
     ],
 )
-def test_without_a_proof_somebody_is_waited_for(
+def test_without_a_proof_a_living_run_is_waited_for(
     attempts: list[Attempt], known: dict[str, Any]
 ) -> None:
     """While a run that published it lives here; else the highest is taken, and that is said."""
@@ -593,7 +593,7 @@ def test_finished_by_whomever(outcome: Outcome, ledger: Mark) -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.UNKNOWN])
 def test_not_finished_yet(outcome: Outcome) -> None:
-    """Still begun, and nobody said that it is not: try again."""
+    """Still begun, and no read says that it is not: try again."""
     assert after_finish(outcome, window(5, 6), mark(4, begun=window(5, 6))) == "again"
 
 
@@ -622,7 +622,7 @@ def test_a_shadowed_ledger(outcome: Outcome, ledger: Mark) -> None:
 
 @pytest.mark.parametrize("outcome", EVERY_OUTCOME)
 def test_the_ledger_row_vanished(outcome: Outcome) -> None:
-    """Somebody deleted it: it is not made anew."""
+    """The row was deleted: it is not made anew."""
     with pytest.raises(LedgerBehindLog, match="vanished while epoch 6"):
         after_finish(outcome, window(5, 6), None)
 

@@ -347,7 +347,7 @@ def test_any_range_of_rows_comes_back(sizes: list[int], data: st.DataObject) -> 
 
 
 def test_another_number_of_rows_is_seen() -> None:
-    """Whoever reads the last row sees that more follow, or that it is not there."""
+    """A reader of the last row sees that more follow, or that it is not there."""
     backend = in_memory()
     ref = write(backend, numbers(0, 10), numbers(10, 10))
     for said in (19, 21):

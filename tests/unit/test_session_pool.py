@@ -37,7 +37,7 @@ def test_a_session_is_used_again() -> None:
     with sessions.session("a", refuse) as again:
         assert again is first
         with sessions.session("a", Counted) as other:
-            assert other is not first, "one that is in use is nobody else's"
+            assert other is not first, "one that is in use is not handed out again"
     with sessions.session("b", Counted) as third:
         assert third is not first
     sessions.close()

@@ -1,4 +1,4 @@
-"""`wal.storageOptions` and `checkpoint.storageOptions`: whose store gets which, and that nobody sees them."""
+"""`wal.storageOptions` and `checkpoint.storageOptions`: whose store gets which, and that none is shown."""
 
 from __future__ import annotations
 

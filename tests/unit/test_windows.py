@@ -52,7 +52,7 @@ def test_first_in_line_it_stands_alone(alone: Choice) -> None:
 
 
 def test_first_in_line_an_error_is_raised() -> None:
-    """The line stops there."""
+    """The flush stops there."""
     with pytest.raises(CorruptLog):
         joined(choices(BROKEN, taken(6)))
 

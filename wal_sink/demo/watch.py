@@ -17,7 +17,7 @@ from wal_sink.wal.location import locate
 
 _EVERY_S = 1.0
 _COUNTABLE = 100_000
-"""DeliveryCount the rows of a larger table would cost the demo more than the streaming."""
+"""Counting the rows of a larger table would cost the demo more than the streaming."""
 
 
 class Progress(NamedTuple):

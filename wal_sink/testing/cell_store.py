@@ -62,7 +62,7 @@ class CellStore(Target):
         self.table: dict[Key, Row] = {}
         self.ledger: dict[str, Mark] = {}
         self.shadowed_until_us: dict[str, int] = {}
-        """Ledger rows that somebody wrote with a timestamp of the future: updates change nothing."""
+        """Ledger rows that were written with a timestamp of the future: updates change nothing."""
 
     @property
     def shape(self) -> Mapping[str, str]:

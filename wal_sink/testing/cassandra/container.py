@@ -157,5 +157,5 @@ def _configured(image: str, heap: str, yaml: str) -> DockerContainer:
 def _remove(container: DockerContainer) -> None:
     import docker.errors  # noqa: PLC0415
 
-    with contextlib.suppress(docker.errors.NotFound):  # somebody else has removed it
+    with contextlib.suppress(docker.errors.NotFound):  # it was removed from outside
         container.stop()

@@ -1,6 +1,6 @@
 """A Maven artifact with all it needs, downloaded once, and the Java that runs it.
 
-The Ivy that PySpark ships downloads, so that nobody has to install Maven; where Ivy cannot (a
+The Ivy that PySpark ships downloads, so that Maven need not be installed; where Ivy cannot (a
 mirror that only Maven's settings know), Maven is the second try.
 """
 

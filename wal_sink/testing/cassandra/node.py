@@ -186,7 +186,7 @@ def cassandra_yaml(
         "native_transport_port": port,
         "seed_provider": [{"class_name": provider, "parameters": seeds}],
         "commitlog_sync": commitlog_sync,
-        "auto_snapshot": False,  # nobody wants a test's dropped keyspace back
+        "auto_snapshot": False,  # a test's dropped keyspace is not wanted back
     }
     periodic = {"commitlog_sync_period": "10000ms"} if commitlog_sync == "periodic" else {}
     return {**yaml, **periodic}

@@ -67,7 +67,7 @@ class LedgerContract:
         )
 
     def test_begin_is_refused_while_something_is_begun(self, session: Session) -> None:
-        """Whoever comes second finishes what is begun; it cannot begin something else."""
+        """The second flusher finishes what is begun; it cannot begin something else."""
         assert session.begin(first := begun_window(0)) is Outcome.APPLIED
         assert session.begin(begun_window(0)) is Outcome.REFUSED
         mark = session.read_ledger()
@@ -104,7 +104,7 @@ class LedgerContract:
     def test_of_many_beginners_one_wins(
         self, target: Target, session: Session, owner: Owner
     ) -> None:
-        """`begin` takes effect at most once, whoever races; the ledger holds the winner's window."""
+        """Of many that race `begin` takes effect for one at most; the ledger holds the winner's window."""
         for epoch in range(3):
             windows = [begun_window(epoch) for _ in range(_RACERS)]
             with ThreadPoolExecutor(_RACERS) as pool:
@@ -175,7 +175,7 @@ class LedgerContract:
     def test_a_row_that_was_not_seen_is_not_replaced(
         self, session: Session, owner: Owner, other: dict[str, object]
     ) -> None:
-        """Each field counts: somebody has moved the row since it was read."""
+        """Each field counts: the row was moved since it was read."""
         session.begin(window := begun_window(0))
         session.finish(window)
         session.begin(begun_window(1))
@@ -187,7 +187,7 @@ class LedgerContract:
 
     @pytest.mark.usefixtures("plan")
     def test_a_lost_row_is_not_replaced(self, target: Target, owner: Owner) -> None:
-        """Whoever has seen a row, and it is gone, looks again."""
+        """A command that has seen a row which is gone looks again."""
         with target.connect(owner) as session:
             outcome = session.replace_row(_mark(owner, 1), _mark(owner, 2))
             assert outcome is Outcome.REFUSED

@@ -178,7 +178,7 @@ def come_and_go(backend: StateBackend, folder: str, name: str, times: int) -> No
 
 
 def come_and_go_until(backend: StateBackend, folder: str, name: str, end: str) -> None:
-    """Create and delete until somebody creates the object `end`."""
+    """Create and delete until another racer creates the object `end`."""
     while end not in backend.list("ends"):
         come_and_go(backend, folder, name, 3)
 

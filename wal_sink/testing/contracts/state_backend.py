@@ -1,4 +1,4 @@
-"""The contract of a state backend, as a pytest suite for whoever writes one.
+"""The contract of a state backend, as a pytest suite for its author.
 
     class TestMyBackend(StateBackendContract):
         @pytest.fixture

@@ -95,7 +95,7 @@ class TargetContract(LedgerContract, ABC):
         assert self.rows(target) == {("a", 1): (5, "y")}
 
     def test_many_rows_arrive_once(self, target: Target, plan: Plan, session: Session) -> None:
-        """What is drained is there: all of it, for whoever reads."""
+        """What is drained is there: every reader sees all of it."""
         records: list[Record] = [(f"k{i % 37}", i, i * i, str(i)) for i in range(5_000)]
         _written(session, plan, _slice(target, plan, records))
         assert self.rows(target) == {(f"k{i % 37}", i): (i * i, str(i)) for i in range(5_000)}
@@ -154,7 +154,7 @@ class TargetContract(LedgerContract, ABC):
         assert Plan.from_json(plan.to_json(), "plan") == plan
 
     def test_an_unknown_error_is_fatal(self, target: Target) -> None:
-        """What nobody knows stops the line; it is never retried in silence."""
+        """An unknown error stops the flush; it is never retried in silence."""
         assert target.classify(ValueError("never seen")) == "fatal"
 
 

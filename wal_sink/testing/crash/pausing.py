@@ -10,7 +10,7 @@ different processes. Use it so::
         spark.dataSource.register(PausingDataSource)
         df.writeStream.format("wal_sink").option("target", PAUSING_TARGET)…
 
-Whoever kills waits for the marker file (see `wal_sink.testing.crash.driver`).
+The process that kills waits for the marker file (see `wal_sink.testing.crash.driver`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def pause_at(point: Point, table: str, epoch: int) -> None:
 def _wait_for_death(pause: Pause) -> NoReturn:
     Path(pause.marker).write_text(f"{pause.point} {pause.epoch}")
     time.sleep(600)
-    raise AssertionError("nobody came to kill this process")
+    raise AssertionError("this process was not killed in time")
 
 
 class PausingDataSource(WalSinkDataSource):
