@@ -1,8 +1,7 @@
-"""Every option of the sink itself, declared once; a target declares its own the same way.
+"""Declares every option of the sink itself, once; a target declares its own in the same way.
 
-An option is a field of a frozen struct: its name there (`rename`), type, default, and a description,
-which is what `describe` prints and errors quote. Values arrive as strings, because Spark passes
-strings; msgspec converts and validates them.
+An option is a field of a frozen struct: its name, type, default, and a description, which errors quote.
+Values arrive as strings, because Spark passes strings; msgspec converts and validates them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -18,72 +17,79 @@ from msgspec import Meta
 from wal_sink.errors import OptionError
 
 _SPARK = ("checkpointLocation", "queryName", "path")
-"""Spark puts its own options into ours."""
+"""Options of Spark, which it passes to the sink as well."""
 
 SECRET = {"secret": True}
-"""`extra` of an option whose value never leaves memory."""
+"""`extra` of an option whose value is never written or printed."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of every struct that declares options; shows no secret when printed."""
+    """The base of every struct that declares options. Printing one shows no secret."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({public(self)})"
 
 
 class SinkOptions(Options, frozen=True, kw_only=True):
-    """Options of the sink, whatever the target."""
+    """The options that the sink has for any target."""
 
     checkpoint: Annotated[
         str,
-        Meta(min_length=1, description="Spark's checkpoint; its query id is the sink's identity"),
+        Meta(
+            min_length=1,
+            description="folder of Spark's checkpoint; the query id in it is the sink's identity",
+        ),
     ] = msgspec.field(name="checkpointLocation")
     wal_location: Annotated[
         str,
-        Meta(description="URL of the log; default: the folder wal_sink inside the checkpoint"),
+        Meta(description="URL of the folder of the log; default: wal_sink inside the checkpoint"),
     ] = msgspec.field(name="wal.location", default="")
     storage_options: Annotated[
         str,
-        Meta(description="JSON object for the fsspec file system of the log", extra=SECRET),
+        Meta(
+            description="JSON object of arguments for the fsspec file system of the log",
+            extra=SECRET,
+        ),
     ] = msgspec.field(name="wal.storageOptions", default="")
     checkpoint_storage_options: Annotated[
         str,
         Meta(
-            description="JSON object for the fsspec file system of the checkpoint; default:"
-            " wal.storageOptions when both are in the same kind of store",
+            description="JSON object of arguments for the fsspec file system of the checkpoint; default:"
+            " wal.storageOptions, when both are in one kind of store",
             extra=SECRET,
         ),
     ] = msgspec.field(name="checkpoint.storageOptions", default="")
     compression: Annotated[
-        Literal["lz4", "zstd", "none"], Meta(description="how segments are compressed")
+        Literal["lz4", "zstd", "none"], Meta(description="compression of the log's segments")
     ] = msgspec.field(name="wal.compression", default="lz4")
     max_bytes: Annotated[
         int,
         Meta(
             ge=1,
-            description="bytes of unflushed data, 1 or more, from which on wal.onFull counts; such as"
-            " 10737418240 for 10 GiB",
+            description="most bytes of unflushed data, 1 or more; beyond it wal.onFull says what happens;"
+            " 10737418240 is 10 GiB",
         ),
     ] = msgspec.field(name="wal.maxBytes", default=10 * 1024**3)
     on_full: Annotated[
         Literal["block", "fail"],
         Meta(
-            description="what becomes of the next epoch then: block, it waits; fail, the query fails"
+            description="what the next epoch does when wal.maxBytes is reached: block, it waits; fail, the"
+            " query fails"
         ),
     ] = msgspec.field(name="wal.onFull", default="block")
     distributed_above_bytes: Annotated[
         int,
         Meta(
             ge=-1,
-            description="bytes of segments above which a Spark job writes what is begun together;"
-            " -1: never",
+            description="bytes of segments above which a Spark job writes the epochs that are flushed"
+            " together; -1: never",
         ),
     ] = msgspec.field(name="flush.distributedAboveBytes", default=32 * 1024 * 1024)
-    target: Annotated[str, Meta(description="name of a registered target, or module:Class")] = (
-        msgspec.field(name="target", default="cassandra")
-    )
+    target: Annotated[
+        str, Meta(description="name of a registered target, or module:Class of one of your own")
+    ] = msgspec.field(name="target", default="cassandra")
     epoch_column: Annotated[
-        str, Meta(description="column of the target that gets each row's epoch, a bigint")
+        str, Meta(description="bigint column of the target that gets the epoch of each row")
     ] = msgspec.field(name="epochColumn", default="")
     trim_delay: Annotated[
         float,
@@ -91,7 +97,9 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     ] = msgspec.field(name="trim.delay", default=0.0)
     max_rows_per_second: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="most rows that a flush writes in a second, 1 or more; default: no bound"),
+        Meta(
+            description="most rows that the flush writes in a second, 1 or more; default: no bound"
+        ),
     ] = msgspec.field(name="flush.maxRowsPerSecond", default=None)
 
 
@@ -100,17 +108,20 @@ S = TypeVar("S", bound=Options)
 
 @functools.cache
 def fields(struct: type[Options]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Return what a struct declares; found once, as that takes milliseconds and a worker asks every epoch."""
+    """Return the options that a struct declares.
+
+    Cached: to find them takes milliseconds, and a worker asks for them every epoch.
+    """
     return msgspec.structs.fields(struct)
 
 
 def names(*declared: type[Options]) -> list[str]:
-    """Return the names of all options that the structs declare, as a user writes them."""
+    """Return the names of all options that structs declare, as a user writes them."""
     return [field.encode_name for struct in declared for field in fields(struct)]
 
 
 def parse(raw: Mapping[str, str], struct: type[S]) -> S:
-    """Make the `struct` of the options in `raw` that it declares; names are case-insensitive.
+    """Parse those options in `raw` that `struct` declares; names are case-insensitive.
 
     :raises OptionError: a required option is missing, or a value is not of the option's type.
     """
@@ -134,9 +145,9 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
 
 
 def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
-    """Refuse every option in `raw` that nobody declares.
+    """Refuse an option in `raw` that is neither known nor Spark's own.
 
-    :raises OptionError: naming the option and the nearest known one.
+    :raises OptionError: names the option and the nearest known one.
     """
     by_lower = {name.lower(): name for name in (*known, *_SPARK)}
     for key in raw:
@@ -151,7 +162,7 @@ def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
 
 
 def public(options: Options) -> dict[str, str]:
-    """Return the options as strings by name, without the secret ones and without those not given."""
+    """Return options as strings by name, without the secret ones and without those not given."""
     return {
         field.encode_name: str(value)
         for field in _public_fields(type(options))
@@ -161,19 +172,16 @@ def public(options: Options) -> dict[str, str]:
 
 @functools.cache
 def _public_fields(struct: type[Options]) -> list[msgspec.structs.FieldInfo]:
-    return [field for field in fields(struct) if not is_secret(field)]
+    return [field for field in fields(struct) if not _is_secret(field)]
 
 
-def is_secret(field: msgspec.structs.FieldInfo) -> bool:
-    """Whether the option's value must not be written anywhere."""
-    return bool(_meta(field).get("secret"))
-
-
-def _meta(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
-    return dict(getattr(msgspec.inspect.type_info(field.type), "extra", None) or {})
+def _is_secret(field: msgspec.structs.FieldInfo) -> bool:
+    extra = getattr(msgspec.inspect.type_info(field.type), "extra", None) or {}
+    return bool(extra.get("secret"))
 
 
 def _description(field: msgspec.structs.FieldInfo) -> str:
+    """Return an option's description, with the values it can have where they are few."""
     info = msgspec.inspect.type_info(field.type)
     schema = getattr(info, "extra_json_schema", None) or {}
     text = str(schema.get("description", field.encode_name))

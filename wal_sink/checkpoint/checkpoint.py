@@ -1,6 +1,6 @@
-"""Spark's checkpoint of a query. It alone says what is checkpointed (rule 8).
+"""Reads Spark's checkpoint of a query, which alone says what is checkpointed (rule 8).
 
-Read only, but for one small file of our own beside Spark's: where the query's log is.
+Spark's files are never written. One small file of our own, beside them, says where the query's log is.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ class Checkpoint:
     """
 
     LOG_URL = "wal_sink/location.json"
-    """Our own file in it; Spark leaves folders that it does not know alone."""
+    """Path of our own file; Spark leaves folders that it does not know alone."""
 
     def __init__(self, backend: StateBackend) -> None:
         self._backend = backend
 
     @property
     def url(self) -> str:
-        """Where it is; absolute."""
+        """Where the checkpoint is; absolute."""
         return self._backend.url
 
     @property
     def billed(self) -> bool:
-        """Whether every look costs a request over a network."""
+        """Whether every look into the checkpoint costs a request over a network."""
         return self._backend.billed
 
     def query_id(self) -> str:
         """Read the query's id from `metadata`.
 
-        :raises CheckpointNotVisible: there is no readable `metadata` here.
+        :raises CheckpointNotVisible: there is no readable `metadata`.
         """
         try:
             return _one_name(json.loads(self._backend.read("metadata"))["id"])
@@ -60,7 +60,7 @@ class Checkpoint:
         return LogUrl.from_json(data, f"{self.url}/{self.LOG_URL}").log
 
     def create_log_url(self, url: str) -> None:
-        """Note where the query's log is, unless that is noted."""
+        """Note where the query's log is, unless that is noted already."""
         if self.log_url() is None:
             with contextlib.suppress(FileExistsError):  # another run was faster; the caller reads
                 self._backend.create(self.LOG_URL, LogUrl(log=url).to_json())
@@ -72,8 +72,8 @@ class Checkpoint:
     def last_commit(self) -> int:
         """Return the highest checkpointed epoch, -1 for none.
 
-        Every epoch up to it is checkpointed: Spark purges old files. A file that is empty or torn does
-        not count; Spark would run its epoch again.
+        Every epoch up to it is checkpointed as well, although Spark purges old files. A file that is empty
+        or torn does not count: Spark would run its epoch again.
         """
         names = (path.rpartition("/")[2] for path in self._backend.list("commits/"))
         for epoch in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
@@ -111,7 +111,7 @@ class Checkpoint:
         return parse_offsets(text, f"{self.url}/{path}")
 
     def make_durable(self, *epochs: int) -> None:
-        """See that a power loss cannot take back that epochs are planned and checkpointed (rule 8).
+        """Sync what says that epochs are planned and checkpointed, so that no power loss undoes it (rule 8).
 
         :raises OSError: they must not be acted on.
         """
@@ -120,13 +120,14 @@ class Checkpoint:
 
 
 def _one_name(query_id: object) -> str:
-    """See that an id can name a folder, and no other place: the log is one that has its name."""
+    """Return an id that can name a folder and no other place, as it names the log's; refuse another."""
     if not re.fullmatch(r"[0-9A-Za-z_-]+", str(query_id)):
         raise ValueError(query_id)
     return str(query_id)
 
 
 def _well_formed(commit: bytes) -> bool:
+    """Whether a file of `commits/` is whole: a version, then a line of JSON."""
     version, _, body = commit.partition(b"\n")
     if not re.fullmatch(rb"v\d+", version):
         return False

@@ -1,4 +1,4 @@
-"""What can be done with the files of a checkpoint in a local folder only, beside what every store can."""
+"""Syncs files of a checkpoint and reads their times: possible only where it is in a local folder."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _LOCAL = "file://"
 
 
 def local_folder(url: str) -> Path | None:
-    """Return the folder that a URL names, None where it is in another kind of store."""
+    """Return the folder that a URL names; None for another kind of store."""
     return Path(url.removeprefix(_LOCAL)) if url.startswith(_LOCAL) else None
 
 
 def make_durable(url: str, paths: Iterable[str]) -> None:
     """Sync files below a folder, their checksum files, and the folders that hold them.
 
-    Stores that are no local folder keep what they have acknowledged; nothing is done there. Files that
-    are not there, because Spark has purged them, are passed over.
+    Does nothing in other stores, which keep what they have acknowledged. Passes over files that Spark has
+    purged.
 
-    :raises OSError: a file could not be synced; it must not be acted on.
+    :raises OSError: a file could not be synced, so its content must not be acted on.
     """
     root = local_folder(url)
     if root is None:
@@ -47,10 +47,9 @@ def _sync(path: Path) -> None:
 def committed_us(url: str, epoch: int, published_us: int) -> int:
     """Return when `commits/<epoch>` was written, in microseconds since 1970.
 
-    Of a checkpoint in an object store, where each look costs a request, and of a file that Spark has
-    purged since: when the manifest was published, some 0.1 s earlier.
-
     :param url: the checkpoint.
+    :param published_us: when the manifest was published, some 0.1 s earlier: returned for a checkpoint in an
+        object store, where each look costs a request, and for a file that Spark has purged since.
     """
     folder = local_folder(url)
     if folder is None:

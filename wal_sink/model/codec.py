@@ -1,4 +1,4 @@
-"""The JSON form of what the log holds: versioned, strict to read, the same bytes for the same value."""
+"""Encodes records of the log as JSON: versioned, decoded strictly, the same bytes for the same value."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from wal_sink import remedies
 from wal_sink.errors import CorruptLog
 
 FORMAT = 1
-"""Version of every JSON object in the log. Raise it when a reader of today would misread tomorrow's."""
+"""Version of every JSON object in the log. Raise it for a change that today's version would misread."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A value of the log. Unknown fields are ignored when read, a higher `format` is refused."""
+    """The base of every record of the log. Decoding ignores unknown fields and refuses a higher `format`."""
 
     format: int = FORMAT
 
     def to_json(self) -> bytes:
-        """Encode as indented JSON: the log is read by people at 3 a.m."""
+        """Encode as indented JSON, since operators read the log."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
     @classmethod

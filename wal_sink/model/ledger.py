@@ -1,4 +1,4 @@
-"""The ledger row of a query, and what moves it. No I/O."""
+"""The ledger row of a query, and the windows of epochs that it names. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class BegunEpoch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The decision about one epoch: which attempt is flushed and with which timestamps (rule 14)."""
+    """Says of one epoch which attempt is flushed, and with which write timestamps (rule 14)."""
 
     epoch: int
     generation: int
@@ -26,7 +26,7 @@ class BegunEpoch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def last_us(self) -> int:
-        """The last write timestamp that belongs to the epoch; an empty one uses up its base."""
+        """The last write timestamp that belongs to the epoch; an empty epoch uses up its base."""
         return self.base_us + max(self.rows, 1) - 1
 
 
@@ -53,12 +53,12 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.epochs[-1].last_us
 
     def to_text(self) -> str:
-        """JSON for the ledger; equal windows have equal texts, which the conditional updates compare."""
+        """Encode for the ledger; equal windows have equal texts, which the conditional updates compare."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Inverse of `to_text`.
+        """Decode what `to_text` has encoded.
 
         :raises msgspec.DecodeError: the text is not a window, or one of a newer version.
         """
@@ -66,7 +66,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Owner(NamedTuple):
-    """Whom a ledger row belongs to (rule 1)."""
+    """The query, log and checkpoint that a ledger row belongs to (rule 1)."""
 
     query_id: str
     log_id: str
@@ -79,19 +79,19 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     log_id: str
     checkpoint: str
     flushed: int
-    """Every epoch up to this one is in the target; first epoch - 1 for none."""
+    """Every epoch up to this one is in the target; the query's first epoch - 1 for none."""
     last_us: int
     """The highest write timestamp used so far, 0 for none."""
     begun: Window | None
-    """What is being flushed: whoever comes next finishes exactly this (rule 10)."""
+    """The window that is being flushed: the next flusher finishes exactly this one (rule 10)."""
     last: Window | None
-    """What was flushed last; enough to write its `flushed/` record (rule 17)."""
+    """The window that was flushed last; its `flushed/` records are written from it (rule 17)."""
 
 
 class Outcome(enum.Enum):
-    """What became of a conditional update."""
+    """The result of a conditional update."""
 
     APPLIED = "applied"
     REFUSED = "refused"
     UNKNOWN = "unknown"
-    """The answer was lost; only a read can tell."""
+    """The answer was lost; a read tells whether the update was applied."""

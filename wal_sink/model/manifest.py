@@ -1,4 +1,4 @@
-"""What a run published for an epoch: frozen values and their JSON. No I/O."""
+"""The manifest: what a run published for an epoch. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wal_sink.model.codec import Record
 
 
 class Attempt(NamedTuple):
-    """One run's attempt at an epoch; names a manifest. Orders by epoch, then by generation."""
+    """One run's attempt at an epoch, which names a manifest. Ordered by epoch, then by generation."""
 
     epoch: int
     """Spark's batch id."""
@@ -19,7 +19,7 @@ class Attempt(NamedTuple):
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment as its task left it."""
+    """A segment, as the task that wrote it has measured it."""
 
     path: str
     """Relative to the log's folder."""
@@ -31,20 +31,20 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """The whole content of an epoch, as one run computed it; immutable once created (rule 6)."""
+    """Names all segments of an epoch, as one run computed it; immutable once created (rule 6)."""
 
     epoch: int
     generation: int
     query_id: str
     run_id: str
     nonce: str
-    """Tells this creation from another of the same name, after a lost answer."""
+    """Tells this manifest from another of the same name, when the answer to its creation was lost."""
     plan: str
     """Key of the plan that the rows were checked against."""
     segments: tuple[SegmentRef, ...]
-    """In the order of Spark's partitions; row i of the epoch counts through them."""
+    """In the order of Spark's partitions, in which the rows of the epoch are numbered."""
     offsets: str
-    """Content of Spark's `offsets/<epoch>`: which part of the sources the epoch covers."""
+    """Content of Spark's `offsets/<epoch>`: the part of the sources that the epoch covers."""
     offsets_digest: str
     """Digest of the source offsets alone, equal for every attempt at the epoch."""
     published_us: int

@@ -1,4 +1,4 @@
-"""What an epoch was planned from: Spark's `offsets/<epoch>`, read as far as the rules need it. No I/O."""
+"""Reads Spark's `offsets/<epoch>`, the plan of an epoch, as far as the rules need it. No I/O."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from wal_sink.errors import UnknownOffsetsFormat
 from wal_sink.model.codec import digest
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
-"""Spark keeps it from a query's first batch on; only its offline state repartition changes it."""
+"""Spark never changes it after a query's first batch, except by its offline state repartition."""
 
 
 class Offsets(NamedTuple):
-    """Which part of the sources an epoch covers."""
+    """The part of the sources that an epoch covers."""
 
     text: str
     """The whole file."""
     digest: str
-    """Of the sources' offsets alone; the batch's time and watermark, line two, may differ."""
+    """Digest of the sources' offsets alone, without the batch's time and watermark of line two."""
     partitions: str | None = None
     """State partitions of the batch; None when the file does not say."""
     origin: str = ""
-    """Digest of the file but for `partitions`: a repartition batch has it from the batch that it copies."""
+    """Digest of all but `partitions`: equal for a repartition batch and the batch that it copies."""
 
     def repartitions(self, other: Offsets) -> bool:
-        """Whether this batch is what Spark's offline state repartition makes of another one (rule 12).
+        """Whether Spark's offline state repartition has made this batch from another one (rule 12).
 
-        It copies offsets, time and watermark of the last batch that it keeps, and changes the number of
-        partitions. No batch of a query has the time of another one.
+        Repartition copies offsets, time and watermark of the last batch that it keeps, and changes the
+        number of partitions. No other two batches of a query have the same time.
         """
         return (
             None not in (self.partitions, other.partitions)

@@ -1,4 +1,4 @@
-"""What was agreed with the target about a query's rows: the plan, which the log keeps."""
+"""The plan: what was agreed with the target about a query's rows. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wal_sink.model.codec import Record, digest
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One column of the DataFrame and the column of the target that it goes to."""
+    """A column of the DataFrame, and the column of the target that it is written to."""
 
     name: str
     source: str
@@ -25,7 +25,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(Record, frozen=True, kw_only=True):
     """`plans/<key>.json`: what was agreed with the target, as plain data; immutable.
 
-    While it is there a query starts and runs without a connection.
+    A query that finds its plan starts and runs without a connection to the target.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Plan(Record, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     """In the order of the DataFrame."""
     details: dict[str, str] = msgspec.field(default_factory=dict)
-    """What else the target wants to remember."""
+    """What else the target has noted."""
 
 
 def plan_key(schema: pa.Schema, target: str, shape: Mapping[str, str]) -> str:

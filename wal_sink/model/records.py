@@ -1,4 +1,4 @@
-"""The small JSON objects of the log: who owns it, who may publish, what is flushed, who flushes."""
+"""The small records of the log: who owns it, who may publish, what is flushed, who flushes. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LogIdentity(Record, frozen=True, kw_only=True):
     checkpoint: str
     """URL of the query's checkpoint."""
     first_epoch: int
-    """The first epoch this sink was given; from here on every epoch has a manifest (rule 12)."""
+    """The first epoch that this sink was given; every epoch from it on has a manifest (rule 12)."""
 
 
 class LogUrl(Record, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class LogUrl(Record, frozen=True, kw_only=True):
 
 
 class Ticket(Record, frozen=True, kw_only=True):
-    """`tickets/<run id>.json`: what a run saw before Spark read the checkpoint (rule 2)."""
+    """`tickets/<run id>.json`: what a run saw in the log before Spark read the checkpoint (rule 2)."""
 
     run_id: str
     generation: int
@@ -42,22 +42,22 @@ class Claim(Record, frozen=True, kw_only=True):
 
 
 class Kept(Record, frozen=True, kw_only=True):
-    """`kept/<epoch>-<generation>.json`: a run, fenced or waiting, had written `commits/<epoch>` (rule 11)."""
+    """`kept/<epoch>-<generation>.json`: Spark has kept an attempt of a fenced or waiting run (rule 11)."""
 
     epoch: int
     generation: int
     run_id: str
     highest: int
-    """The highest generation claimed when this was written. Whoever claimed a higher one and published
-    the epoch all the same has found `commits/<epoch>` deleted since."""
+    """The highest generation claimed when this was written. A run that claimed a higher one, and published
+    the epoch all the same, found that `commits/<epoch>` had been deleted since."""
 
 
 class FlushedEpoch(Record, frozen=True, kw_only=True):
-    """`flushed/<epoch>.json`: what was delivered. The newest one is the flushed mark of the log (rule 17)."""
+    """`flushed/<epoch>.json`: an epoch is in the target. The newest is the log's flushed mark (rule 17)."""
 
     epoch: int
     generation: int
-    """The attempt that was flushed; of an epoch without manifest, the highest that was passed over."""
+    """The attempt that was flushed; for an epoch without manifest, the highest that was passed over."""
     manifest: str
     """Path that the manifest had; empty for an epoch that Spark's state repartition made (rule 12)."""
     offsets_digest: str
@@ -68,11 +68,11 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
     published_us: int
     begun_us: int
     recorded_us: int
-    """Clock of the flusher when it wrote this file, after the ledger said finished."""
+    """Clock of the flusher when it wrote this record, after it had finished the epoch in the ledger."""
 
 
 class FileCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that was taken out of the log."""
+    """A copy of an object that an operator has taken out of the log."""
 
     path: str
     """In the log, and below `Decision.where`."""
@@ -82,9 +82,9 @@ class FileCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(Record, frozen=True, kw_only=True):
-    """`decisions/<epoch>.json`: an operator has given up an epoch; flushers pass over it (rule 22).
+    """`decisions/<epoch>.json`: an operator has given an epoch up; flushers pass over it (rule 22).
 
-    Created once, and never deleted: it says which rows the table lacks, and where they are.
+    Created once and never deleted: it says which rows the table lacks, and where they are.
     """
 
     verb: Literal["set-aside", "accept-gap", "rewind"]
@@ -95,32 +95,32 @@ class Decision(Record, frozen=True, kw_only=True):
     at_us: int
     why: str
     where: str
-    """URL of the folder that holds what was set aside; empty when there was nothing to keep."""
+    """URL of the folder that holds the copies; empty when there was nothing to keep."""
     files: tuple[FileCopy, ...]
     generation: int
-    """The highest one that had published the epoch, 0 for none."""
+    """The highest generation that had published the epoch, 0 for none."""
     offsets_digest: str
-    """Of the source offsets that the epoch covers; empty when nobody knows any more."""
+    """Digest of the source offsets that the epoch covers; empty when they are not known any more."""
     rows: int
-    """Rows that are given up, -1 when nobody can tell."""
+    """Rows that are given up; -1 when their number is not known."""
     last_us: int
-    """The last write timestamp that rows of it may have in the target; 0 when it was not begun."""
+    """The last write timestamp that rows of the epoch may have in the target; 0 when it was not begun."""
 
 
 class Intervention(Record, frozen=True, kw_only=True):
-    """`decisions/<verb>-<time>.json`: what an operator was about to change, written before (rule 22)."""
+    """`decisions/<verb>-<time>.json`: what an operator changes, written before the change (rule 22)."""
 
     verb: Literal["adopt", "rewind"]
     by: str
     at_us: int
     why: str
     before: dict[str, str]
-    """Who named whom, and the ledger row, as they were seen."""
+    """How log and checkpoint named each other, and the ledger row, as the command found them."""
     after: dict[str, str]
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as the flusher met it."""
+    """An error that the flusher has met."""
 
     kind: str
     """Name of the class in `wal_sink.errors`."""
@@ -129,7 +129,7 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int | None = None
     at_us: int
     transient: bool
-    """True: the flusher goes on trying. False: the line is stopped until somebody acts."""
+    """True: the flusher tries again. False: the flush is stopped until an operator acts."""
 
 
 class FlusherReport(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Whose work a Spark task does, and what it tells the driver. No I/O."""
+"""A Spark task of a query, and the message in which it tells the driver what it wrote. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wal_sink.model.manifest import SegmentRef
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task tells the driver: whose work it did and which segments it left (rule 4)."""
+    """Tells the driver which task wrote which segments (rule 4)."""
 
     query_id: str
     run_id: str
@@ -17,7 +17,7 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose work a task does, as Spark says it."""
+    """Identifies a task, as Spark does."""
 
     query_id: str
     run_id: str
