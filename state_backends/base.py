@@ -44,7 +44,7 @@ class StateBackend(ABC):
     """True when other processes do not see the objects: no place for the log of a Spark query."""
 
     billed: bool = False
-    """True when every look costs a request over a network: who polls should look less often."""
+    """True when every look costs a request over a network: a caller that polls should look less often."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
@@ -113,23 +113,23 @@ class StateBackend(ABC):
     def sweep_unfinished(self, min_age_s: float) -> int:  # noqa: ARG002 - for the kinds that need it
         """Remove what killed writers left unfinished; return how many pieces were removed.
 
-        Only pieces that nobody has written to for `min_age_s` seconds, by this machine's clock
-        against the store's: choose hours. A writer whose piece was removed all the same fails
-        when it finishes; it loses nothing silently. Kinds that leave no such pieces return 0.
+        Removes only pieces that were not written to for `min_age_s` seconds, by this machine's clock
+        against the store's: choose hours. A live writer whose piece was removed fails when it
+        finishes; it loses nothing silently. Kinds of store that leave no such pieces return 0.
         """
         return 0
 
     def free_bytes(self) -> int | None:
-        """Return how many bytes can still be written, None where there is no such bound, or none known."""
+        """Return how many bytes can still be written; None where there is no bound, or none known."""
         return None
 
     def probe(self) -> None:
-        """Find out with throw-away objects under `probe/` whether the store keeps its promises.
+        """Test with throw-away objects under `probe/` whether the store keeps its promises.
 
-        It meets the stores that lack atomic create altogether; a store that merely loses races
-        is met by the contract suite, `wal_sink.testing.contracts.state_backend`.
+        This finds a store that lacks atomic create altogether. A store that merely loses races is
+        found by the contract suite, `wal_sink.testing.contracts.state_backend`.
 
-        Raises `StateBackendError` that says what to do.
+        Raises `StateBackendError`, which says what to do.
         """
         path = f"probe/{uuid4().hex}"
         try:

@@ -1,4 +1,4 @@
-"""An object of an object store, opened for reading."""
+"""Reads an object of an object store."""
 
 import io
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Download(io.RawIOBase):
-    """A seekable file over that of fsspec, with the state backend's errors.
+    """A seekable file over one of fsspec, which raises the state backend's errors.
 
     :param file: fsspec's file.
     :param explained: surrounds what may fail.

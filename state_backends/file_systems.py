@@ -1,4 +1,4 @@
-"""The fsspec file systems of this process, made for the state backends alone."""
+"""Makes the fsspec file systems that the state backends of this process share."""
 
 import json
 import os
@@ -14,17 +14,17 @@ _opened: dict[tuple[int, str, str], AbstractFileSystem] = {}
 def file_system(protocol: str, options: StorageOptions) -> AbstractFileSystem:
     """Return the file system of a protocol with these options; no I/O.
 
-    Private: the instance that fsspec would cache is shared with everybody else in the process, and
-    so is its listing, which does not expire. Ours lists anew each time, and is shared by the
-    backends with equal options, because every client costs a fraction of a second to make. A forked
-    process makes its own: a client does not survive a fork.
+    It is shared by the backends with equal options, because a client takes a fraction of a second to
+    make. It is not the instance that fsspec caches: all code of the process shares that one, and its
+    listing, which does not expire; this one lists anew each time. A forked process makes its own,
+    because a client does not survive a fork.
     """
     try:
         key = (os.getpid(), protocol, json.dumps(dict(options), sort_keys=True))
-    except TypeError:  # a session, or whatever else is no JSON, cannot be compared
+    except TypeError:  # an option that is no JSON, such as a session, cannot be compared
         return _made(protocol, options)
     found = _opened.get(key)
-    # Two threads may both make one: the first to be kept is used by both.
+    # Two threads may both make one: both use the one that was stored first.
     return found if found is not None else _opened.setdefault(key, _made(protocol, options))
 
 

@@ -1,4 +1,4 @@
-"""The folders of a local store: made when needed, synced, removed when empty."""
+"""Makes the folders of a local store when needed, syncs them, and removes them when empty."""
 
 import errno
 import os
@@ -8,18 +8,17 @@ from pathlib import Path
 from state_backends.errors import StateBackendError
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-# Far more than the folders of a path plus any series of lost races; it only ends what never ends.
+# Far more than the folders of a path plus any series of lost races: a bound for an endless loop.
 _ATTEMPTS = 1000
-# Why an empty-looking folder stays: it is not empty, is a mount or a link, or is not ours.
+# A folder that cannot be removed stays: it is not empty, is a mount or a link, or is not ours.
 _STAYS = {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, errno.EACCES, errno.EPERM}
 
 
 class Folders:
-    """Every folder from `root` down. `root` itself is made, and never removed.
+    """Every folder from `root` down. `root` itself is made when needed, and never removed.
 
-    A writer that makes a folder and a deleter that removes it because it is empty do not lock
-    each other out. The writer wins by trying again: from the moment its file is in the folder,
-    rmdir fails.
+    A writer that makes a folder and a deleter that removes it because it is empty take no lock.
+    The writer wins by trying again: from the moment its file is in the folder, rmdir fails.
     """
 
     def __init__(self, root: Path) -> None:
@@ -46,18 +45,18 @@ class Folders:
     def sync_up(self, folder: Path, made: set[Path]) -> None:
         """Make the entry of `folder` durable, and those of its parents up to the root.
 
-        All of them, and not only those in `made`: a folder that another writer has just made
-        and not yet synced looks like any other, and what is inside would be lost with it.
-        Above the root only what this call made is synced, up to the first that existed.
+        Syncs all of them, and not only those in `made`: a folder that another writer has just made
+        and not yet synced looks like any other, and its content would be lost with it. Above the
+        root, syncs only the folders in `made`, and the first one that existed.
         """
         for each in (folder, *folder.parents):
-            # A folder can be gone only when a deleter has already deleted what was put there.
+            # A folder can be gone only when a deleter has already deleted the new object.
             sync(each)
             if each not in made and (each == self._root or each in self._root.parents):
                 return
 
     def settle(self, folders: Iterable[Path]) -> None:
-        """Remove those of `folders` that are empty, make durable what left the others."""
+        """Remove those of `folders` that are empty, and sync the others."""
         open_ones = set(folders)
         while open_ones:
             depth = max(len(folder.parts) for folder in open_ones)
@@ -82,7 +81,7 @@ def sync(folder: Path) -> bool:
 
 
 def _make(folder: Path, made: set[Path]) -> None:
-    """Make `folder`, or the first of its parents that can be made: the caller comes again."""
+    """Make `folder`, or the first of its parents that can be made: the caller tries again."""
     try:
         folder.mkdir()
     except FileExistsError:

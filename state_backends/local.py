@@ -26,10 +26,10 @@ _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
 class LocalBackend(StateBackend):
     """Files below the folder `root`, which is made when the first object is.
 
-    Files are opened for reading through fsspec. Whole objects are not read so, nor written, listed
-    or deleted, each for the reason given beside it. A writer works in a hidden file
-    (`.<32 hex digits>.tmp`) in the object's folder. A writer that is killed leaves that file
-    behind: `list` never shows it, and `sweep_unfinished`, nothing else, removes it.
+    Files are opened for reading through fsspec. Whole objects are read, written, listed and deleted
+    without it, each for the reason given beside it. A writer works in a hidden file
+    (`.<32 hex digits>.tmp`) in the object's folder. A writer that is killed leaves that file behind:
+    `list` never shows it, and only `sweep_unfinished` removes it.
     """
 
     process_local = False
@@ -40,7 +40,7 @@ class LocalBackend(StateBackend):
         self._root = Path("/" + os.path.abspath(root).lstrip("/"))  # noqa: PTH100
         self.url = f"file://{self._root}"
         self._folders = Folders(self._root)
-        # Private: fsspec's cached instance is shared with everybody else in the process.
+        # Not the instance that fsspec caches: all code of the process shares that one.
         self._fs = LocalFileSystem(skip_instance_cache=True, use_listings_cache=False)
 
     def __reduce__(self) -> tuple[type["LocalBackend"], tuple[str]]:
@@ -76,7 +76,7 @@ class LocalBackend(StateBackend):
 
     def read(self, path: str) -> bytes:
         """See `StateBackend.read`."""
-        # Not by fsspec: to open a file there costs several times what reading a small object does,
+        # Not by fsspec: to open a file by it takes several times as long as to read a small object,
         # and a log has ten small objects for each epoch.
         try:
             with open(f"{self._root}/{check_path(path)}", "rb") as file:  # noqa: PTH123 - Path is slow
@@ -102,7 +102,7 @@ class LocalBackend(StateBackend):
         self._folders.sync_up((self._root / path).parent, made)
 
     def open_input(self, path: str) -> BinaryIO:
-        """See `StateBackend.open_input`. A deleted object stays readable for who has it open."""
+        """See `StateBackend.open_input`. A deleted object stays readable while it is open."""
         try:
             return cast("BinaryIO", self._fs.open(str(self._root / check_path(path)), "rb"))
         except (IsADirectoryError, NotADirectoryError) as error:
@@ -137,7 +137,7 @@ class LocalBackend(StateBackend):
         return len(touched)
 
     def free_bytes(self) -> int:
-        """See `StateBackend.free_bytes`; of the file system in which the folder is, or will be made."""
+        """See `StateBackend.free_bytes`: of the file system that holds the folder, or will hold it."""
         folder = self._root
         while not folder.exists():
             folder = folder.parent
@@ -163,7 +163,7 @@ class LocalBackend(StateBackend):
 
     @contextmanager
     def _unfinished(self, final: Path) -> Iterator[tuple[int, Path, set[Path]]]:
-        """Give a hidden file beside `final`, and see that neither it nor its descriptor stays."""
+        """Give a hidden file beside `final`; at the end remove it and close its descriptor."""
         temporary = final.with_name(f".{uuid4().hex}.tmp")
         descriptor, made = self._folders.open_new(temporary)
         try:
@@ -194,12 +194,12 @@ class LocalBackend(StateBackend):
 
 
 def _link(descriptor: int, temporary: Path, final: Path) -> None:
-    """Give the finished file its name, unless that is taken: the one atomic step of a create."""
+    """Give the finished file its name, unless that is taken. This is the atomic step of a create."""
     try:
         os.link(temporary, final)
     except FileExistsError as error:
-        # On NFS the reply to a link that was made can get lost, and the repeated request finds
-        # its own work. The number of names tells: see open(2), O_EXCL.
+        # On NFS the reply to a link that was made can get lost, and the repeated request finds the
+        # name taken by its own file. The number of the file's names tells: see open(2), O_EXCL.
         if os.fstat(descriptor).st_nlink == 2:
             return
         if final.is_dir():

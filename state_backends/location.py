@@ -1,4 +1,4 @@
-"""URLs of stores: opened, and extended by folders."""
+"""Opens the store at a URL, and makes URLs of folders below it."""
 
 import re
 from collections.abc import Mapping
@@ -63,8 +63,8 @@ def url_scheme(url: str) -> str:
 
 def _not_verified(scheme: str) -> StateBackendError:
     return StateBackendError(
-        f"a store for {scheme}:// is not verified yet: nobody has run the contract against it or its "
-        "emulator. To do that, subclass wal_sink.testing.contracts.state_backend.StateBackendContract "
+        f"a store for {scheme}:// is not verified yet: the contract was never run against it or "
+        "its emulator. To do that, subclass wal_sink.testing.contracts.state_backend.StateBackendContract "
         f"with a fixture `backend` that returns state_backends.ObjectStoreBackend('{scheme}://…', "
         "storage_options) for an empty prefix. Until then use S3 or a shared folder"
     )
@@ -74,7 +74,7 @@ def child_url(url: str, *parts: str) -> str:
     """Return the URL of the folder that `parts` name below `url`; a part can be nested, `a/b`.
 
     What the store at `url` has as `part/x` is `x` in the store at `child_url(url, part)`.
-    Nothing is encoded or made absolute. Raises `ValueError` for a part that is not a path.
+    Encodes nothing and makes nothing absolute. Raises `ValueError` for a part that is not a path.
     """
     if not url:
         raise ValueError("the URL of a store must not be empty")

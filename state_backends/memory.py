@@ -17,10 +17,10 @@ _lock = Lock()
 
 
 class MemoryBackend(StateBackend):
-    """Objects of this process: every instance with the same name, unpickled ones too, has them.
+    """Objects of this process, the same for every instance with one name, unpickled ones too.
 
-    They are gone with the process, so guarantee 3 holds for as long as that lives. Names can be
-    nested: `a` contains the objects of `a/b` under `b/`, as folders do.
+    They are gone with the process, so guarantee 3 holds as long as that lives. Names can be nested:
+    `a` contains the objects of `a/b` under `b/`, as folders do.
     """
 
     process_local = True
@@ -67,7 +67,7 @@ class MemoryBackend(StateBackend):
         self.create(path, output.content())
 
     def open_input(self, path: str) -> BinaryIO:
-        """See `StateBackend.open_input`. A deleted object stays readable for who has it open."""
+        """See `StateBackend.open_input`. A deleted object stays readable while it is open."""
         return BytesIO(self.read(path))
 
     def list(self, prefix: str = "") -> builtins.list[str]:

@@ -31,9 +31,9 @@ class ObjectStoreBackend(StateBackend):
     write, which `probe` tests: fsspec's default looks first and writes then, and some stores
     ignore the condition. (3) needs a store that lists at once what it has acknowledged.
 
-    The answer to a conditional write can get lost, and whoever repeats the request, a library
-    deep below included, is then refused because of its own object. A refusal is therefore no
-    answer yet: `_is_ours` looks at what is there.
+    The answer to a conditional write can get lost. A writer that repeats the request, or a library
+    below that does, is then refused because of its own object. So a refusal is no answer yet:
+    `_is_ours` looks at the object that is there.
 
     :param url: `<protocol of fsspec>://<bucket>/<prefix>`.
     :param storage_options: for the file system; never printed, but pickled with the backend.

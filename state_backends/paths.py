@@ -1,11 +1,11 @@
-"""Which object paths are allowed; checked before any I/O."""
+"""Checks paths and contents of objects, before any I/O."""
 
 
 def check_path(path: str) -> str:
     """Return `path` unchanged when it may name an object, else raise ValueError.
 
-    A path is relative, its parts are separated by one `/`, and no part starts with a dot: that
-    keeps out `.` and `..`, and leaves hidden names to the stores for their unfinished files.
+    A path is relative, its parts are separated by one `/`, and no part starts with a dot. That
+    excludes `.` and `..`, and leaves hidden names to the stores for their unfinished files.
     """
     if not path:
         raise ValueError("a path must not be empty")

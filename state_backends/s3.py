@@ -29,9 +29,9 @@ _TRIES_OF_S3FS = 2
 class S3Backend(ObjectStoreBackend):
     """Objects below a prefix of a bucket. `s3a://` and `s3n://` are Hadoop's names of the same.
 
-    An object carries the nonce of the call that created it, so a creator whose answer was lost
-    knows its own object from one with the same content. A writer that is killed in the middle of
-    a large output leaves an unfinished multipart upload: `sweep_unfinished` aborts it.
+    An object carries the nonce of the call that created it, by which a creator whose answer was lost
+    tells its own object from another with the same content. A writer that is killed in the middle of
+    a large output leaves an unfinished multipart upload, which `sweep_unfinished` aborts.
 
     :param storage_options: of `s3fs.S3FileSystem`, such as `endpoint_url`, `key` and `secret`.
     """

@@ -1,4 +1,4 @@
-"""What the errors of S3 and of its clients mean for a state backend."""
+"""Translates the errors of S3 and of its clients into those of a state backend."""
 
 import errno
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _NO_CREDENTIALS = {"CredentialRetrievalError", "NoCredentialsError", "PartialCre
 
 
 def explain(error: Exception, url: str) -> Exception | None:
-    """Return what to raise for an error of s3fs, or None for one that has no answer of S3 in it.
+    """Return what to raise for an error of s3fs; None for one that is not about S3.
 
     `StateBackendError`: the message says what to change. `ConnectionError`: S3 did not answer, or
     asks to come later. `FileExistsError`, `FileNotFoundError`: as they are.
@@ -39,12 +39,12 @@ def _answered(answer: dict[str, Any], url: str) -> Exception:
     if code == "PreconditionFailed" or status == 412:
         return FileExistsError(errno.EEXIST, "a condition on the object does not hold", url)
     if code in _LATER or status == 429 or (status >= 500 and status != 501):
-        return ConnectionError(f"{url} answers {code or status}: it wants to be asked again later")
+        return ConnectionError(f"{url} answers {code or status}: ask it again later")
     return StateBackendError(f"{url} cannot be used, S3 answers {code or status}: {_remedy(code)}")
 
 
 def refused_deletion(url: str, failed: Sequence[dict[str, Any]]) -> Exception:
-    """Return the error for objects that a bulk deletion left: its answer is a success all the same."""
+    """Return the error for objects that a bulk deletion has left; its answer is a success all the same."""
     code, key = failed[0].get("Code", ""), failed[0].get("Key", "")
     what = f"{len(failed)} objects of {url}, such as {key}, could not be deleted ({code})"
     if code in _LATER:

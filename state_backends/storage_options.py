@@ -1,10 +1,10 @@
-"""What a store needs to be opened beside its URL: an endpoint, a region, keys."""
+"""What opens a store beside its URL: an endpoint, a region, keys."""
 
 from collections.abc import Iterator, Mapping
 
 
 class StorageOptions(Mapping[str, object]):
-    """Keyword arguments for an fsspec file system. Nobody sees the values by printing them."""
+    """Keyword arguments for an fsspec file system. Printing them shows their names only."""
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
         self._values = dict(values or {})

@@ -1,4 +1,4 @@
-"""A new object on its way to an object store, piece by piece."""
+"""Sends a new object to an object store, piece by piece."""
 
 import contextlib
 import io
@@ -11,10 +11,10 @@ PART = 8 << 20
 
 
 class Upload(io.RawIOBase):
-    """What a writer writes into. Memory: two parts.
+    """The file that a writer writes into. Memory: two parts.
 
-    Up to one part stays here, and becomes the object by a single request. What is larger goes
-    to an upload in parts, which the store shows to nobody before it is completed.
+    Up to one part stays in memory, and becomes the object by a single request. More is sent as an
+    upload in parts, which the store does not show before it is completed.
 
     :param begin: opens a file for such an upload, which `close` does not complete.
     :param sending: surrounds what may fail.
@@ -27,7 +27,7 @@ class Upload(io.RawIOBase):
         self._sending = sending
         self._broken = False
         self.head = bytearray()
-        """Everything, while there is no upload in parts."""
+        """All bytes, as long as there is no upload in parts."""
         self.file: Any = None
         """The upload in parts."""
 
@@ -60,7 +60,7 @@ class Upload(io.RawIOBase):
     def send_rest(self) -> None:
         """Send what is not yet sent of an upload in parts; only completing it is left.
 
-        Raises `OSError` when the writer went on after a write had failed: there would be a hole.
+        Raises `OSError` when the writer went on after a write had failed: the object would have a hole.
         """
         if self._broken:
             raise OSError("a part of the object could not be sent, and its writer went on")

@@ -113,7 +113,7 @@ class Checkpoint:
     def make_durable(self, *epochs: int) -> None:
         """Sync what says that epochs are planned and checkpointed, so that no power loss undoes it (rule 8).
 
-        :raises OSError: they must not be acted on.
+        :raises OSError: a file could not be synced, so the epochs must not be acted on.
         """
         folders = ("offsets", "commits")
         make_durable(self.url, [f"{folder}/{epoch}" for epoch in epochs for folder in folders])
