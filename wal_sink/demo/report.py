@@ -54,18 +54,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """What keeps the demo from having shown what it is for; empty when it has."""
         problems = []
         if self.missing or self.extra or not self.expected:
-            examples = [
-                text for table in self.tables if table.sink == "wal_sink" for text in table.examples
-            ]
+            ours = (table for table in self.tables if table.sink == "wal_sink")
+            examples = [text for table in ours for text in table.examples]
             problems.append(
                 "\n  ".join(["The tables differ from the source, for example:", *examples])
             )
         if not self.control_extra:
             problems.append("The control has no ghosts: these kills proved nothing.")
-        missed = [
-            kill.window for kill in KILLS if kill.window not in {k.window for k in self.kills}
-        ]
-        if missed:
+        hit = {death.window for death in self.kills}
+        if missed := [kill.window for kill in KILLS if kill.window not in hit]:
             problems.append(f"No kill hit the driver {', nor '.join(missed)}.")
         return problems
 
@@ -73,7 +70,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def report(
     comparisons: list[Comparison], deaths: list[Death], seconds: float, picture: str
 ) -> Report:
-    """Add up."""
+    """Add up the tables that wal_sink wrote."""
     ours = [c for c in comparisons if c.sink == "wal_sink"]
     return Report(
         expected=sum(c.expected for c in ours),
@@ -90,13 +87,5 @@ def report(
 
 def comparison(query: str, sink: str, table: str, verdict: Verdict) -> Comparison:
     """Make a comparison of the oracle's verdict."""
-    return Comparison(
-        query=query,
-        sink=sink,
-        table=table,
-        expected=verdict.expected,
-        found=verdict.found,
-        missing=verdict.missing,
-        extra=verdict.extra,
-        examples=tuple(map(str, verdict.examples)),
-    )
+    counts = {**verdict._asdict(), "examples": tuple(map(str, verdict.examples))}
+    return Comparison(query=query, sink=sink, table=table, **counts)

@@ -80,12 +80,12 @@ class CassandraContainer(Node):
 
     def pause(self) -> None:
         """Freeze the container: connections stay open and nothing answers."""
-        self._see_that_it_runs()
+        self._require_running()
         self._docker.pause()
 
     def resume(self) -> None:
         """Go on after `pause`."""
-        self._see_that_it_runs()
+        self._require_running()
         self._docker.unpause()
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ def find(image: str) -> str:
         images.append(config.ryuk_image)
     with _connect() as client:
         for each in images:
-            _see_that_it_has_or_gets(client, each)
+            _require_image(client, each)
         return str(client.version()["Version"])
 
 
@@ -64,7 +64,7 @@ def place() -> Place:
         # An engine that was never asked for a gateway takes the first address, and does not say so.
         gateway = bridge.get("Gateway") or str(next(ip_network(bridge["Subnet"]).hosts()))
         # In a container the engine of the host is reached at the bridge, one in here also at home.
-        return Place(loopback, loopback) if _is_ours(gateway) else Place(gateway, gateway)
+        return Place(loopback, loopback) if _is_local(gateway) else Place(gateway, gateway)
 
 
 @contextlib.contextmanager
@@ -82,7 +82,7 @@ def _connect() -> Iterator[Any]:
         try:
             client = DockerClient(timeout=_PATIENCE_S).client
         except docker.errors.DockerException as error:
-            why = _shortly(error)
+            why = _innermost_reason(error)
         gc.collect()
     if client is None:
         raise DockerNotUsable(
@@ -95,7 +95,7 @@ def _connect() -> Iterator[Any]:
         client.close()
 
 
-def _see_that_it_has_or_gets(client: Any, image: str) -> None:
+def _require_image(client: Any, image: str) -> None:
     import docker.errors  # noqa: PLC0415
     import requests  # noqa: PLC0415 - what docker raises when it has no patience left
 
@@ -107,19 +107,19 @@ def _see_that_it_has_or_gets(client: Any, image: str) -> None:
         except (docker.errors.APIError, requests.RequestException) as error:
             ryuk = "; testcontainers can do without its ryuk: TESTCONTAINERS_RYUK_DISABLED=true"
             raise DockerNotUsable(
-                f"the Docker engine has no image {image} and cannot pull it ({_shortly(error)})",
+                f"the Docker engine has no image {image} and cannot pull it ({_innermost_reason(error)})",
                 f"See to it that `docker pull {image}` works{ryuk if 'ryuk' in image else ''}.",
             ) from error
 
 
-def _shortly(error: BaseException) -> str:
+def _innermost_reason(error: BaseException) -> str:
     """Return the innermost reason, in one line."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return " ".join(str(getattr(error, "explanation", None) or error).split())
 
 
-def _is_ours(address: str) -> bool:
+def _is_local(address: str) -> bool:
     """Whether an address belongs to this machine, or to the container that we are in."""
     try:
         socket.create_server((address, 0)).close()

@@ -149,7 +149,7 @@ class EmbeddedCassandra(Node):
         return self.log.read_bytes()[self._begin :].decode(errors="replace")
 
     def _alive(self) -> subprocess.Popen[bytes]:
-        self._see_that_it_runs()
+        self._require_running()
         assert self._process is not None
         return self._process
 

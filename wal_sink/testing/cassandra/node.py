@@ -127,7 +127,7 @@ class Node(ABC):
         from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile  # noqa: PLC0415
         from cassandra.policies import RoundRobinPolicy  # noqa: PLC0415 - a node needs no driver
 
-        self._see_that_it_runs()
+        self._require_running()
         with self._session_lock:
             if self._session is None:
                 profiles = {EXEC_PROFILE_DEFAULT: ExecutionProfile(RoundRobinPolicy())}
@@ -148,7 +148,7 @@ class Node(ABC):
                 self._session.cluster.shutdown()
                 self._session = None
 
-    def _see_that_it_runs(self) -> None:
+    def _require_running(self) -> None:
         if not self.running:
             raise RuntimeError(f"{self.title} is not running: call start().")
 

@@ -44,8 +44,7 @@ class LedgerContract:
             assert session.read_ledger() is None
             session.create(6)
             session.create(41)
-            mark = session.read_ledger()
-        assert mark is not None
+            mark = mark_of(session)
         assert (mark.flushed, mark.last_us, mark.begun, mark.last) == (6, 0, None, None)
         assert (mark.log_id, mark.checkpoint) == (owner.log_id, owner.checkpoint)
 
@@ -53,25 +52,18 @@ class LedgerContract:
         """`begin` stores the window, `finish` makes it the last one and moves `flushed` and `last_us`."""
         window = begun_window(0, rows=10)
         assert session.begin(window) is Outcome.APPLIED
-        begun = session.read_ledger()
-        assert begun is not None
+        begun = mark_of(session)
         assert (begun.flushed, begun.begun) == (-1, window)
         assert session.finish(window) is Outcome.APPLIED
-        mark = session.read_ledger()
-        assert mark is not None
-        assert (mark.flushed, mark.last_us, mark.begun, mark.last) == (
-            0,
-            _BASE_US + 9,
-            None,
-            window,
-        )
+        mark = mark_of(session)
+        assert (mark.flushed, mark.last_us) == (0, _BASE_US + 9)
+        assert (mark.begun, mark.last) == (None, window)
 
     def test_begin_is_refused_while_something_is_begun(self, session: Session) -> None:
         """The second flusher finishes what is begun; it cannot begin something else."""
         assert session.begin(first := begun_window(0)) is Outcome.APPLIED
         assert session.begin(begun_window(0)) is Outcome.REFUSED
-        mark = session.read_ledger()
-        assert mark is not None
+        mark = mark_of(session)
         assert mark.begun == first
 
     @pytest.mark.parametrize("epoch", [1, 5])
@@ -85,7 +77,7 @@ class LedgerContract:
         session.finish(window)
         assert session.begin(begun_window(0)) is Outcome.REFUSED
 
-    def test_finish_is_refused_for_anotherbegun_window(self, session: Session) -> None:
+    def test_finish_is_refused_for_another_begun_window(self, session: Session) -> None:
         """Only who knows exactly what is begun can finish it."""
         assert session.finish(begun_window(0)) is Outcome.REFUSED
         session.begin(window := begun_window(0))
@@ -110,8 +102,7 @@ class LedgerContract:
             with ThreadPoolExecutor(_RACERS) as pool:
                 outcomes = list(pool.map(lambda w: _begin_alone(target, owner, w), windows))
             assert outcomes.count(Outcome.APPLIED) <= 1
-            mark = session.read_ledger()
-            assert mark is not None
+            mark = mark_of(session)
             assert mark.begun in windows
             for window, outcome in zip(windows, outcomes, strict=True):
                 if outcome is not Outcome.UNKNOWN:
@@ -130,12 +121,10 @@ class LedgerContract:
         """`flushed` is linearizable over sessions."""
         session.begin(window := begun_window(0))
         with target.connect(owner) as other:
-            mark = other.read_ledger()
-            assert mark is not None
+            mark = mark_of(other)
             assert mark.begun == window
             assert other.finish(window) is Outcome.APPLIED
-        mark = session.read_ledger()
-        assert mark is not None
+        mark = mark_of(session)
         assert mark.flushed == 0
 
     # --- the ledger, for operators: guarantees 1 and 2 ---
@@ -179,8 +168,7 @@ class LedgerContract:
         session.begin(window := begun_window(0))
         session.finish(window)
         session.begin(begun_window(1))
-        present = session.read_ledger()
-        assert present is not None
+        present = mark_of(session)
         seen = msgspec.structs.replace(present, **other)
         assert session.replace_row(seen, _mark(owner, 9)) is Outcome.REFUSED
         assert session.read_ledger() == present
@@ -197,6 +185,13 @@ class LedgerContract:
         """Where the target can tell at all: a time of the future is what `LedgerShadowed` is about."""
         written = session.written_us()
         assert written is None or abs(written - time.time_ns() // 1_000) < _CLOCKS_DIFFER_US
+
+
+def mark_of(session: Session) -> Mark:
+    """Read the ledger row, which has to be there."""
+    mark = session.read_ledger()
+    assert mark is not None
+    return mark
 
 
 def begun_window(epoch: int, rows: int = 1) -> Window:

@@ -1,8 +1,8 @@
-"""Fault injection at the two seams: the state backend and the target. No fail points in product code.
+"""Injects faults at the two seams, the state backend and the target; the product has no fail points.
 
-Wrap the real thing and give it a `Faults`, which is asked about every operation. Two kinds of fault are
-kept apart: an *error* is raised to the caller, who lives on (a lost answer, a refused connection); a
-`Crash` is a `BaseException`, so that nothing in the product catches it: the process is gone.
+Wrap the real backend or target and give it a `Faults`, which is asked about every operation. It injects
+one of two kinds: an *error* is raised to the caller, which lives on (a lost answer, a refused connection);
+a `Crash` is a `BaseException`, which nothing in the product catches: the process is gone.
 """
 
 from __future__ import annotations
@@ -81,8 +81,17 @@ class Faults:
             return operation()
 
 
+def halves(rows: Slice) -> tuple[Slice, Slice]:
+    """Cut a slice in two; each row keeps its timestamp."""
+    half = rows.batch.num_rows // 2
+    return (
+        rows._replace(batch=rows.batch.slice(0, half)),
+        rows._replace(batch=rows.batch.slice(half), first_us=rows.first_us + half),
+    )
+
+
 class FaultyBackend(StateBackend):
-    """A state backend whose operations may fail."""
+    """A state backend whose operations may fail; see `StateBackend` for what they do."""
 
     def __init__(self, inner: StateBackend, faults: Faults) -> None:
         self.inner = inner
@@ -92,47 +101,40 @@ class FaultyBackend(StateBackend):
         self.billed = inner.billed
 
     def create(self, path: str, data: bytes) -> None:
-        """See `StateBackend`."""
         self.faults.call(f"create {path}", lambda: self.inner.create(path, data))
 
     def replace(self, path: str, data: bytes) -> None:
-        """See `StateBackend`."""
         self.faults.call(f"replace {path}", lambda: self.inner.replace(path, data))
 
     def read(self, path: str) -> bytes:
-        """See `StateBackend`."""
         return self.faults.call(f"read {path}", lambda: self.inner.read(path))
 
     def size(self, path: str) -> int:
-        """See `StateBackend`."""
         return self.faults.call(f"size {path}", lambda: self.inner.size(path))
 
     @contextlib.contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """See `StateBackend`; fails when it is left, before or after the object is durable."""
+        """Fails when the block is left, before or after the object is durable."""
         with self.faults.around(f"output {path}"), self.inner.open_output(path) as output:
             yield output
 
     def open_input(self, path: str) -> BinaryIO:
-        """See `StateBackend`."""
         return self.faults.call(f"input {path}", lambda: self.inner.open_input(path))
 
     def list(self, prefix: str = "") -> list[str]:
-        """See `StateBackend`."""
         return self.faults.call(f"list {prefix}", lambda: self.inner.list(prefix))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `StateBackend`; each object counts, so a crash leaves some of them."""
+        """Each object counts, so a crash leaves some of them."""
         for path in list(paths):
             self.faults.call(f"delete {path}", lambda path=path: self.inner.delete([path]))  # type: ignore[misc]
 
     def sweep_unfinished(self, min_age_s: float) -> int:
-        """See `StateBackend`."""
         return self.faults.call("sweep", lambda: self.inner.sweep_unfinished(min_age_s))
 
 
 class FaultyTarget(Target):
-    """A target whose operations may fail."""
+    """A target whose operations may fail, all but `check`; see `Target` for what they do."""
 
     def __init__(self, inner: Target, faults: Faults) -> None:
         self.inner = inner
@@ -143,56 +145,47 @@ class FaultyTarget(Target):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """See `Target`."""
         return self.inner.shape
 
     @property
     def writes_to(self) -> str:
-        """See `Target`."""
         return self.inner.writes_to
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """See `Target`."""
         return self.faults.call("plan", lambda: self.inner.plan(schema, key))
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """See `Target`; never fails by itself."""
         return self.inner.check(batch, plan)
 
     def connect(self, owner: Owner) -> Session:
-        """See `Target`."""
         session = self.faults.call("connect", lambda: self.inner.connect(owner))
         return FaultySession(session, self.faults)
 
     def classify(self, error: Exception) -> Kind:
-        """See `Target`."""
         return self.inner.classify(error)
 
 
 class FaultySession(Session):
-    """A session whose operations may fail. A write fails in the middle, too: half of its rows arrive."""
+    """A session whose operations may fail, all but `close`; see `Session` for what they do.
+
+    A write may fail in the middle, too: half of its rows arrive.
+    """
 
     def __init__(self, inner: Session, faults: Faults) -> None:
         self.inner = inner
         self.faults = faults
 
     def read_ledger(self) -> Mark | None:
-        """See `Session`."""
         return self.faults.call("read ledger", self.inner.read_ledger)
 
     def create(self, flushed: int) -> None:
-        """See `Session`."""
         self.faults.call(f"create ledger {flushed}", lambda: self.inner.create(flushed))
 
     def begin(self, window: Window) -> Outcome:
-        """See `Session`."""
         return self._conditional(f"begin {window.first}", lambda: self.inner.begin(window))
 
     def write(self, plan: Plan, rows: Slice) -> None:
-        """See `Session`."""
-        half = rows.batch.num_rows // 2
-        first = Slice(rows.epoch, rows.batch.slice(0, half), rows.first_us)
-        second = Slice(rows.epoch, rows.batch.slice(half), rows.first_us + half)
+        first, second = halves(rows)
 
         def write_first() -> None:
             self.inner.write(plan, first)
@@ -204,27 +197,21 @@ class FaultySession(Session):
         )
 
     def drain(self) -> None:
-        """See `Session`."""
         self.faults.call("drain", self.inner.drain)
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
-        """See `Session`."""
         return self._conditional("replace row", lambda: self.inner.replace_row(seen, new))
 
     def written_us(self) -> int | None:
-        """See `Session`."""
         return self.faults.call("written", self.inner.written_us)
 
     def finish(self, window: Window) -> Outcome:
-        """See `Session`."""
         return self._conditional(f"finish {window.last}", lambda: self.inner.finish(window))
 
     def report_to(self, observer: Observer) -> None:
-        """See `Session`; never fails."""
         self.inner.report_to(observer)
 
     def close(self) -> None:
-        """See `Session`; never fails."""
         self.inner.close()
 
     def _conditional(self, name: str, update: Callable[[], Outcome]) -> Outcome:

@@ -1,8 +1,7 @@
-"""A driver that stands still at a chosen point of a chosen epoch, so that it can be killed there.
+"""Lets a driver stand still at a chosen point of a chosen epoch, so that it can be killed there.
 
-The points are reached by subclassing, from outside, what Spark and the flusher call; the product has no
-such hooks. Which they are stands in the environment, because tasks, `commit` and the flusher run in
-different processes. Use it so::
+Subclasses of what Spark and the flusher call wait at the points; the product has no such hooks. The
+environment says which points, because tasks, `commit` and the flusher run in different processes. Use it so::
 
     os.environ[PAUSES] = pauses(Pause(point="write", table="events", epoch=3, marker="/tmp/here"))
     spark = SparkSession.builder…            # afterwards: the workers inherit the environment
@@ -34,7 +33,7 @@ from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStream
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.testing.crash.faults import Faults, FaultySession
+from wal_sink.testing.crash.faults import Faults, FaultySession, halves
 
 PAUSES = "WAL_SINK_TESTING_PAUSES"
 """Environment variable: what `pauses` returns."""
@@ -63,7 +62,7 @@ def pauses(*where: Pause) -> str:
 
 
 def pause_at(point: Point, table: str, epoch: int) -> None:
-    """Say so and wait to be killed, if this is a point to stand still at."""
+    """Write the marker and wait to be killed, if `PAUSES` names this point."""
     for pause in msgspec.json.decode(os.environ.get(PAUSES, "[]"), type=list[Pause]):
         if (pause.point, pause.table, pause.epoch) == (point, table, epoch):
             _wait_for_death(pause)
@@ -79,7 +78,6 @@ class PausingDataSource(WalSinkDataSource):
     """The sink, standing still at a point of Spark's side."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """See `WalSinkDataSource`."""
         writer = super().streamWriter(schema, overwrite)
         assert isinstance(writer, WalSinkStreamWriter)
         return PausingWriter(writer)
@@ -110,7 +108,6 @@ class PausingWriter(WalSinkStreamWriter):
         return super().write(in_parts())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish."""
         pause_at("commit called", self._table, batchId)
         super().commit(messages, batchId)
         pause_at("commit returned", self._table, batchId)
@@ -120,7 +117,6 @@ class PausingTarget(CassandraTarget):
     """The target, standing still before or in the middle of an epoch's flush."""
 
     def connect(self, owner: Owner) -> Session:
-        """See `Target`."""
         return PausingSession(super().connect(owner), self._options.table)
 
 
@@ -132,14 +128,13 @@ class PausingSession(FaultySession):
         self._table = table
 
     def begin(self, window: Window) -> Outcome:
-        """See `Session`."""
         pause_at("committed", self._table, window.first)
         return super().begin(window)
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Send half of a slice's rows, then the others; the order inside a slice is kept."""
-        half = rows.batch.num_rows // 2
-        self.inner.write(plan, Slice(rows.epoch, rows.batch.slice(0, half), rows.first_us))
+        first, second = halves(rows)
+        self.inner.write(plan, first)
         self.inner.drain()  # a reader is to see the first half
         pause_at("flushing", self._table, rows.epoch)
-        self.inner.write(plan, Slice(rows.epoch, rows.batch.slice(half), rows.first_us + half))
+        self.inner.write(plan, second)
