@@ -1,7 +1,7 @@
-"""Apache Cassandra as a target; README.md has what it does to types, nulls and timestamps.
+"""Apache Cassandra as a target; docs/cassandra.md says how it treats types, nulls and timestamps.
 
-The modules beside this one are its face and its ground. Imports go from a line to those below it, never
-back, and only what `target` imports late loads the driver:
+Some of the modules beside this one are its face, the others its ground. A line imports from those below it,
+never back; only what `target` imports late loads the driver:
 
 =========  =====================================================================
 face       `target`, `session`, `ledger`; `check`, which runs in the tasks
@@ -13,7 +13,7 @@ face       `target`, `session`, `ledger`; `check`, which runs in the tasks
 ground     `options`, `names`
 =========  =====================================================================
 
-Of these `schema` does not import `encode`, and `driver` neither `encode` nor `types`.
+`schema` does not need `encode`, and `driver` neither `encode` nor `types`.
 """
 
 from wal_sink.targets.cassandra.options import CassandraOptions

@@ -6,6 +6,7 @@ the driver.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +22,9 @@ from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.value_sizes import sizes
 
 MAX_KEY_BYTES = 65_535
-"""Of a partition key, and of the clustering columns of a row together; the server's limit."""
+"""Most bytes of a partition key, and of the clustering columns of a row together; the server's limit."""
 MAX_ROW_BYTES = 8 * 1024 * 1024
-"""Half of what a server with default settings takes as one mutation."""
+"""Most bytes of a row: half of what a server with default settings takes as one mutation."""
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -86,11 +87,10 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> 
     }
     partition = [column.name for column in plan.columns if column.role == "partition"]
     clustering = [column.name for column in plan.columns if column.role == "clustering"]
+    refuse = functools.partial(_refuse, batch, plan)
     if len(partition) == 1:
-        _refuse(
+        refuse(
             pc.equal(bytes_of[partition[0]], long(0)),
-            batch,
-            plan,
             partition[0],
             "is empty, and it is the whole partition key",
             "Drop such rows, or fill them in.",
@@ -102,46 +102,30 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> 
         (clustering, 0, "clustering key"),
     ):
         if names:
-            _refuse(
-                pc.greater(_total(bytes_of, names), long(MAX_KEY_BYTES - extra)),
-                batch,
-                plan,
+            total = functools.reduce(pc.add, [bytes_of[name] for name in names])
+            refuse(
+                pc.greater(total, long(MAX_KEY_BYTES - extra)),
                 ", ".join(names),
                 f"is longer than the {MAX_KEY_BYTES:,} bytes that a {what} may have",
                 "Use a digest of the value as the key: sha2(col, 256).",
             )
-    _refuse(
-        pc.greater(_total(bytes_of, list(bytes_of)), long(MAX_ROW_BYTES)),
-        batch,
-        plan,
-        _largest(bytes_of),
+    refuse(
+        pc.greater(functools.reduce(pc.add, bytes_of.values()), long(MAX_ROW_BYTES)),
+        max(bytes_of, key=lambda name: pc.max(bytes_of[name]).as_py() or 0),
         f"makes a row of more than {MAX_ROW_BYTES:,} bytes, too near to what a server takes as one "
         "write",
         "Split the value, or keep it elsewhere and write a reference.",
     )
 
 
-def _total(bytes_of: dict[str, pa.Array], names: list[str]) -> pa.Array:
-    total = bytes_of[names[0]]
-    for name in names[1:]:
-        total = pc.add(total, bytes_of[name])
-    return total
-
-
-def _largest(bytes_of: dict[str, pa.Array]) -> str:
-    return max(bytes_of, key=lambda name: pc.max(bytes_of[name]).as_py() or 0)
-
-
 def _refuse(
-    bad: pa.Array, batch: pa.RecordBatch, plan: Plan, column: str, problem: str, remedy: str
+    batch: pa.RecordBatch, plan: Plan, bad: pa.Array, column: str, problem: str, remedy: str
 ) -> None:
     row = pc.index(bad, TRUE).as_py()
     if row >= 0:
-        value = (
-            f" ({shorten(plain(batch.column(column)[row]))})"
-            if column in batch.schema.names
-            else ""
-        )
+        # `column` names several where a key of several columns is too long.
+        one = column in batch.schema.names
+        value = f" ({shorten(plain(batch.column(column)[row]))})" if one else ""
         raise InvalidRow(
             f"Column {column} of {plan.table}{value} {problem}, in {_row(batch, plan, row)}.",
             remedy,

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import SECRET, Options
+from wal_sink.options import SECRET, Options, fields
 from wal_sink.targets.cassandra.names import TableName, is_table_name
 
 CONSISTENCY_LEVELS = (
@@ -135,39 +135,34 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         return TableName(keyspace if dot else self.keyspace, table or LEDGER_TABLE)
 
     def _refuse_beside_a_bundle(self) -> None:
-        for name, given in {"cassandra.contactPoints": self.contact_points, **self._tls}.items():
-            if given:
-                raise OptionError(
-                    f"Option {name} is given beside cassandra.secureConnectBundle, which says where the"
-                    " cluster is and how to connect by TLS.",
-                    f"Leave out {name}, or the bundle.",
-                )
+        for name in (*self._given("cassandra.contactPoints"), *self._given("cassandra.ssl.")):
+            raise OptionError(
+                f"Option {name} is given beside cassandra.secureConnectBundle, which says where the"
+                " cluster is and how to connect by TLS.",
+                f"Leave out {name}, or the bundle.",
+            )
 
     def _refuse_half_of_tls(self) -> None:
-        for name, given in self._tls.items():
-            if given and not self.ssl_enabled:
+        for name in self._given("cassandra.ssl."):
+            if not self.ssl_enabled:
                 raise OptionError(
                     f"Option {name} is given without cassandra.ssl.enabled.",
                     "Set cassandra.ssl.enabled to true, or leave it out.",
                 )
-        for name in ("cassandra.ssl.clientKey", "cassandra.ssl.clientKeyPassword"):
-            if self._tls[name] and not self.ssl_client_certificate:
+        for name in self._given("cassandra.ssl.clientKey"):
+            if not self.ssl_client_certificate:
                 raise OptionError(
                     f"Option {name} is given without cassandra.ssl.clientCertificate.",
                     "Give both, or neither for a cluster that asks for no client certificate.",
                 )
 
-    @property
-    def _tls(self) -> dict[str, bool | str]:
-        """The values of the options of TLS, by name; false or empty where an option is left out."""
-        return {
-            "cassandra.ssl.enabled": self.ssl_enabled,
-            "cassandra.ssl.caCertificate": self.ssl_ca_certificate,
-            "cassandra.ssl.clientCertificate": self.ssl_client_certificate,
-            "cassandra.ssl.clientKey": self.ssl_client_key,
-            "cassandra.ssl.clientKeyPassword": self.ssl_client_key_password,
-            "cassandra.ssl.checkHostname": not self.ssl_check_hostname,
-        }
+    def _given(self, prefix: str) -> list[str]:
+        """Return the names of options that begin with `prefix` and have another value than the default."""
+        return [
+            field.encode_name
+            for field in fields(type(self))
+            if field.encode_name.startswith(prefix) and getattr(self, field.name) != field.default
+        ]
 
 
 def _level(option: str, value: str, known: tuple[str, ...]) -> str:

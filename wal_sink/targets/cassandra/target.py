@@ -16,7 +16,7 @@ from wal_sink.targets.cassandra.options import CassandraOptions
 
 
 class CassandraTarget(Target):
-    """Apache Cassandra 3.0 and later, and what speaks its protocol the same way.
+    """Apache Cassandra 3.0 and later, and databases that implement its protocol alike.
 
     :param options: see `CassandraOptions`.
     """
@@ -85,7 +85,7 @@ class CassandraTarget(Target):
         return open_session(self._options, owner)
 
     def classify(self, error: Exception) -> Kind:
-        """Say what an exception of the driver means for rows."""
+        """Return what an exception of the driver means for rows."""
         from wal_sink.targets.cassandra.driver.classify import classify  # noqa: PLC0415 -- the driver
 
         return classify(error)

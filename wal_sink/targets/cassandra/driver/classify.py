@@ -1,4 +1,4 @@
-"""What an exception of the driver means: for rows (`classify`), and for the ledger (`effect_unknown`)."""
+"""Judges exceptions of the driver: for rows (`classify`), and for the ledger (`effect_unknown`)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def was_not_sent(error: Exception) -> bool:
 
 
 def effect_unknown(error: Exception) -> bool:
-    """Whether a conditional update that raised `error` may have taken effect, or may yet.
+    """Whether a conditional update that raised `error` may have taken effect, or may take effect later.
 
     `Unavailable` is such an error: a coordinator raises it for the commit, too, after the proposal was
     accepted. So is every error that the server reports once it has started to work. `NoHostAvailable` is

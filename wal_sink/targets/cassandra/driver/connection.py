@@ -86,24 +86,20 @@ def connect(options: CassandraOptions) -> Connection:
     :raises OptionError: login refused, or the datacenter has to be named.
     """
     with _WithoutDriverLog():
-        return _connect(options)
-
-
-def _connect(options: CassandraOptions) -> Connection:
-    cluster = _cluster(options)
-    try:
-        session = _open(cluster, options)
-        datacenter = choose_datacenter(options.local_datacenter, _datacenters(cluster))
-        if cluster.protocol_version < _OLDEST_PROTOCOL:
-            raise OptionError(
-                f"The cluster at {options.where} speaks native protocol "
-                f"{cluster.protocol_version}, which cannot leave a column unset.",
-                "Use Cassandra 4 or later.",
-            )
-    except BaseException:
-        cluster.shutdown()
-        raise
-    return Connection(cluster, session, datacenter)
+        cluster = _cluster(options)
+        try:
+            session = _open(cluster, options)
+            datacenter = choose_datacenter(options.local_datacenter, _datacenters(cluster))
+            if cluster.protocol_version < _OLDEST_PROTOCOL:
+                raise OptionError(
+                    f"The cluster at {options.where} speaks native protocol "
+                    f"{cluster.protocol_version}, which cannot leave a column unset.",
+                    "Use Cassandra 4 or later.",
+                )
+        except BaseException:
+            cluster.shutdown()
+            raise
+        return Connection(cluster, session, datacenter)
 
 
 class _WithoutDriverLog(logging.Filter):

@@ -10,9 +10,9 @@ from wal_sink.targets.cassandra.encode.segments import Segment, Varying, fixed, 
 from wal_sink.targets.cassandra.encode.views import Array
 
 _BYTES = np.array([2 ** (8 * n - 1) for n in range(1, 9)], np.uint64)
-"""A number from the n-th on takes more than n bytes, with its sign."""
+"""A number that is not below the n-th takes more than n bytes, with its sign."""
 _GROUPS = np.array([2 ** (7 * n) for n in range(1, 9)], np.uint64)
-"""A vint from the n-th on has at least n bytes after its first."""
+"""A number that is not below the n-th takes n or more bytes after the first of its vint."""
 _HEADS = np.array([0xFF << (8 - extra) & 0xFF for extra in range(9)], np.uint8)
 """A vint's first byte has as many leading ones as bytes come after it."""
 

@@ -40,10 +40,10 @@ def encode(batch: pa.RecordBatch, plan: Plan, stamps: Array | int, head: bytes =
     """Encode a batch that `check` returned.
 
     Each row is `head`, the plan's columns and its write timestamp, each of these with its length in
-    four bytes before it: what a request's `<n><value_1>...<value_n>` is after the number.
+    four bytes before it, as in a request's `<n><value_1>...<value_n>`, without the number.
 
-    :param stamps: write timestamps, microseconds since 1970, int64; or one, `stamps`, if row i has
-        `stamps + i`.
+    :param stamps: write timestamps, microseconds since 1970, int64; or only that of row 0, if that
+        of row i is greater by i.
     :param head: bytes that stand before each row.
     """
     rows = batch.num_rows

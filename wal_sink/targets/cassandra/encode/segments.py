@@ -1,4 +1,4 @@
-"""Segments are columns of pieces of each row's bytes; joins them row by row. Pure."""
+"""Joins segments, columns with a piece of each row's bytes, row by row. Pure."""
 
 from __future__ import annotations
 

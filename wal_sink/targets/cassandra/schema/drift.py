@@ -22,7 +22,7 @@ from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hid
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
 
 CHECK_EVERY_S = 1.0
-"""The age from which the last check is made again before rows go out; at the end it always is."""
+"""Seconds after which rows wait for another check before they go out; at the end there always is one."""
 
 
 @dataclass

@@ -21,7 +21,7 @@ LEDGER_COLUMNS = {
     "begun": "text",
     "last": "text",
 }
-"""The first is the primary key; the others are in the order of `Mark`. README.md says what each means."""
+"""The first is the primary key; the others are in the order of `Mark`. docs/cassandra.md explains them."""
 
 
 def create_ledger(name: TableName) -> str:

@@ -30,7 +30,7 @@ class ColumnMetadata(NamedTuple):
 
 
 class TableMetadata(NamedTuple):
-    """What the cluster knows under a keyspace's and a table's name, which may be nothing."""
+    """What the cluster has under a table's name; also that there is no such table or keyspace."""
 
     name: TableName
     keyspaces: tuple[str, ...]

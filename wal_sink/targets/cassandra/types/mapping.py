@@ -1,6 +1,6 @@
 """Maps Spark's types to CQL types and to what the log holds: one table for plan, check and write.
 
-README.md has the same table; a test compares them.
+docs/cassandra.md has the same table; a test compares them.
 """
 
 from __future__ import annotations

@@ -145,13 +145,11 @@ def _wanted(source: pa.DataType, tree: CqlType) -> str | None:
         return _wanted_value(source, tree.kind)
     if tree.kind in ("list", "set", "vector") and is_array(source):
         element = _wanted(source.value_type, tree.parts[0])
-        return element and spark_types.array_ddl(element)
+        return element and f"array<{element}>"
     if tree.kind == "map" and pa.types.is_map(source):
-        key, value = (
-            _wanted(source.key_type, tree.parts[0]),
-            _wanted(source.item_type, tree.parts[1]),
-        )
-        return spark_types.map_ddl(key, value) if key and value else None
+        key = _wanted(source.key_type, tree.parts[0])
+        value = _wanted(source.item_type, tree.parts[1])
+        return f"map<{key},{value}>" if key and value else None
     if tree.kind in ("tuple", "udt") and pa.types.is_struct(source):
         return _wanted_struct(source, tree)
     return None

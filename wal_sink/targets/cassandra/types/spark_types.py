@@ -88,22 +88,12 @@ def spark_ddl(source: pa.DataType) -> str:
     if pa.types.is_decimal(source):
         return f"decimal({source.precision},{source.scale})"
     if is_array(source):
-        return array_ddl(spark_ddl(source.value_type))
+        return f"array<{spark_ddl(source.value_type)}>"
     if pa.types.is_map(source):
-        return map_ddl(spark_ddl(source.key_type), spark_ddl(source.item_type))
+        return f"map<{spark_ddl(source.key_type)},{spark_ddl(source.item_type)}>"
     if pa.types.is_struct(source):
         return struct_ddl([(each.name, spark_ddl(each.type)) for each in fields(source)])
     return spark_type(source)
-
-
-def array_ddl(element: str) -> str:
-    """Return Spark's array of an element's type."""
-    return f"array<{element}>"
-
-
-def map_ddl(key: str, value: str) -> str:
-    """Return Spark's map of a key's and a value's type."""
-    return f"map<{key},{value}>"
 
 
 def struct_ddl(named: list[tuple[str, str]]) -> str:

@@ -1,7 +1,7 @@
 """Divides the rows of a slice into requests, by their partitions and sizes. Pure.
 
 A batch of **one partition** is one mutation to the server: it costs less per row the more rows it has,
-and no threshold of the server is meant for it (`BatchStatement.verifyBatchSize` looks at several
+and the server's warning thresholds do not apply to it (`BatchStatement.verifyBatchSize` looks at several
 mutations only). A batch of **several partitions** is work for the coordinator, but a request costs more
 than ten small rows do, on both sides: so rows of small partitions share requests, within what the server
 takes without a warning.

@@ -14,9 +14,10 @@ not good                        one less
 more than twice what is good    half as many
 ==============================  =======================================================
 
-An answer that says that the server has too much to do halves them at once, for all requests that were
-sent before. A bound that is a multiple of the best latency alone was tried: it takes the jitter of a busy
-machine for a queue, and ends with two requests in flight where sixty-four do three times as much.
+An answer that the server is overloaded halves them at once; more such answers to requests that were sent
+before it do not halve them again. A bound that is a multiple of the best latency alone was tried: it takes
+the jitter of a busy machine for a queue, and ends with two requests in flight where sixty-four do three
+times as much.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _WARN_EVERY_S = 10.0
 
 
 class Ended(NamedTuple):
-    """A request that was answered, or never will be."""
+    """A request that has ended, by an answer or by an error."""
 
     statement: Any
     sent: float
