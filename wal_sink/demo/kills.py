@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.demo.queries import CONTROL, FLIGHTS, KEYSPACE, TENTH, Query
 from wal_sink.model import paths
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
@@ -56,11 +55,14 @@ KILLS = (
 
 def window_hit(folder: Path, query: Query, epoch: int, node: EmbeddedCassandra) -> Window:
     """Read from files and ledger how far `epoch` was when the driver died."""
-    checkpoint, log = _opened(folder, query)
+    location = locate(str(folder / query.checkpoint))
+    checkpoint = location.open_checkpoint()
+    query_id = checkpoint.query_id()
+    log = location.open_log(query_id)
     if checkpoint.last_commit() >= epoch:
         ledger = node.execute(
             f"SELECT flushed, begun FROM {KEYSPACE}.wal_sink_ledger WHERE query_id = %s",  # noqa: S608
-            [checkpoint.query_id()],
+            [query_id],
         )
         begun = ledger and ledger[0].flushed < epoch and f'"epoch":{epoch},' in ledger[0].begun
         return "while an epoch is being flushed" if begun else "none of them"
@@ -71,14 +73,10 @@ def window_hit(folder: Path, query: Query, epoch: int, node: EmbeddedCassandra) 
 
 def discarded_rows(folder: Path, query: Query) -> int:
     """Count the rows that are logged and not checkpointed: Spark computes them again."""
-    checkpoint, log = _opened(folder, query)
-    return sum(map(_readable_rows, _segment_files(log, checkpoint.last_commit() + 1)))
-
-
-def _opened(folder: Path, query: Query) -> tuple[Checkpoint, Log]:
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
-    return checkpoint, location.open_log(checkpoint.query_id())
+    log = location.open_log(checkpoint.query_id())
+    return sum(map(_readable_rows, _segment_files(log, checkpoint.last_commit() + 1)))
 
 
 def _segment_files(log: Log, epoch: int) -> list[Path]:
