@@ -145,12 +145,13 @@ MAP = Path("wal_sink", "README.md")
 
 
 def rooms() -> dict[str, set[str]]:
-    """Return the modules of each package of wal_sink, without those that only have a docstring."""
+    """Return the modules of each package of the product."""
     found: dict[str, set[str]] = {}
-    for path in sorted((ROOT / "wal_sink").rglob("*.py")):
-        room = path.parent.relative_to(ROOT / "wal_sink").as_posix()
-        name = "wal_sink/" if room == "." else f"{room}/"
-        found.setdefault(name, set()).update({path.stem} - {"__init__"})
+    for package in ("wal_sink", "state_backends"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = f"{path.parent.relative_to(ROOT).as_posix()}/"
+            room = name if name == "wal_sink/" else name.removeprefix("wal_sink/")
+            found.setdefault(room, set()).update({path.stem} - {"__init__"})
     return found
 
 
@@ -158,7 +159,7 @@ def test_the_map_names_every_module() -> None:
     """Each room has a row, with its modules and no others."""
     table = rows(section(MAP, "Rooms"))[1:]
     drawn = {
-        quoted(room)[0]: {name for name in quoted(modules) if re.fullmatch("[a-z_]+", name)}
+        quoted(room)[0]: {name for name in quoted(modules) if re.fullmatch("[a-z0-9_]+", name)}
         for room, _, modules in table
     }
     built = rooms()
