@@ -1,1 +1,1 @@
-"""What Prometheus gets. Nothing else imports prometheus_client."""
+"""What Prometheus gets. No other room imports prometheus_client."""

@@ -1,8 +1,8 @@
-"""Every metric: its name, its help text, and what it is made of. The one module that knows prometheus_client.
+"""Collects every metric: its name, its help text, and where its value comes from.
 
-What a flush does is counted as it is done, by a `QueryObserver`. What waits is read when somebody asks, from
-log and checkpoint: so it is right while the flush stands in a request, fails, or has ended. Every series
-has the label `query_id`; `wal_sink_query_info` says which checkpoint and table that is.
+A `QueryObserver` counts what the flush does, as it does it. What waits is read from log and checkpoint at
+each scrape: so it is right while the flush stands in a request, fails, or has ended. Every series has the
+label `query_id`; `wal_sink_query_info` says which checkpoint and table that is.
 
 The series of a query whose flush has ended stay while anything of it waits, since an alert has to go on,
 and for `KEEP_S` afterwards, so that its last counts are seen. Then they go: an application may start any
@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -28,13 +29,13 @@ from wal_sink.progress.backlog import BacklogReader
 from wal_sink.wal.log import Log
 
 KEEP_S = 900.0
-"""How long the series of a query stay that has ended, and of which nothing waits."""
+"""How long the series of a query stay after its flush has ended and nothing of it waits any more."""
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
 
 _ID = "query_id"
 
-PENDING: Mapping[str, tuple[str, Callable[[Backlog, int], float]]] = {
+BACKLOG: Mapping[str, tuple[str, Callable[[Backlog, int], float]]] = {
     "wal_sink_checkpointed_epoch": (
         "The last epoch that is checkpointed, -1 for none.",
         lambda seen, _now_us: seen.checkpointed,
@@ -64,9 +65,9 @@ PENDING: Mapping[str, tuple[str, Callable[[Backlog, int], float]]] = {
         lambda seen, _now_us: seen.read_us / 1_000_000,
     ),
 }
-"""Gauges of what waits; absent until log and checkpoint were read once."""
+"""Gauges of what waits; a query has none until log and checkpoint were read once."""
 
-STATE: Mapping[str, tuple[str, Callable[[QueryObserver], float]]] = {
+FLUSH: Mapping[str, tuple[str, Callable[[QueryObserver], float]]] = {
     "wal_sink_flushers": (
         "Threads of this process that flush the query; 0 when its flush has ended.",
         lambda observer: observer.running,
@@ -80,7 +81,7 @@ STATE: Mapping[str, tuple[str, Callable[[QueryObserver], float]]] = {
         lambda observer: observer.in_flight,
     ),
 }
-"""Gauges of the flush."""
+"""Gauges of what the flush does now."""
 
 INFO = "wal_sink_query_info"
 
@@ -89,58 +90,47 @@ RETRIES = ("retry", "throttle")
 
 
 class Metrics(Collector):
-    """The metrics of all queries that one process flushes, in a registry of their own.
+    """Has the metrics of all queries that one process flushes, in a registry of their own.
 
     :param clock_s: seconds since 1970.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.time) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.rows = Counter(
-            "wal_sink_flushed_rows",
-            "Rows that are in the target, and marked.",
-            [_ID],
-            registry=registry,
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry, buckets=_SECONDS)
+        self.rows = counter(
+            "wal_sink_flushed_rows", "Rows that are in the target, and marked.", [_ID]
         )
-        self.bytes = Counter(
-            "wal_sink_flushed_bytes", "Bytes of their segments.", [_ID], registry=registry
-        )
-        self.epochs = Counter(
-            "wal_sink_flushed_epochs", "Epochs that are in the target.", [_ID], registry=registry
-        )
-        self.flush_seconds = Histogram(
+        self.bytes = counter("wal_sink_flushed_bytes", "Bytes of their segments.", [_ID])
+        self.epochs = counter("wal_sink_flushed_epochs", "Epochs that are in the target.", [_ID])
+        self.flush_seconds = histogram(
             "wal_sink_flush_seconds",
             "From the look that finds a window of epochs to its mark; of tries that succeed.",
             [_ID],
-            registry=registry,
-            buckets=_SECONDS,
         )
-        self.visible_seconds = Histogram(
+        self.visible_seconds = histogram(
             "wal_sink_commit_to_visible_seconds",
             "From Spark's commits/N to the mark, for each epoch: all of it is visible then.",
             [_ID],
-            registry=registry,
-            buckets=_SECONDS,
         )
-        self.errors = Counter(
+        self.errors = counter(
             "wal_sink_flush_errors",
             "Steps of the flush that failed and are tried again, by the error's kind.",
             [_ID, "kind"],
-            registry=registry,
         )
-        self.retries = Counter(
+        self.retries = counter(
             "wal_sink_request_retries",
             "Requests with rows that were sent again: retry, or throttle where the target asks for less.",
             [_ID, "kind"],
-            registry=registry,
         )
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._queries: dict[str, QueryObserver] = {}
-        registry.register(self)
+        self.registry.register(self)
 
     def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> QueryObserver:
-        """Return the observer of a query; a query that starts again goes on with its counts."""
+        """Return the observer of a query; one that starts again goes on with its counts."""
         with self._lock:
             known = self._queries.get(query_id)
             if known is None:
@@ -150,46 +140,42 @@ class Metrics(Collector):
             return known
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Read what waits, and yield the gauges; called by whoever asks, in threads of its own."""
+        """Read what waits, and yield the gauges; each scrape calls it in a thread of its own."""
         now_s = self._clock_s()
         with self._lock:
             observers = list(self._queries.values())
-        looks = {observer.query_id: (observer, observer.pending.look()) for observer in observers}
+        looks = {observer.query_id: (observer, observer.backlog.look()) for observer in observers}
         for query_id, (observer, seen) in list(looks.items()):
             if observer.is_over(seen, now_s) and self._forget(observer, seen, now_s):
                 del looks[query_id]
-        info = GaugeMetricFamily(
-            INFO,
-            "1; which checkpoint and table a query id is.",
-            labels=[_ID, "checkpoint", "table"],
-        )
+        info = _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")
         for query_id, (observer, _) in looks.items():
             info.add_metric([query_id, observer.checkpoint_url, observer.table], 1)
         yield info
-        for name, (text, state) in STATE.items():
-            family = GaugeMetricFamily(name, text, labels=[_ID])
+        for name, (text, state) in FLUSH.items():
+            family = _gauge(name, text)
             for query_id, (observer, _) in looks.items():
                 family.add_metric([query_id], state(observer))
             yield family
-        for name, (text, value) in PENDING.items():
-            family = GaugeMetricFamily(name, text, labels=[_ID])
+        for name, (text, value) in BACKLOG.items():
+            family = _gauge(name, text)
             for query_id, (_, seen) in looks.items():
                 if seen is not None:
                     family.add_metric([query_id], value(seen, round(now_s * 1_000_000)))
             yield family
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges without reading anything."""
-        for name, (text, _) in {**STATE, **PENDING}.items():
-            yield GaugeMetricFamily(name, text, labels=[_ID])
-        yield GaugeMetricFamily(INFO, "", labels=[_ID])
+        """Yield the gauges without a value: to register the collector reads nothing."""
+        for name, (text, _) in {**FLUSH, **BACKLOG}.items():
+            yield _gauge(name, text)
+        yield _gauge(INFO, "")
 
     def _forget(self, observer: QueryObserver, seen: Backlog | None, now_s: float) -> bool:
         with self._lock:
             if not observer.is_over(seen, now_s):
                 return False  # it has just started again
             if self._queries.pop(observer.query_id, None) is None:
-                return True  # somebody else who asked was quicker
+                return True  # another scrape was quicker
             for family in (self.rows, self.bytes, self.epochs, self.flush_seconds):
                 family.remove(observer.query_id)
             self.visible_seconds.remove(observer.query_id)
@@ -201,7 +187,7 @@ class Metrics(Collector):
 
 
 class QueryObserver(Observer):
-    """Counts for one query; made by `Metrics.watch`."""
+    """Counts what the flush of one query does; made by `Metrics.watch`."""
 
     def __init__(
         self, metrics: Metrics, query_id: str, checkpoint: Checkpoint, log: Log, table: str
@@ -209,11 +195,11 @@ class QueryObserver(Observer):
         self.query_id = query_id
         self.checkpoint_url = checkpoint.url
         self.table = table
-        self.pending = BacklogReader(checkpoint, log)
+        self.backlog = BacklogReader(checkpoint, log)
         self.running: int = 0
         """Threads that flush the query."""
         self.stopped: int = 0
-        """1 while the line stands at an error that trying again does not cure."""
+        """1 while the flush stands at an error that trying again does not cure."""
         self.error_kinds = {"TargetUnavailable", "LogUnavailable"}
         self._lock = threading.Lock()
         self._idle_since_s: float | None = None
@@ -230,7 +216,7 @@ class QueryObserver(Observer):
             metrics.errors.labels(query_id, kind)
 
     def watched(self) -> None:
-        """Note that the query starts: it is not over, although nobody flushes it yet."""
+        """Note that the query starts: it is not over, although no thread flushes it yet."""
         self._idle_since_s = None
 
     def is_over(self, seen: Backlog | None, now_s: float) -> bool:
@@ -276,3 +262,7 @@ class QueryObserver(Observer):
     def succeeded(self) -> None:
         """See `Observer`."""
         self.stopped = 0
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=[_ID, *labels])

@@ -1,4 +1,4 @@
-"""Lets Prometheus ask: `http://<host>:<port>/metrics`, from any host. It shows counts and names, no secrets.
+"""Serves the metrics at `http://<host>:<port>/metrics`, to any host: counts and names, no secrets.
 
 prometheus_client is imported when metrics are wanted: a process without them does not load it.
 """
@@ -23,11 +23,11 @@ _MOST_PORT = 65_535
 
 
 class Exposition:
-    """One user's part in a port; made by `expose`."""
+    """A share in a port that answers; made by `expose`, one for each handle."""
 
     def __init__(self, server: _Server) -> None:
         self._server = server
-        server.users.add(self)
+        server.shares.add(self)
 
     @property
     def port(self) -> int:
@@ -39,13 +39,13 @@ class Exposition:
         return self._server.metrics.watch(query_id, checkpoint, log, table)
 
     def close(self) -> None:
-        """Stop answering, unless another user of the port goes on.
+        """Give the share up; the last one stops the port.
 
         Idempotent, and a call that was interrupted is made good by the next one.
         """
         with _LOCK:
-            self._server.users.discard(self)
-            if self._server.users:
+            self._server.shares.discard(self)
+            if self._server.shares:
                 return
             if _SERVERS.get(self.port) is self._server:
                 del _SERVERS[self.port]
@@ -58,12 +58,12 @@ class _Server:
     def __init__(self, metrics: Metrics, server: Any, thread: threading.Thread) -> None:
         self.metrics = metrics
         self.port = int(server.server_port)
-        self.users: set[Exposition] = set()
+        self.shares: set[Exposition] = set()
         self._server = server
         self._thread = thread
 
     def close(self) -> None:
-        """Free the port; returns at once when that was done."""
+        """Free the port; return at once when that was done."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -74,7 +74,7 @@ _LOCK = threading.Lock()
 
 
 def expose(port: int) -> Exposition:
-    """Let a port of this process answer; two who ask for one port share it.
+    """Let a port of this process answer; two handles that ask for one port share it.
 
     That is how a notebook goes on under a new session: the handle of the stopped one has the port, and may
     still flush.
