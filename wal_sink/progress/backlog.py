@@ -104,9 +104,10 @@ class BacklogReader:
         :param first_epoch: of the log; nothing before it is ours.
         """
         with self._lock:
-            complete = self._through >= epoch - 1
-            self._learn(sorted(self._known) if complete else self._log.attempts(), flushed)
-            self._through = max(self._through, epoch - 1)
+            if self._through < epoch - 1:
+                self._learn(self._log.attempts(), flushed)
+                self._through = epoch - 1
+            self._known = {a: facts for a, facts in self._known.items() if a.epoch > flushed}
             last = min(epoch - 1, checkpointed)
             epochs = _between(last, flushed, first_epoch)
             return self._sum(last, flushed, epochs, sorted(self._known), lambda _epoch: ())
