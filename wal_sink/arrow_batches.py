@@ -1,4 +1,4 @@
-"""Small batches become larger ones.
+"""Joins small Arrow batches to larger ones.
 
 The flush groups rows by partition inside a batch, so more rows together make larger requests to the target;
 and each batch costs something on its own, on both sides of the log.

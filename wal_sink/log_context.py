@@ -1,7 +1,7 @@
-"""Which query and epoch a line of the flusher's is about: said once, carried by every line of the thread.
+"""Adds query and epoch to every log record of a flusher's thread.
 
-The lines begin with `query <id>, epoch <n>:`, and their records have the attributes `query_id` and `epoch`
-for handlers that write structured lines.
+The messages begin with `query <id>, epoch <n>:`, and the records have the attributes `query_id` and `epoch`,
+for handlers that write structured logs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EPOCH: ContextVar[int | None] = ContextVar("wal_sink_epoch", default=None)
 
 @contextlib.contextmanager
 def about(query_id: str, epoch: int | None = None) -> Iterator[None]:
-    """Let the lines of this thread, within the block, be about a query and an epoch."""
+    """Within the block, let the log records of this thread be about a query and an epoch."""
     query, number = _QUERY.set(query_id), _EPOCH.set(epoch)
     try:
         yield
@@ -28,7 +28,7 @@ def about(query_id: str, epoch: int | None = None) -> Iterator[None]:
 
 
 def at(epoch: int | None) -> None:
-    """Let what follows, up to the end of the block of `about`, be about this epoch, or about none."""
+    """Let what follows, up to the end of the block of `about`, be about this epoch; None: about none."""
     if _QUERY.get():
         _EPOCH.set(epoch)
 
@@ -37,7 +37,7 @@ class _Placed(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Say what the line is about, where that is known."""
+        """Say what the record is about, where that is known."""
         query_id, epoch = _QUERY.get(), _EPOCH.get()
         if not query_id:
             return msg, kwargs

@@ -1,4 +1,4 @@
-"""What a flush tells whoever counts. Imports nothing: with metrics off, a flush pays for an empty call."""
+"""What a flush tells the code that counts. With metrics off, it pays for an empty call."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Delivered(NamedTuple):
 
 
 class Observer:
-    """Of one query. This one takes no notice; `metrics.QueryObserver` counts.
+    """Observes the flush of one query. This one does nothing; `metrics.QueryObserver` counts.
 
-    The thread that flushes calls it; `in_flight` is read by others.
+    The thread that flushes calls it; other threads read `in_flight`.
     """
 
     in_flight = 0
@@ -30,7 +30,7 @@ class Observer:
         """Note that a thread flushes the query from now on."""
 
     def ended(self) -> None:
-        """Note that it does so no more, whether or not anything waits."""
+        """Note that the thread has ended, whether or not anything waits."""
 
     def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
         """Count a window, once: its mark was moved by this process.
@@ -52,4 +52,4 @@ class Observer:
         """
 
     def succeeded(self) -> None:
-        """Note that a step was done: the line does not stand."""
+        """Note that a step was done: no error stops the flush."""

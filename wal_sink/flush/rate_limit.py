@@ -1,4 +1,4 @@
-"""A bound on how many rows a flush writes in a second, whatever the target takes."""
+"""Bounds how many rows a flush writes in a second, whatever the target takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a begun epoch to the slices that are written: the rows as the ledger says, in their order."""
+"""Reads the rows of a begun epoch as the ledger says, in their order: from its manifest to slices."""
 
 from __future__ import annotations
 

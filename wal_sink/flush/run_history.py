@@ -1,8 +1,8 @@
-"""What this process saw of the runs of a query: which one Spark kept, and which one goes on (rule 11).
+"""Remembers what this process saw of the runs of a query: which one Spark kept, which one goes on (rule 11).
 
-Spark's progress event for epoch N comes after its run has written `commits/N`, in the process of that
-run. So it proves whose attempt was kept, which nothing in the checkpoint does. Events can be lost: what
-was not seen proves nothing.
+Spark's progress event for epoch N comes after its run has written `commits/N`, in the process of that run. So
+it proves whose attempt was kept, which nothing in the checkpoint does. Events can be lost: what was not seen
+proves nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _EPOCHS_KEPT = 100
 
 
 class RunHistory:
-    """Remembers events of the queries that are flushed from here. Used by several threads."""
+    """Remembers events of the queries that this process flushes. Used by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,4 +87,4 @@ class RunHistory:
 
 
 RUN_HISTORY = RunHistory()
-"""What the listener of this process tells, and the flushers of this process ask."""
+"""The listener of this process tells it, and the flushers of this process ask it."""

@@ -1,7 +1,7 @@
-"""Sessions that one task leaves to the next one of its process: connecting costs more than a small share.
+"""Keeps the sessions of a Python worker from task to task: connecting costs more than a small share.
 
-Spark runs one task after another in a Python worker. A session that no task has asked for in a while is
-closed; one that is left when Spark kills its worker, a minute idle, is closed by the operating system.
+Spark runs one task after another in a Python worker. The pool closes a session that no task has asked for in
+a while; when Spark kills a worker that is idle for a minute, the operating system closes what is left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IDLE_S = 20.0
 class SessionPool:
     """Keeps sessions that are not in use, one for each key; used by any number of threads.
 
-    :param idle_s: seconds after which a session that nobody takes is closed.
+    :param idle_s: seconds after which a session that no task takes is closed.
     """
 
     def __init__(self, idle_s: float = IDLE_S) -> None:

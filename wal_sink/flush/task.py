@@ -1,7 +1,7 @@
-"""What a task of a flush job does: write its share of a begun window (rule 15). Imports no Spark.
+"""Writes one task's share of a begun window, in a Spark job (rule 15). Imports no Spark.
 
-Its errors travel as values, so that the flusher meets the kind that it would have met in the driver; what
-Spark gets to see as a failed task is a bug or a dead worker. Spark then runs the share again, up to
+A task returns its errors as values, so that the flusher meets the kind that it would have met in the driver;
+what Spark sees as a failed task is a bug or a dead worker. Spark then runs the share again, up to
 `spark.task.maxFailures` times, or twice at once where it speculates: writes are idempotent.
 """
 

@@ -1,47 +1,9 @@
-"""Which of an epoch's attempts is flushed (rules 11, 12 and 22). Pure.
+"""Decides which attempt at an epoch is flushed (rules 11, 12 and 22).
 
-Why a proof is needed, and when there is one
---------------------------------------------
-
-Every run that may have written `commits/N` had published N before. So with one manifest there is nothing
-to choose. Several are there after a crash between publish and `commits/N`, and nearly always the highest
-generation is the one that Spark kept. The exception: run A publishes N and stands still; run B, which
-cannot know, publishes N too; A wakes and writes `commits/N` before B does. Spark then goes on from what A
-computed, and nothing in the checkpoint tells A from B.
-
-A run of Spark plans N + 1 only after its own `commits/N`. So these prove who wrote it:
-
-- *A later manifest of the same generation.* It proves the highest generation only. Let A have published
-  N + 1, and B, of a higher generation, N. A checked after its `commits/N` that no higher generation was
-  claimed (rule 3), so B claimed later; B looked for `commits/N` after its claim (rule 5), and found none:
-  it was deleted. Spark then belongs to B, and what A has published later proves nothing any more.
-- *A note in `kept/`.* A is fenced when it comes to publish N + 1. Before it stops it writes down that it came
-  so far, with the highest generation claimed by then. An attempt at N above that generation means again
-  that `commits/N` was deleted after the note. A run that has to wait for room in the log leaves the same
-  note: what waits may be the very manifest that would prove it (`budget`).
-- *Its progress event for N*, seen in this process.
-- *That all others lost.* Spark ends B with an error of its own when it finds `commits/N` written by another
-  run. (It ends a run in the same way over `offsets/N + 1`; but then the event for N had come before.)
-
-Without any, the next epoch is waited for as long as a run that has published N lives in this process. When
-none does, the highest generation is taken, and it is logged that this is not proven: rows of one attempt
-all the same, and none lost.
-
-Batches that Spark makes without a sink
----------------------------------------
-
-The offline state repartition plans a batch that copies the last one it keeps, writes its `commits/` file,
-and runs no sink. It may also write `commits/N` for a batch that had failed, so as to pass over it; the next
-batch is then a copy of N - 1, and the data of N is computed again after it. Flushing what the failed run
-had published as N would show that data twice. Both are flushed as epochs without rows.
-(Between writing that `commits/N` and planning the copy, the tool leaves nothing to tell N by: nobody may
-flush while it runs.)
-
-Epochs that an operator has given up
-------------------------------------
-
-The record of it is read before anything else of the epoch, as that may be unreadable. It is flushed as
-an epoch without rows, like any other: `begin` makes it final, and the mark moves without a gap.
+Every run that may have written `commits/N` had published N before, so with one manifest there is nothing to
+choose. Of several, the one counts whose run is proven to have written `commits/N`: an older run may have
+stood still after it published N, and written `commits/N` when a newer run had published N, too.
+`docs/protocol.md#which-attempt-is-flushed` says what proves it, and why.
 """
 
 from __future__ import annotations
@@ -103,7 +65,11 @@ def refuse_missing_manifest(epoch: int, mark: Mark | None) -> None:
 
 
 def proven_attempts(evidence: Evidence, candidates: Sequence[Contender]) -> list[Attempt]:
-    """Return the attempts whose run is known to have written `commits/N`; the last one counts."""
+    """Return the attempts whose run is known to have written `commits/N`; the last one counts.
+
+    The proofs: a later manifest of the same generation (for the highest one only), a note in `kept/` that no
+    higher generation had been claimed, and the run's progress event.
+    """
     highest = max(candidate.attempt for candidate in candidates)
     later = {attempt.generation for attempt in evidence.attempts if attempt.epoch > evidence.epoch}
     noted = {
@@ -121,7 +87,7 @@ def proven_attempts(evidence: Evidence, candidates: Sequence[Contender]) -> list
 
 
 def doubts(step: Begin, recorded: FlushedEpoch | None) -> list[str]:
-    """Say what an operator may want to read later about a choice (rule 11).
+    """Say what speaks against a choice, for an operator who reads the log later (rule 11).
 
     :param recorded: the newest epoch that is flushed.
     """

@@ -1,4 +1,4 @@
-"""What a flusher writes into the ledger row, and what it makes of the answers (rules 14, 16 and 17). Pure."""
+"""Decides what a flusher writes into the ledger row, and what the answers mean (rules 14, 16 and 17)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ def plan_window(manifests: Sequence[Published], mark: Mark, now_us: int, nonce: 
     :param manifests: one an epoch, contiguous.
     :param now_us: the flusher's clock, microseconds since 1970.
 
-    `base = max(min(published, now), last + 1)`: near the time when the rows were computed, so that they
-    compare well with what other writers do; never in the future by the publisher's clock; and above
-    every timestamp used before.
+    `base = max(min(published, now), last + 1)`: near the time when the rows were computed, and above every
+    timestamp used before; `docs/protocol.md#rule-14` says why.
     """
     epochs: list[BegunEpoch] = []
     last_us = mark.last_us
@@ -157,7 +156,7 @@ def shadow_remedy(flushed: int) -> str:
     Deleting it leaves a tombstone of the same future, so that is no way out.
     """
     return (
-        "Somebody wrote to the ledger row with a timestamp in the future, by a plain UPDATE or a clock"
+        "The ledger row was written with a timestamp in the future, by a plain UPDATE or a clock"
         " that runs ahead: see WRITETIME(flushed). Deleting the row does not help, as what is inserted"
         " after it is older. Make it anew in another table:"
         f" {remedies.rewind(flushed)} --option cassandra.ledgerTable=NAME. Then start the query with"

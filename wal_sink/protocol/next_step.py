@@ -1,47 +1,10 @@
-"""What a flusher does next, decided purely from what it saw. No I/O, no clock, no randomness.
+"""Decides what a flusher does next, from what it saw in one pass.
 
-The argument
-------------
+Finish what is begun; else begin the epoch right after the mark, if `commits/` covers it (rule 10). Before
+that, bring ledger and `flushed/` records together (rules 13, 17, 19), and trim what is flushed (rule 18). A
+flusher that has just started takes the same path as one that has run for a year: there is no recovery code.
 
-*Durable things.* Spark's `commits/`; in the log the claims of generations, manifests, segments and
-`flushed/` records, each created once and whole; in the target one ledger row that changes only by
-conditional updates, and rows whose cells keep the highest write timestamp. Every process may stop at
-any instant, and any number of runs (old ones too) and flushers may act at once.
-
-*No uncommitted row.* A row is written only after `begin` of its epoch (rule 14), and `begin` only for an
-epoch N that `commits/` covers (rule 10). Manifests are listed after `commits/` is read (rule 9): whoever
-wrote `commits/N` had published N before, so its manifest is in the listing. Is it the one that is taken?
-A run that may still write `commits/N` took its ticket before it read the checkpoint (rule 2), so every run
-that started later sees its claim or makes it meet a higher one: it is refused before or right after it
-publishes (rules 3, 5, 7). What is left is a run that passed all checks, then stood still while a newer run
-published N, and then woke to write `commits/N`. So of several manifests the one whose run is proven to
-have written `commits/N` is taken (rule 11): `choice` says what is a proof. Only when there is none, and
-nobody is left to give one, the highest generation is taken unproven. Even that never mixes two attempts,
-as `begin` has decided once, and never loses an epoch.
-
-*Two drivers.* Let A and B be runs that both publish N, A of the lower generation. Both are past their checks,
-so B has claimed after A's last check and before A publishes again. One of them creates `commits/N`, as
-Spark does not overwrite it. If that is B, A stops there; B goes on and its manifest of N + 1 proves B. If
-it is A, B stops there; A goes on to N + 1, where its check finds B's claim: it leaves its note in `kept/` and
-stops with `Fenced`. So whoever goes on leaves a proof, and no epoch above N has two attempts of A and B.
-
-*Every committed row.* An epoch without rows has a manifest too, so none missing is ever taken for
-empty (rule 12). Segments and manifests are deleted only at or below the newest `flushed/` record
-(rules 17, 18), which is written only after `finish`, which follows the acknowledgement of all rows
-(rule 16). Epochs are begun only at `flushed + 1` (rule 10): a failed epoch stops the line, and
-nothing later can move the mark past it.
-
-*Once.* All flushers of one window write the same rows with the same timestamps, since attempt and
-base of each of its epochs are in the ledger before the first row (rule 14). So a repeated write changes
-nothing, and a late one from a flusher that stood still loses against everything begun later: bases grow by
-more than an epoch's rows (rule 14). Which epochs share a window changes none of this: see `windows`.
-
-*Same path.* A flusher that has just started knows nothing and looks; one that has run for a year does
-the same. There is no recovery code.
-
-*Ways out.* What an operator decides is an object of the log, too, written before anything follows from it
-(rule 22). An epoch that is given up is begun and finished like any other, without rows: the mark never
-jumps. `wal_sink.admin` has the argument for each verb.
+Why this is exactly-once: `docs/protocol.md#the-argument`.
 """
 
 from __future__ import annotations
@@ -70,7 +33,7 @@ def resting(
     identity: LogIdentity | None,
     attempts: tuple[Attempt, ...] = (),
 ) -> Rest | None:
-    """Tell from checkpoint and log alone that there is nothing to flush; the target is not asked then.
+    """Tell from checkpoint and log alone that there is nothing to flush; then the target is not asked.
 
     :raises CorruptLog: the log says what was flushed, or is to be, but no longer whose it is.
     """
@@ -97,9 +60,9 @@ def resting(
 
 
 def next_step(view: View, owner: Owner) -> Step:
-    """Decide. Each call stands for itself: nothing is remembered from pass to pass.
+    """Decide; nothing is remembered from pass to pass.
 
-    :param owner: whom the ledger row has to belong to.
+    :param owner: to whom the ledger row has to belong.
     :raises WrongOwner: the ledger row belongs to another log or checkpoint (rule 1).
     :raises LedgerBehindLog: the ledger knows less than the log (rules 13, 19).
     """
@@ -124,7 +87,7 @@ def _flush_step(view: View) -> Resume | Choose | Rest:
     if view.mark.begun is not None:  # rule 10
         return Resume(view.mark.begun)
     following = view.mark.flushed + 1
-    # Implied by `resting`; said again, so that nobody can break it.
+    # Implied by `resting`; checked again, so that no change there can break it.
     if following > view.checkpointed:
         return Rest("everything checkpointed is flushed")
     return Choose(following, view.attempts)  # rules 11 and 12

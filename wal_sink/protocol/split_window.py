@@ -1,8 +1,8 @@
-"""Which rows of a window which task of a Spark job writes, if a job is worth it. Pure.
+"""Decides which task of a Spark job writes which rows of a window, if a job is worth it.
 
-The pieces of a window lie on a line, as long as their segments have bytes, and the line is cut into
-stretches of equal length: one for each task. A segment in which a cut falls is read by two tasks, and each
-verifies its digest over the whole file, so segments are cut no more often than that.
+The pieces of a window follow each other, each as long as its segment has bytes, and are cut into stretches of
+equal length, one a task. Two tasks read a segment in which a cut falls, and each verifies the digest of the
+whole file, so segments are cut no more often than that.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def share_out(pieces: Sequence[Piece], *, above_bytes: int, slots: int) -> list[
 
 
 def _cut(pieces: Sequence[Piece], tasks: int) -> list[tuple[Piece, ...]]:
-    """Cut the line of pieces into `tasks` stretches; drop those in which no row begins.
+    """Cut the pieces into `tasks` stretches; drop those in which no row begins.
 
     In units of a byte divided by `tasks`, so that every cut is at a whole number.
     """

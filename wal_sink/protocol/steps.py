@@ -1,4 +1,4 @@
-"""What a flusher saw, and what it may do next: the values that `protocol` decides on. No I/O."""
+"""The values that `protocol` decides on: what a flusher saw, and what it may do next."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Evidence:
     committed: str | None = None
     """The run whose progress event for the epoch this process saw."""
     lost: frozenset[str] = frozenset()
-    """Runs that ended in this process because another one had written the file that they were to write."""
+    """Runs that ended in this process because another run had written the file that they were to write."""
     running: str | None = None
     """The run of the query that lives in this process."""
     decision: Decision | None = None
@@ -98,7 +98,7 @@ class Resume(NamedTuple):
 
 
 class Choose(NamedTuple):
-    """An epoch is to be begun: `choice.choose` says from which of its attempts.
+    """Begin an epoch: `choose_attempt.choose` says from which of its attempts.
 
     Those that follow it may share its window: `windows.joined`.
     """
