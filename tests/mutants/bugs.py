@@ -223,7 +223,7 @@ BUGS = (
     Bug(
         "orphans of unflushed epochs swept",
         "wal_sink/wal/trim.py",
-        "for epoch, path in log.segments() if epoch <= flushed]",
+        "for epoch, path in log.segments() if epoch <= upto]",
         "for _, path in log.segments()]",
     ),
     Bug(

@@ -29,8 +29,7 @@ from wal_sink.protocol.steps import Begin, PassOver, Rest, Resume, Step
 from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
-from wal_sink.wal.trim import left_over
-from wal_sink.wal.trim_delay import TrimDelay
+from wal_sink.wal.trim import TrimDelay, list_trimmable
 
 _TRIES = 4
 """How often one step is tried, when trying again is the remedy; then the caller decides."""
@@ -256,7 +255,7 @@ def _left_over(
 
     :raises Diverged: a manifest of a flushed epoch has another history.
     """
-    listed = left_over(log, TrimDelay(trim_delay_s, now_us))
+    listed = list_trimmable(log, TrimDelay(trim_delay_s, now_us))
     files = []
     for done, path in enumerate(listed, 1):
         with contextlib.suppress(FileNotFoundError):  # another flusher was faster

@@ -46,8 +46,7 @@ from wal_sink.protocol.steps import (
 from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
-from wal_sink.wal.trim import sweep, trim
-from wal_sink.wal.trim_delay import TrimDelay
+from wal_sink.wal.trim import TrimDelay, sweep, trim
 
 logger = line_logger(__name__)
 

@@ -1,16 +1,17 @@
-"""Deleting what is flushed, and nothing else (rules 17 and 18).
+"""Deletes flushed epochs from the log, and nothing else (rules 17 and 18).
 
-The newest `flushed/` record is durable before anything of its epoch goes, so a crash in between leaves
-things to delete and never things to miss. Segments go before manifests: as long as a manifest of a
-flushed epoch is listed, `protocol.next_step` comes back to finish the work. With `trim.delay` it does so when
-the epoch's time is over; until then nothing of it goes, its record included, and `rewind` can use it.
+The newest `flushed/` record is durable before anything of its epoch is deleted, so a crash in between leaves
+objects to delete and never objects to miss. Segments are deleted before manifests: as long as a manifest of
+a flushed epoch is listed, `protocol.next_step` comes back to finish the work. With `trim.delay` it does so
+when the epoch's time is over; until then nothing of the epoch is deleted, its record included, and `rewind`
+can use it.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from wal_sink.errors import Diverged
 from wal_sink.log_context import line_logger
@@ -18,7 +19,6 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.log import Log
-from wal_sink.wal.trim_delay import TrimDelay
 
 logger = line_logger(__name__)
 
@@ -26,45 +26,103 @@ RECORDS_KEPT = 1_000
 """Newest `flushed/` records that stay, so that replays can be compared with what was flushed."""
 
 _UNFINISHED_S = 86_400.0
-"""Age at which a half-written file is taken for abandoned; no task writes at a file for a day."""
+"""Age at which a half-written file counts as abandoned: no task writes at a file for a day."""
+
+
+class TrimDelay:
+    """Says which flushed epochs have been in the log for `trim.delay`.
+
+    The time of an epoch is that of its `flushed/` record, by the clock of the flusher that wrote it. Another
+    clock may ask: one that is ahead shortens the delay by as much, one that is behind lengthens it. Either
+    is safe, since an epoch that has a record is in the target. A record of the future, by a clock that was
+    wrong, counts no later than the newest record: an epoch was flushed before those that follow it.
+
+    Remembers one record, so that a look costs no read while nothing is due.
+
+    :param seconds: 0 lets every flushed epoch be trimmed at once.
+    :param clock_us: microseconds since 1970.
+    """
+
+    def __init__(self, seconds: float, clock_us: Callable[[], int]) -> None:
+        self.seconds = seconds
+        self._clock_us = clock_us
+        self._oldest = (-1, 0)
+
+    def trimmable(
+        self, log: Log, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]
+    ) -> int | None:
+        """Return the highest epoch that may be trimmed, with all before it; None: all that are flushed.
+
+        :param recorded: the newest record.
+        :param attempts: the manifests there are.
+        """
+        if recorded is None or not self.seconds:
+            return None
+        now_us = self._clock_us()
+        for epoch in sorted({each.epoch for each in attempts if each.epoch <= recorded.epoch}):
+            flushed_us = min(self._recorded_us(log, epoch), recorded.recorded_us)
+            if now_us < flushed_us + self.seconds * 1_000_000:
+                return epoch - 1
+        return None
+
+    def _recorded_us(self, log: Log, epoch: int) -> int:
+        if self._oldest[0] != epoch:
+            record = log.flushed(epoch)
+            # Without a record the epoch is due: `trim` then says what is wrong.
+            self._oldest = epoch, record.recorded_us if record else 0
+        return self._oldest[1]
 
 
 def trim(log: Log, epochs: Iterable[int]) -> None:
     """Delete segments and manifests of flushed epochs, of all attempts.
 
-    :raises Diverged: an attempt that was not flushed covers other source offsets, or nobody can tell;
+    :raises Diverged: an attempt that was not flushed covers other source offsets, or cannot be compared;
         nothing is deleted of its epoch and of those that follow.
     """
     listed = log.attempts()
-    published = _by_epoch(listed)
-    going: dict[int, tuple[Attempt, ...]] = {}
+    attempts_of = _by_epoch(listed)
+    trimmed: dict[int, tuple[Attempt, ...]] = {}
     refused: Diverged | None = None
     for epoch in sorted(epochs):
-        attempts = published.get(epoch, ())
+        attempts = attempts_of.get(epoch, ())
         try:
             refuse_diverged(log, epoch, attempts)
         except Diverged as error:
             refused = error
             break
-        going[epoch] = attempts
-    _delete(log, going)
-    log.delete(_old_records(log, (each for each in listed if each.epoch not in going)))
+        trimmed[epoch] = attempts
+    log.delete(path for e in trimmed for path in log.backend.list(paths.segment_folder(e)))
+    if trimmed:
+        log.delete(_kept_notes(log, max(trimmed)))
+    log.delete(paths.manifest(each) for attempts in trimmed.values() for each in attempts)
+    log.delete(_old_records(log, (each for each in listed if each.epoch not in trimmed)))
     if refused is not None:
         raise refused
 
 
-def _delete(log: Log, epochs: Mapping[int, Iterable[Attempt]]) -> None:
-    """Delete what the log holds of epochs, the manifests last."""
-    log.delete(path for e in epochs for path in log.backend.list(paths.segment_folder(e)))
-    if epochs:
-        log.delete(_done(log, max(epochs)))
-    log.delete(paths.manifest(attempt) for attempts in epochs.values() for attempt in attempts)
+def sweep(log: Log, trimmable: int | None = None) -> int:
+    """Delete the half-written files of killed tasks, and what was written of an epoch after it was trimmed.
+
+    Segments above the flushed mark stay, named by a manifest or not: their task may be alive.
+
+    :param trimmable: the highest epoch of which anything may be deleted; None: the flushed mark.
+    :return: how many files were half written.
+    """
+    if unfinished := log.backend.sweep_unfinished(_UNFINISHED_S):
+        logger.info("deleted %d unfinished files of killed writers", unfinished)
+    if (mark := log.newest_flushed()) is not None:
+        upto = mark.epoch if trimmable is None else min(trimmable, mark.epoch)
+        if segments := _segments(log, upto):
+            logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
+            log.delete(segments)
+        log.delete(_kept_notes(log, upto))
+    return unfinished
 
 
-def left_over(log: Log, delay: TrimDelay) -> tuple[str, ...]:
+def list_trimmable(log: Log, delay: TrimDelay) -> tuple[str, ...]:
     """List what a flusher would delete when it starts, but for half-written files; deletes nothing.
 
-    Old records go with the next epoch that is trimmed.
+    Old records are deleted with the next epoch that is trimmed.
 
     :raises Diverged: as `trim` raises it.
     """
@@ -72,49 +130,28 @@ def left_over(log: Log, delay: TrimDelay) -> tuple[str, ...]:
     if mark is None:
         return ()
     listed = log.attempts()
-    upto = _upto(mark, delay.trimmable(log, mark, listed))
+    trimmable = delay.trimmable(log, mark, listed)
+    upto = mark.epoch if trimmable is None else trimmable
     attempts = [attempt for attempt in listed if attempt.epoch <= upto]
-    published = _by_epoch(attempts)
-    for epoch, of_epoch in published.items():
-        refuse_diverged(log, epoch, of_epoch)
+    for epoch, attempts_of_epoch in _by_epoch(attempts).items():
+        refuse_diverged(log, epoch, attempts_of_epoch)
+    later = listed[len(attempts) :]
+    records = _old_records(log, later) if attempts else []
     manifests = map(paths.manifest, attempts)
-    later = [attempt for attempt in listed if attempt.epoch > upto]
-    records = _old_records(log, later) if published else []
-    return (*_late(log, upto), *_done(log, upto), *manifests, *records)
+    return (*_segments(log, upto), *_kept_notes(log, upto), *manifests, *records)
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:
-    """See that what is left of a flushed epoch may go (rule 18).
+    """Refuse to delete what is left of a flushed epoch, if it is of another history (rule 18).
 
     :param attempts: the manifests of the epoch.
-    :raises Diverged: one that was not flushed covers other source offsets, or nobody can tell.
+    :raises Diverged: one that was not flushed covers other source offsets, or cannot be compared.
     """
     record = log.flushed(epoch)
-    settled = _set_aside(log, record)
+    copied = _copied_manifests(log, record)
     for attempt in attempts:
-        if paths.manifest(attempt) not in settled:
-            _compare(log, attempt, record)
-
-
-def sweep(log: Log, trimmable: int | None = None) -> int:
-    """Delete what killed tasks left half written, and what came late of flushed epochs.
-
-    Segments above the flushed mark stay, named by a manifest or not: their task may be alive.
-
-    :param trimmable: the highest epoch of which anything may go; None: the flushed mark.
-    :return: how many files were half written.
-    """
-    if unfinished := log.backend.sweep_unfinished(_UNFINISHED_S):
-        logger.info("deleted %d unfinished files of killed writers", unfinished)
-    mark = log.newest_flushed()
-    if mark is None:
-        return unfinished
-    upto = _upto(mark, trimmable)
-    if late := _late(log, upto):
-        logger.info("deleting %d segments of epochs up to %d", len(late), upto)
-        log.delete(late)
-    log.delete(_done(log, upto))
-    return unfinished
+        if paths.manifest(attempt) not in copied:
+            _refuse_other_history(log, attempt, record)
 
 
 def _by_epoch(attempts: Iterable[Attempt]) -> dict[int, tuple[Attempt, ...]]:
@@ -123,24 +160,26 @@ def _by_epoch(attempts: Iterable[Attempt]) -> dict[int, tuple[Attempt, ...]]:
     return {epoch: tuple(group) for epoch, group in groups}
 
 
-def _upto(mark: FlushedEpoch, trimmable: int | None) -> int:
-    return mark.epoch if trimmable is None else min(trimmable, mark.epoch)
+def _segments(log: Log, upto: int) -> list[str]:
+    """List the segments of epochs up to `upto`, named by a manifest or not."""
+    return [path for epoch, path in log.segments() if epoch <= upto]
 
 
-def _late(log: Log, flushed: int) -> list[str]:
-    return [path for epoch, path in log.segments() if epoch <= flushed]
+def _kept_notes(log: Log, upto: int) -> list[str]:
+    """List the notes that Spark kept attempts at epochs up to `upto`."""
+    notes = ((paths.parse_kept(path), path) for path in log.backend.list(paths.KEPT))
+    return [path for attempt, path in notes if attempt is not None and attempt.epoch <= upto]
 
 
-def _done(log: Log, flushed: int) -> list[str]:
-    return [path for path in log.backend.list(paths.KEPT) if _is_done(path, flushed)]
+def _old_records(log: Log, remaining: Iterable[Attempt]) -> list[str]:
+    """List the records that are needed no longer; an epoch with remaining manifests needs its own."""
+    recorded = [p for p in log.backend.list(paths.FLUSHED) if paths.parse_flushed(p) is not None]
+    needed = min((paths.flushed(attempt.epoch) for attempt in remaining), default=None)
+    old = recorded[:-RECORDS_KEPT]
+    return old if needed is None else [path for path in old if path < needed]
 
 
-def _is_done(kept: str, flushed: int) -> bool:
-    attempt = paths.parse_kept(kept)
-    return attempt is not None and attempt.epoch <= flushed
-
-
-def _set_aside(log: Log, record: FlushedEpoch | None) -> set[str]:
+def _copied_manifests(log: Log, record: FlushedEpoch | None) -> set[str]:
     """Return the paths of manifests that an operator has copied away: they may be unreadable."""
     if record is None or record.manifest:
         return set()
@@ -148,7 +187,11 @@ def _set_aside(log: Log, record: FlushedEpoch | None) -> set[str]:
     return {copy.path for copy in decision.files} if decision else set()
 
 
-def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
+def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
+    """Compare an attempt with the record of its epoch.
+
+    :raises Diverged: as `refuse_diverged`.
+    """
     if record is not None and attempt.generation == record.generation:
         return
     found = log.manifest(attempt)
@@ -174,12 +217,6 @@ def _compare(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
     # before anything was flushed (rule 12). A later one recomputed what was flushed.
     odd = not same or attempt.generation > record.generation
     level = logging.WARNING if odd else logging.INFO
-    logger.log(level, "%s goes: epoch flushed from another attempt", paths.manifest(attempt))
-
-
-def _old_records(log: Log, left: Iterable[Attempt]) -> list[str]:
-    """List records that are not needed any more; an epoch that has manifests left needs its own."""
-    recorded = [p for p in log.backend.list(paths.FLUSHED) if paths.parse_flushed(p) is not None]
-    needed = min((paths.flushed(attempt.epoch) for attempt in left), default=None)
-    old = recorded[:-RECORDS_KEPT]
-    return old if needed is None else [path for path in old if path < needed]
+    logger.log(
+        level, "deleting %s: its epoch was flushed from another attempt", paths.manifest(attempt)
+    )
