@@ -11,7 +11,7 @@ from state_backends import open_backend
 from tests.protocol.engine import Rows, World
 from tests.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
 from wal_sink.errors import LogFull
-from wal_sink.wal.store_errors import full_disk
+from wal_sink.wal.store_errors import full_disk_errors
 
 MEGABYTE = 1_000_000
 
@@ -61,7 +61,7 @@ def test_a_task_that_fills_the_disk_leaves_nothing(
 
 def test_other_errors_are_not_taken_for_it() -> None:
     """A quota is; a denied folder is not."""
-    with pytest.raises(LogFull, match="file:///log"), full_disk("file:///log"):
+    with pytest.raises(LogFull, match="file:///log"), full_disk_errors("file:///log"):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
-    with pytest.raises(PermissionError), full_disk("file:///log"):
+    with pytest.raises(PermissionError), full_disk_errors("file:///log"):
         raise PermissionError(errno.EACCES, "denied")

@@ -1,4 +1,4 @@
-"""What is noticed of a checkpoint for next to nothing."""
+"""`CommitWatcher` notices a new commit without reading the checkpoint."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def commit(checkpoint: Path, name: str) -> None:
     (checkpoint / "commits" / name).write_text("v1\n{}")
 
 
-def test_each_new_file_is_news_once(tmp_path: Path) -> None:
+def test_each_new_file_is_noticed_once(tmp_path: Path) -> None:
     """The newest one counts; files under other names are Spark's work in progress."""
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
-    assert commit_watcher.possible
-    assert not commit_watcher.news(), "there is no folder yet"
+    assert commit_watcher.can_watch
+    assert not commit_watcher.has_new_commit(), "there is no folder yet"
     for epoch in ("0", "1", "10"):
         commit(tmp_path, f".{epoch}.tmp")
-        assert not commit_watcher.news()
+        assert not commit_watcher.has_new_commit()
         commit(tmp_path, epoch)
-        assert commit_watcher.news()
-        assert not commit_watcher.news()
+        assert commit_watcher.has_new_commit()
+        assert not commit_watcher.has_new_commit()
 
 
 def test_two_files_within_one_tick_of_the_clock_are_both_seen(tmp_path: Path) -> None:
@@ -31,10 +31,10 @@ def test_two_files_within_one_tick_of_the_clock_are_both_seen(tmp_path: Path) ->
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
     commit(tmp_path, "0")
     changed = (tmp_path / "commits").stat()
-    assert commit_watcher.news()
+    assert commit_watcher.has_new_commit()
     commit(tmp_path, "1")
     os.utime(tmp_path / "commits", ns=(changed.st_atime_ns, changed.st_mtime_ns))
-    assert commit_watcher.news()
+    assert commit_watcher.has_new_commit()
 
 
 def test_a_quiet_folder_is_not_listed(tmp_path: Path) -> None:
@@ -43,14 +43,14 @@ def test_a_quiet_folder_is_not_listed(tmp_path: Path) -> None:
     commit(tmp_path, "0")
     long_ago = (tmp_path / "commits").stat().st_mtime - 60
     os.utime(tmp_path / "commits", (long_ago, long_ago))
-    assert commit_watcher.news()
+    assert commit_watcher.has_new_commit()
     commit(tmp_path, "1")
     os.utime(tmp_path / "commits", (long_ago, long_ago))
-    assert not commit_watcher.news(), "as if nothing had changed"
+    assert not commit_watcher.has_new_commit(), "as if nothing had changed"
 
 
 def test_where_each_look_costs_a_request_there_is_none() -> None:
     """The event, and a look now and then, have to do."""
     commit_watcher = CommitWatcher("s3://bucket/checkpoint")
-    assert not commit_watcher.possible
-    assert not commit_watcher.news()
+    assert not commit_watcher.can_watch
+    assert not commit_watcher.has_new_commit()

@@ -1,8 +1,8 @@
-"""Notices that Spark has written to `commits/`, long before Spark's event says so.
+"""Notices that Spark has written to `commits/` before Spark's event says so.
 
-The event comes 0.1 to 0.6 s after the file. A look at a local folder costs microseconds, so it is taken every
-few milliseconds; where each look costs a request, the event has to do. A commit_watcher is a wake-up like the
-event: what is checkpointed is read afterwards, as ever (rule 8).
+The event comes 0.1 to 0.6 s after the file. A look at a local folder takes microseconds, so the flush loop
+looks every few milliseconds; where each look costs a request, it waits for the event. Both only wake the
+loop up: the flusher then reads what is checkpointed (rule 8).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from wal_sink.checkpoint.local_files import local_folder
 
 _SETTLED_S = 0.1
-"""After which no further file can have come with the same time of change: clocks of file systems tick in
+"""After this time no further file can appear under the same time of change: clocks of file systems tick in
 steps of up to 10 ms, those of network mounts may differ by more."""
 
 
 class CommitWatcher:
-    """Watches one checkpoint; used by one thread.
+    """Watches one checkpoint, for one thread.
 
     :param url: the checkpoint.
     """
@@ -30,14 +30,14 @@ class CommitWatcher:
         self._newest = -1
 
     @property
-    def possible(self) -> bool:
-        """Whether the checkpoint can be glimpsed at."""
+    def can_watch(self) -> bool:
+        """Whether the checkpoint is in a local folder."""
         return self._commits is not None
 
-    def news(self) -> bool:
-        """Whether the newest file is another one than when this was last asked.
+    def has_new_commit(self) -> bool:
+        """Whether the newest file of `commits/` is another one than at the last call.
 
-        A folder that cannot be read is no news; whoever looks in earnest raises that.
+        False for a folder that cannot be read; the flusher that reads it raises the error.
         """
         if self._commits is None:
             return False
@@ -49,6 +49,6 @@ class CommitWatcher:
         except OSError:
             return False
         newest = max((int(name) for name in names if name.isdecimal()), default=-1)
-        news = newest != self._newest
+        is_new = newest != self._newest
         self._changed_s, self._newest = changed_s, newest
-        return news
+        return is_new

@@ -97,12 +97,12 @@ class FlushLoop(threading.Thread):
 
     def _rest(self) -> None:
         """Wait until there may be something to do."""
-        if not self._commit_watcher.possible:
+        if not self._commit_watcher.can_watch:
             self._woken.wait(self._poll_s)
             return
         until_s = time.monotonic() + self._poll_s
         while not self._woken.wait(WATCH_S):
-            if self._commit_watcher.news() or time.monotonic() > until_s:
+            if self._commit_watcher.has_new_commit() or time.monotonic() > until_s:
                 return
 
     def _flush_until_rest(self) -> None:

@@ -18,7 +18,7 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import SegmentRef
 from wal_sink.model.task import Appended, Task
 from wal_sink.wal.segment import Compression, SegmentWriter
-from wal_sink.wal.store_errors import full_disk
+from wal_sink.wal.store_errors import full_disk_errors
 
 
 def append(
@@ -38,7 +38,7 @@ def append(
     """
     path = paths.segment(task.epoch, task.partition, task.attempt, uuid.uuid4().hex)
     segments: tuple[SegmentRef, ...] = ()
-    with full_disk(backend.url), contextlib.ExitStack() as stack:
+    with full_disk_errors(backend.url), contextlib.ExitStack() as stack:
         writer: SegmentWriter | None = None
         for checked in coalesced(check(batch) for batch in batches if batch.num_rows):
             if writer is None:

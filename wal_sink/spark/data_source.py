@@ -30,7 +30,7 @@ from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
 from wal_sink.publish.publisher import Publisher
 from wal_sink.spark import internals, worker_gc
 from wal_sink.wal.log import Log
-from wal_sink.wal.store_errors import full_disk, store_errors
+from wal_sink.wal.store_errors import full_disk_errors, store_errors
 
 FORMAT = "wal_sink"
 
@@ -152,7 +152,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
                 clock_us=now_us,
             ),
         )
-        with full_disk(log.url):
+        with full_disk_errors(log.url):
             publisher.publish(batchId, appended)
         worker_gc.settle()
 

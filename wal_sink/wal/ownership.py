@@ -1,4 +1,4 @@
-"""Which log belongs to which checkpoint, checked from both ends (rule 1).
+"""Checks from both ends that a log and a checkpoint belong together (rule 1).
 
 `log.json` names its checkpoint, so that a copied checkpoint cannot use the log of the first one. The
 checkpoint names its log, in `wal_sink/location.json`, so that a query whose `wal.location` was changed
@@ -29,7 +29,7 @@ def owned(log: Log, checkpoint: Checkpoint) -> LogIdentity | None:
 def own(log: Log, checkpoint: Checkpoint, proposed: LogIdentity) -> LogIdentity:
     """Tie log and checkpoint together, once; return the identity that stands.
 
-    The checkpoint's end comes first: a crash in between leaves a log that nobody else can take.
+    The checkpoint names its log first: after a crash in between, no other log can become the checkpoint's.
 
     :raises WrongOwner: another log or checkpoint was faster.
     """

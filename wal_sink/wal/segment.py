@@ -1,4 +1,4 @@
-"""Segments: the rows that one task wrote for one epoch, as a compressed Arrow IPC file."""
+"""Writes, reads and checks segments: the rows of one task for one epoch, as a compressed Arrow IPC file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Compression = Literal["lz4", "zstd", "none"]
 _CHUNK = 1 << 20
 
 _AT_ONCE = 4 * 1024 * 1024
-"""Bytes of a segment that is read whole: small ones are many, and a read costs more than its bytes."""
+"""Most bytes of a segment that is read whole: small ones are many, and a read costs more than its bytes."""
 
 
 class SegmentWriter:
-    """Writes batches to an open file, and counts and digests what it writes.
+    """Writes batches to an open file; counts the rows, and digests the bytes.
 
     Memory: one batch. The file is valid after `close`.
     """
@@ -46,7 +46,7 @@ class SegmentWriter:
         self._rows += batch.num_rows
 
     def close(self, path: str) -> SegmentRef:
-        """Write the footer; return what a manifest says of the segment at `path`."""
+        """Write the footer; return what a manifest says about the segment at `path`."""
         self._writer.close()
         return SegmentRef(
             path=path, rows=self._rows, bytes=self._tee.size, digest=self._tee.sha256.hexdigest()
@@ -85,7 +85,7 @@ def read_segment(
                 yield batch.slice(first, last - first)
             rows += batch.num_rows
             if rows >= stop < ref.rows:
-                return  # whoever wants the last row sees whether it is the last
+                return  # only a reader of the last row checks their number
     if rows != ref.rows:
         raise CorruptLog(
             f"Segment {backend.url}/{ref.path} holds {rows} rows, its manifest says {ref.rows}",
@@ -96,7 +96,7 @@ def read_segment(
 def check_segment(
     backend: StateBackend, ref: SegmentRef, read: Callable[[int], None] = lambda _size: None
 ) -> None:
-    """See that a segment is what its task wrote, to the byte.
+    """Check that a segment is what its task wrote, to the byte.
 
     :param read: told how many bytes were read, chunk by chunk.
     :raises FileNotFoundError: the segment is gone.
@@ -149,7 +149,7 @@ def _refuse_other(found: tuple[int, str], ref: SegmentRef, log: str) -> None:
 
 
 class _DigestingFile:
-    """As much of a file as pyarrow writes to."""
+    """The part of a file's interface that pyarrow writes to."""
 
     closed = False
 
@@ -168,7 +168,7 @@ class _DigestingFile:
         return self.size
 
     def flush(self) -> None:
-        """Nothing to do: the state backend makes the file durable when it is closed."""
+        """Do nothing: the state backend makes the file durable when it is closed."""
 
     def close(self) -> None:
-        """Nothing to do: who opened the output closes it."""
+        """Do nothing: the caller who opened the output closes it."""

@@ -1,4 +1,4 @@
-"""What the stores of log and checkpoint raise, as an error of wal_sink."""
+"""Turns what the stores of log and checkpoint raise into errors of wal_sink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wal_sink.errors import LogFull, LogUnavailable
 
 @contextlib.contextmanager
 def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
-    """Surround what reads or writes log or checkpoint; decorates a function as well.
+    """Turn errors of code that reads or writes log or checkpoint; also a decorator.
 
     :param what: what is read or written, as the subject of the error's sentence.
     :raises LogUnavailable: the store does not answer, or refuses.
@@ -28,11 +28,11 @@ def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def full_disk(url: str) -> Iterator[None]:
-    """Surround what writes to the log.
+def full_disk_errors(url: str) -> Iterator[None]:
+    """Turn the errors of a full disk in code that writes to the log; others pass unchanged.
 
     :param url: of the log.
-    :raises LogFull: there is no space, or the quota is used up. Other errors go through.
+    :raises LogFull: there is no space, or the quota is used up.
     """
     try:
         yield
