@@ -137,12 +137,10 @@ class Log:
 
     def plan(self, key: str) -> Plan | None:
         """Read a plan; once, as none ever changes."""
-        if key not in self._plans:
-            plan = self._read(Plan, paths.plan(key))
-            if plan is None:
-                return None
+        plan = self._plans.get(key) or self._read(Plan, paths.plan(key))
+        if plan is not None:
             self._plans[key] = plan
-        return self._plans[key]
+        return plan
 
     def create_plan(self, plan: Plan) -> None:
         """Keep a plan."""
