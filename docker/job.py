@@ -1,8 +1,8 @@
 """An example job to copy: a stream of orders, landed in Cassandra exactly once, until it is told to stop.
 
-Each order gets its key by `uuid()` when it is computed: an order that came twice, or of an attempt that
-was never checkpointed, would be a row more. Orders are numbered from 0, so as long as nothing is lost
-and nothing doubled, the table has `max(number) + 1` rows.
+Spark gives each order its key by `uuid()` when it computes the order: an order that came twice, or came
+from an attempt that was never checkpointed, would be one more row. Orders are numbered from 0, so as long as
+nothing is lost and nothing doubled, the table has `max(number) + 1` rows.
 """
 
 import os
@@ -18,7 +18,7 @@ import wal_sink
 CASSANDRA = os.environ.get("CASSANDRA_HOST", "127.0.0.1")
 PORT = int(os.environ.get("CASSANDRA_PORT", "9042"))
 KEYSPACE = os.environ.get("KEYSPACE", "shop")
-CHECKPOINT = os.environ.get("CHECKPOINT", "checkpoint")  # keep it longer than this process lives
+CHECKPOINT = os.environ.get("CHECKPOINT", "checkpoint")  # on a disk that outlives this process
 METRICS = os.environ.get("METRICS_PORT")  # the port where Prometheus asks; unset: no metrics
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need wal_sink, too

@@ -1,8 +1,8 @@
 """Writes large windows by a Spark job, whose tasks run beside those of the query.
 
-A job costs 70 to 300 ms and its sessions up to a second, so small windows are written by the flusher's
-own thread. So is every window for which there is no Spark: when the session is stopped, no two slots are
-free, or the job fails for a reason of Spark's. What a job had written by then is written again.
+A job costs 70 to 300 ms and its sessions up to a second, so the flusher's own thread writes small windows.
+It also writes every window for which there is no Spark: when the session is stopped, fewer than two slots
+are free, or the job fails for a reason of Spark's. What a job had written by then is written again.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ logger = line_logger(__name__)
 Shares = list[tuple[Piece, ...]]
 
 _LOOK_S = 0.2
-"""How often it is asked whether a job is still wanted."""
+"""How often the flusher looks whether a job has ended, and whether it is still wanted."""
 
 _NO_ROWS = pa.RecordBatch.from_arrays([], names=[])
 
 _CANCEL_S = 5.0
-"""How long a cancelled job is waited for; Spark gives a Python task 2 s before it kills its worker."""
+"""How long the flusher waits for a cancelled job; Spark gives a Python task 2 s, then kills its worker."""
 
 
 class WriteByJob:
     """Writes the rows of one query's windows, by a job or in this thread; a `WriteRows`.
 
-    :param above_bytes: of a window's segments; up to this much is written in this thread. See
-        `shares.is_large`.
+    :param above_bytes: of a window's segments; this thread writes windows up to that size. See
+        `split_window.is_large`.
     :param rows_per_second: of the whole flush; None: as fast as the target takes them.
     """
 
@@ -55,23 +55,17 @@ class WriteByJob:
         self._era = uuid.uuid4().hex
 
     def __call__(self, rows: WindowWrite) -> bool:
-        """Write all of it. See `WriteRows`."""
+        """Write all rows of a window. See `WriteRows`."""
         size = sum(begun.bytes for begun in rows.epochs)
         if rows.connection.target.parallel_writes and is_large(size, self._above_bytes):
-            with self._shares(rows) as shares:
+            pieces = [piece for begun in rows.epochs for piece in rows.pieces(begun)]
+            with _SLOTS.lent(self._spark, pieces, self._above_bytes) as shares:
                 if shares and (written := self._by_job(rows, shares)) is not None:
                     return written
         return self._write_here(rows)
 
-    @contextlib.contextmanager
-    def _shares(self, rows: WindowWrite) -> Iterator[Shares]:
-        """Share the rows out over the slots that flush jobs may have now."""
-        found = [piece for begun in rows.epochs for piece in rows.pieces(begun)]
-        with _SLOTS.lent(self._spark, found, self._above_bytes) as shares:
-            yield shares
-
     def _by_job(self, rows: WindowWrite, shares: Shares) -> bool | None:
-        """Run a job; None when it failed for a reason that is none of the rows'."""
+        """Run a job; None when it failed for a reason of Spark's, not of the rows or the target."""
         if rows.is_over():
             return False
         for piece in itertools.chain.from_iterable(shares):
@@ -104,18 +98,21 @@ class WriteByJob:
 
 
 class _Slots:
-    """Slots that the flush jobs of this process have; it has one Spark context at a time."""
+    """Counts the slots that flush jobs of this process hold; a process has one Spark context at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lent = 0
 
     @contextlib.contextmanager
-    def lent(self, spark: SparkSession, found: list[Piece], above_bytes: int) -> Iterator[Shares]:
-        """Share pieces out over what others have left, and hold that many slots."""
+    def lent(self, spark: SparkSession, pieces: list[Piece], above_bytes: int) -> Iterator[Shares]:
+        """Share pieces out over the slots that no other job holds, and hold one for each share.
+
+        No shares where fewer than two slots are left beside the query's own.
+        """
         with self._lock:
             free = internals.slots(spark) - self._lent
-            shares = share_out(found, above_bytes=above_bytes, slots=free)
+            shares = share_out(pieces, above_bytes=above_bytes, slots=free)
             self._lent += len(shares)
         try:
             yield shares
@@ -128,7 +125,7 @@ _SLOTS = _Slots()
 
 
 class _Job:
-    """A job under way, in a thread of its own: Python cannot wait for one and look at the ledger, too."""
+    """Runs a Spark job in a thread of its own, so that the flusher can look at the ledger meanwhile."""
 
     def __init__(
         self, spark: SparkSession, description: str, task: FlushTask, shares: Shares
@@ -146,28 +143,28 @@ class _Job:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end; whether it has come."""
+        """Wait for the end of the job; whether it has come."""
         return self._ended.wait(seconds)
 
     def cancel(self) -> None:
-        """End the job if it has not ended, and wait for that; in vain where nobody answers."""
+        """Cancel the job if it has not ended, and wait for its end, for `_CANCEL_S` at most."""
         for _ in range(round(_CANCEL_S / _LOOK_S)):
             if self._ended.is_set():
                 break
-            internals.cancel_jobs(self._spark, self._group)  # again: it may only now have begun
+            internals.cancel_jobs(self._spark, self._group)  # again: it may have begun only now
             self._ended.wait(_LOOK_S)
         if self._ended.is_set():
             self._thread.join()
 
     def _run(self) -> None:
         try:
-            # The group is the thread's; the query's own is its run id, which `query.stop()` cancels.
+            # A group of its own: `query.stop()` cancels the query's group, whose name is the run id.
             context = self._spark.sparkContext
             context.setJobGroup(self._group, self.description, interruptOnCancel=True)
-            # Shares are data, which goes through a file in Spark's local folder; the task has secrets.
+            # Spark puts data, as the shares are, into a file in its local folder; the task has secrets.
             shares = context.parallelize(self._shares, len(self._shares))
             self.answers = shares.map(self._task).collect()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the rows can be written without Spark
+        except Exception as error:  # noqa: BLE001 - the driver can write the rows after any error
             self.failure = _in_short(error)
         finally:
             self._ended.set()

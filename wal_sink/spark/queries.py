@@ -12,14 +12,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
+from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop, NoLoop
+from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.metrics.server import Exposition
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import FORMAT
+from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.query_flush import QueryFlush
-from wal_sink.spark.spark_loop import flush_loop
 from wal_sink.spark.start_message import say_in_force
 from wal_sink.spark.stop_watcher import StopWatcher
 from wal_sink.spark.takeover import take_over
@@ -147,4 +149,9 @@ class Queries:
             observer = self._exposition.watch(query_id, checkpoint, log, writes_to)
         if not self.flush:
             return NoLoop()
-        return flush_loop(self._spark, query_id, log, configuration, observer)
+        reporter = Reporter(log, observer=observer)
+        reporter.forget_error()  # of an earlier process; this one has not tried yet
+        sink = configuration.sink
+        pipeline = Pipeline(query_id, log, checkpoint, configuration.target, sink.trim_delay)
+        by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
+        return FlushLoop(Flusher(pipeline, reporter, write_rows=by_job))
