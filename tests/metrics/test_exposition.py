@@ -104,7 +104,7 @@ def test_an_interrupted_close_is_made_good_by_the_next(monkeypatch: pytest.Monke
 
 
 def test_without_the_package_it_says_what_to_install() -> None:
-    """And only who wants metrics needs it."""
+    """And only a process that wants metrics needs it."""
     program = (
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from wal_sink.flush import flusher\n"

@@ -317,7 +317,7 @@ def test_rows_are_complete_when_records_are_forgotten_meanwhile(
         run.batch([(f"k{epoch}", epoch)])
 
     def slowly() -> None:
-        """Leave the reader, who looks every 2 ms, the time to see each record before it is forgotten."""
+        """Leave the reader, which looks every 2 ms, the time to see each record before it is forgotten."""
         flusher = world.flusher()
         while look(world).flushed < 5:
             flusher.run_once()
@@ -375,7 +375,7 @@ def test_a_flusher_that_reports_is_waited_for(
 def test_a_timeout_is_waited_for_without_a_flusher(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who gives a time has decided how long to wait; a flusher may start within it."""
+    """A caller that gives a time has decided how long to wait; a flusher may start within it."""
     monkeypatch.setattr("wal_sink.progress.wait.SILENT_S", 0.0)
     world.run().batch([("a", 1)])
 
@@ -411,7 +411,7 @@ def test_an_error_of_no_known_class_is_raised_as_the_base(world: World, kind: st
 
 
 def test_a_transient_error_is_not_raised(world: World) -> None:
-    """The flusher goes on trying, so does who waits for it."""
+    """The flusher goes on trying, and the caller goes on waiting for it."""
     world.run().batch([("a", 1)])
     report(world, an_error("TargetUnavailable", transient=True))
     assert waited_for(world, world.flush) == (0, 1)

@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import NamedTuple
 
 from state_backends import StateBackendError
@@ -137,11 +136,11 @@ class BacklogReader:
     ) -> Backlog:
         now_us = clock.now_us()
         pending = [attempt for attempt in attempts if flushed < attempt.epoch <= checkpointed]
-        chosen = [
-            self._chosen(list(rivals), attempts, notes)
-            for _, rivals in groupby(pending, key=lambda attempt: attempt.epoch)
-        ]
-        found = {a.epoch: self._known[a] for a in chosen if a in self._known}
+        chosen = {attempt.epoch: attempt for attempt in pending}  # the highest, as they ascend
+        for epoch in {attempt.epoch for attempt in pending if attempt != chosen[attempt.epoch]}:
+            rivals = [attempt for attempt in pending if attempt.epoch == epoch]
+            chosen[epoch] = self._chosen(rivals, attempts, notes)
+        found = {epoch: self._known[a] for epoch, a in chosen.items() if a in self._known}
         unread = [e for e in range(checkpointed - epochs + 1, checkpointed + 1) if e not in found]
         self._unread = {epoch: self._unread.get(epoch, now_us) for epoch in unread}
         published_us = [each.published_us for each in found.values()]
@@ -164,10 +163,8 @@ class BacklogReader:
     ) -> Attempt:
         """Choose of an epoch's attempts as a flusher would that has seen no event (rule 11).
 
-        The notes are looked for only where no later manifest is the proof: that costs nothing.
+        A later manifest is a proof that costs nothing; the notes are looked for only without one.
         """
-        if len(rivals) == 1:
-            return rivals[0]
         contenders = tuple(
             Contender(a, self._known[a].run_id if a in self._known else "", "") for a in rivals
         )

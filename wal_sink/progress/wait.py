@@ -59,7 +59,7 @@ def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None =
             )
         if timeout is None and _silent_s(report, waited) > SILENT_S:
             raise NoFlusher(
-                f"{waiting} epochs up to {goal} of {checkpoint.url} wait and nobody flushes them",
+                f"{waiting} epochs up to {goal} of {checkpoint.url} wait and no process flushes them",
                 "Start the query again under wal_sink.register(spark), or run"
                 f" `wal-sink flush {checkpoint.url}`.",
             )

@@ -1,7 +1,7 @@
-"""What a task does: check its rows and append them to the log as a segment (step 2).
+"""Appends a task's rows to the log as a segment, checked (step 2).
 
-Durable afterwards: one segment that nothing refers to yet. If this attempt loses or the epoch is
-run again, it is an orphan; only `publish` makes it part of an epoch.
+Afterwards the segment is durable, and nothing refers to it. If this attempt loses, or the epoch is run
+again, no manifest will name it; only the publisher makes it part of an epoch.
 """
 
 from __future__ import annotations

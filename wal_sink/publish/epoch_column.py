@@ -1,4 +1,4 @@
-"""The column that says which epoch a row came with, so that readers can leave unfinished ones out."""
+"""Adds the column that says which epoch a row came with, so that readers can leave unfinished ones out."""
 
 from __future__ import annotations
 
