@@ -6,6 +6,7 @@ import ast
 import html
 import importlib
 import inspect
+import pkgutil
 import re
 from functools import cache
 from pathlib import Path
@@ -254,6 +255,18 @@ def test_options_commands_and_links_exist(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", text(page)):
         if not link.startswith("https://"):
             assert_leads_somewhere(page, link)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+def test_modules_and_names_exist(page: Path) -> None:
+    """What a page calls `room/module.py` or `wal_sink.room.name` is there; the changelog has old ones."""
+    for span in quoted(text(page)):
+        if re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py", span):
+            folders = (ROOT / page).parent, ROOT, ROOT / "wal_sink", ROOT / "tests"
+            nearby = [*folders, *(room for room in folders[0].iterdir() if room.is_dir())]
+            assert any((folder / span).exists() for folder in nearby), span
+        elif re.fullmatch(r"(wal_sink|state_backends)(\.\w+)+", span):
+            assert pkgutil.resolve_name(span) is not None
 
 
 def commands_in(page: str) -> list[str]:
