@@ -55,7 +55,8 @@ class Queries:
         self._exposition = exposition
         self._lock = threading.Lock()
         self._flushes: dict[str, QueryFlush] = {}
-        self._closed = False
+        self.closed = False
+        """Whether no further flush starts."""
 
     def started(self, query_id: str, run_id: str) -> None:
         """Start the flush and take the run's ticket; on Spark's thread, inside `start()`."""
@@ -63,12 +64,15 @@ class Queries:
         if query is not None and (log := self._begin(query, run_id)) is not None:
             take_ticket(log, run_id)  # last: a run with a ticket fills the log, flushed or not
 
-    def adopt(self, query: StreamingQuery) -> None:
-        """Start the flush of a query that runs already; its run has an earlier handle's ticket, or fails."""
-        try:
-            self._begin(query, str(query.runId))
-        except Exception:  # of this query alone; the handle is there for the others
-            logger.warning("query %s runs already and cannot be flushed", query.id, exc_info=True)
+    def adopt_running(self) -> None:
+        """Start the flush of queries that run already; a run has an earlier handle's ticket, or fails."""
+        for query in internals.running_queries(self._spark):
+            try:
+                self._begin(query, str(query.runId))
+            except Exception:  # of this query alone; the handle is there for the others
+                logger.warning(
+                    "query %s runs already and cannot be flushed", query.id, exc_info=True
+                )
 
     def progressed(self, query_id: str) -> None:
         """Wake the flush: an epoch is checkpointed."""
@@ -92,15 +96,10 @@ class Queries:
         with self._lock:
             return list(self._flushes.values())
 
-    @property
-    def closed(self) -> bool:
-        """Whether no further flush starts."""
-        return self._closed
-
     def close(self) -> bool:
         """Start no further flush; return False when that was so already."""
         with self._lock:
-            was_open, self._closed = not self._closed, True
+            was_open, self.closed = not self.closed, True
         atexit.unregister(self._leave)
         return was_open
 
@@ -121,15 +120,15 @@ class Queries:
         owned(log, checkpoint)  # a copied checkpoint writes nothing into the log of the original
         loop = self._loop(started.query_id, checkpoint, log, configuration)
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop)
-        # Exit handlers run last first: this one comes before that of the driver, which `_loop` has loaded.
-        atexit.unregister(self._leave)
-        atexit.register(self._leave)
         taken_over = take_over(flush.query_id) or self.find(flush.query_id) is not None
         if self.flush and not taken_over:
             say_left(flush)
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return None
+            # Exit handlers run last first: this one before that of the driver, which `_loop` has loaded.
+            atexit.unregister(self._leave)
+            atexit.register(self._leave)
             earlier = self._flushes.get(flush.query_id)
             self._flushes[flush.query_id] = flush
             loop.start()

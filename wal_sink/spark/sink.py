@@ -92,8 +92,7 @@ class Sink:
 
     def adopt_running(self) -> None:
         """Flush the queries that run already."""
-        for query in internals.running_queries(self._spark):
-            self._queries.adopt(query)
+        self._queries.adopt_running()
 
     def retire(self) -> None:
         """Give way to the handle of a new session; what waits is flushed until that one flushes it."""
