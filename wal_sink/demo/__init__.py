@@ -1,1 +1,1 @@
-"""The demo: real flights under fire, beside what people do today. Run it by `wal-sink demo`."""
+"""Streams real flights under SIGKILL, beside what people do today: `wal-sink demo`."""

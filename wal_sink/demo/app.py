@@ -1,7 +1,7 @@
-"""The application that is killed: `python -m wal_sink.demo.app FOLDER PORT`.
+"""Runs the application that the demo kills: `python -m wal_sink.demo.app FOLDER PORT`.
 
-Three queries in one session, so that each SIGKILL hits all of them. Where they stand still to be killed
-is the business of `wal_sink.testing.crash.pausing`; without that in the environment they run to their end.
+It has three queries in one session, so that each SIGKILL hits all of them. `wal_sink.testing.crash.pausing`
+says where they stand still to be killed; without its variable in the environment they run to their end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(folder: Path, port: int) -> None:
 
 
 def start(spark: SparkSession, query: Query, folder: Path, port: int) -> StreamingQuery:
-    """Start one of them."""
+    """Start one of the queries."""
     source = spark.readStream.schema(flights.SCHEMA).option("maxFilesPerTrigger", 1)
     rows = source.parquet(str(folder / query.source)).selectExpr(*query.select)
     if query.sink == "wal_sink":

@@ -1,4 +1,4 @@
-"""The control: the same query with `foreachBatch`, as it is written today."""
+"""Writes the control: the same query with `foreachBatch`, as people write it today."""
 
 from __future__ import annotations
 

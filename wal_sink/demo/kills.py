@@ -1,4 +1,4 @@
-"""Where the driver is killed, and what its death leaves behind."""
+"""Says where the demo kills the driver, and reads what its death leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One picture of the demo: rows visible over time against rows checkpointed, beside the control."""
+"""Draws the demo: rows visible over time against rows checkpointed, beside the control."""
 
 from __future__ import annotations
 

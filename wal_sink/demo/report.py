@@ -1,4 +1,4 @@
-"""What the demo found: the values behind its table, its JSON and its exit code."""
+"""Reports what the demo found: the values behind its table, its JSON and its exit code."""
 
 from __future__ import annotations
 

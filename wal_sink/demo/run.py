@@ -1,4 +1,4 @@
-"""The course of the demo: start, kill where it hurts, start again, compare."""
+"""Runs the demo: starts the application, kills it where it hurts, starts it again, compares."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run(
 def _die(
     folder: Path, node: EmbeddedCassandra, watch: Watch, kill: Kill, say: Callable[[str], None]
 ) -> Death:
-    """Start the application, kill it when all queries have reached their points, and look."""
+    """Start the application, kill it when all queries have reached their points; say what that left."""
     points = kill.pauses(folder)
     with _driver(folder, node, str(kill.epoch), {PAUSES: pauses(*points)}) as driver:
         driver.reach(lambda: all(Path(point.marker).exists() for point in points))

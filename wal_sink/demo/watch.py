@@ -1,4 +1,4 @@
-"""Watches from outside: what is checkpointed, and what a reader of the tables sees."""
+"""Watches the demo from outside: what is checkpointed, and what a reader of the tables sees."""
 
 from __future__ import annotations
 

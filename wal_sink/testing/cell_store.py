@@ -1,8 +1,7 @@
-"""An in-memory target with Cassandra's cell rules, for tests that need no server.
+"""Keeps rows and ledger in memory by Cassandra's cell rules: a target for tests that need no server.
 
-It is a target like any other: it passes the same contract suite as the real Cassandra, which is what
-makes tests on it worth something. State lives in the instance, so a "crashed" flusher's successor finds
-what was written.
+It passes the same contract suite as the real Cassandra, which is what makes tests on it worth something.
+State lives in the instance, so the successor of a flusher that "crashed" finds what was written.
 
 Cell rules: of two writes to a cell the higher timestamp stays; at equal timestamps a deletion beats a
 value and the larger value, compared as serialized bytes, beats the smaller.
@@ -50,7 +49,7 @@ class Row(NamedTuple):
 
 
 class CellStore(Target):
-    """Rows and ledger in memory. Unlike other targets it does not pickle: its content is the point."""
+    """Rows and ledger in memory; unlike other targets it does not pickle, since its content is the point."""
 
     name = "cell_store"
     options_type = CellStoreOptions
@@ -100,7 +99,7 @@ class CellStore(Target):
         return CellSession(self, owner)
 
     def classify(self, error: Exception) -> Kind:
-        """Nothing of its own can fail; connection errors are injected by tests."""
+        """Retry connection errors, which tests inject; nothing of its own can fail."""
         return "retry" if isinstance(error, ConnectionError) else "fatal"
 
     def rows(self) -> dict[Key, dict[str, Any]]:
@@ -148,7 +147,7 @@ class CellSession(Session):
             return Outcome.APPLIED
 
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Write what the call before has brought; these rows stay in flight until the next call."""
+        """Write the rows of the call before; those of this call stay in flight until the next one."""
         self.drain()
         self._in_flight.append((plan, rows))
 

@@ -1,4 +1,4 @@
-"""The judge: what should be in the table, what is, and the difference. Knows nothing of the sink."""
+"""Judges a table: compares the rows that should be in it with those that are; knows nothing of the sink."""
 
 from __future__ import annotations
 

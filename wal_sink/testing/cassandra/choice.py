@@ -1,4 +1,4 @@
-"""Which Cassandra the tests of a run use: a container, or the embedded node."""
+"""Chooses which Cassandra the tests of a run use: a container, or the embedded node."""
 
 from __future__ import annotations
 

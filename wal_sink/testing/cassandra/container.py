@@ -1,4 +1,4 @@
-"""A real Cassandra node in a Docker container, for tests: the official image, by testcontainers."""
+"""Runs a real Cassandra node in a Docker container, for tests: the official image, by testcontainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Docker engine that testcontainers would use: does it answer, has it an image, where are its ports."""
+"""Asks the Docker engine that testcontainers would use whether it answers, and for images and ports."""
 
 from __future__ import annotations
 

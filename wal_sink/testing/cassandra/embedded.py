@@ -1,4 +1,4 @@
-"""A real Cassandra node as a child process, for tests and demonstrations: no Docker, no service."""
+"""Runs a real Cassandra node as a child process, for tests and demonstrations: no Docker, no service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports on which a node can come back after it was killed."""
+"""Chooses ports on which a node can come back after it was killed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A Maven artifact with all it needs, downloaded once, and the Java that runs it.
+"""Downloads a Maven artifact with all it needs, once, and finds the Java that runs it.
 
-The Ivy that PySpark ships downloads, so that Maven need not be installed; where Ivy cannot (a
+The Ivy that PySpark ships does the download, so Maven need not be installed. Where Ivy cannot do it (a
 mirror that only Maven's settings know), Maven is the second try.
 """
 

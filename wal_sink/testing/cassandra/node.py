@@ -1,4 +1,4 @@
-"""What a test does with a Cassandra node, wherever that runs: start, kill, pause and ask it."""
+"""Starts, kills, pauses and asks a Cassandra node, wherever that runs."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def cassandra_yaml(
 
 
 def _answers(host: str, port: int) -> bool:
-    """Whether the port speaks CQL, which comes later than that it is open."""
+    """Whether the port speaks CQL; it is open earlier than that."""
     try:
         with socket.create_connection((host, port), timeout=1) as connection:
             connection.sendall(_OPTIONS)

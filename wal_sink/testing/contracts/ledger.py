@@ -1,4 +1,4 @@
-"""The part of the contract suite of targets that is about the ledger: guarantees 1 and 2."""
+"""Checks a target's ledger, guarantees 1 and 2: a part of the contract suite of targets."""
 
 from __future__ import annotations
 

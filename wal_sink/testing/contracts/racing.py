@@ -1,4 +1,4 @@
-"""What racers do to a state backend, in processes or threads that start together.
+"""Lets racers work on a state backend, in processes or threads that start together.
 
 Module-level functions, because a spawned process finds them by name.
 """

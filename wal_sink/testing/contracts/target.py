@@ -1,4 +1,4 @@
-"""The contract suite of targets: what `wal_sink.targets.base` promises, as tests.
+"""Checks a target against what `wal_sink.targets.base` promises: the contract suite of targets.
 
 A plug-in author runs it by giving a fixture and one method::
 

@@ -1,4 +1,4 @@
-"""A Spark application in a process group of its own: started, watched and killed from outside."""
+"""Starts, watches and kills a Spark application, in a process group of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL_S = 0.05
 
 
 class DriverDidNot(WalSinkError):
-    """The application did not do in time what it was waited for; the text ends with its output."""
+    """The application did not do in time what the test waited for; the text ends with its output."""
 
 
 class Driver:
@@ -29,7 +29,7 @@ class Driver:
     :param arguments: of Python, for example `["-m", "my_job"]`.
     :param output: the file that gets what it prints.
     :param environment: added to this process's.
-    :param patience_s: how long it is waited for.
+    :param patience_s: how many seconds each wait may take.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Driver:
             self.kill()
 
     def reach(self, reached: Callable[[], bool]) -> None:
-        """Wait until it has reached a point.
+        """Wait until the application has reached a point.
 
-        :raises DriverDidNot: it did not, or ended before.
+        :raises DriverDidNot: it did not in time, or ended before.
         """
         self._wait(lambda: reached() or self.process.poll() is not None, "reach its point")
         if self.process.poll() is not None:
@@ -87,7 +87,7 @@ class Driver:
         self.process.wait()
 
     def finish(self, code: int = 0) -> None:
-        """Wait for its end, with this exit code: 0 is a good one.
+        """Wait until the application ends with this exit code.
 
         :raises DriverDidNot: it did not end, or ended with another one.
         """
@@ -98,7 +98,7 @@ class Driver:
             )
 
     def log(self) -> str:
-        """Return what it printed."""
+        """Return what the application printed."""
         return self.output.read_text(errors="replace")
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
