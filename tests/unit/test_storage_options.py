@@ -77,6 +77,17 @@ def test_two_accounts_in_one_kind_of_store() -> None:
     assert options_for("file:///aside", location.stores) == {}
 
 
+def test_a_checkpoint_inside_the_folder_of_logs_has_its_own_options() -> None:
+    """The folder that is nearest counts; one folder cannot have two sets."""
+    options = {"wal__storageOptions": KEYS, "checkpoint__storageOptions": OTHER}
+    location = configured("s3://b/logs/ck", wal__location="s3a://b/logs", **options).location
+    assert options_for(location.checkpoint, location.stores) == OTHER
+    assert options_for(f"{location.logs}/query", location.stores) == KEYS
+    with pytest.raises(OptionError, match="both s3://b/ck") as caught:
+        configured("s3://b/ck", wal__location="s3a://b/ck/", **options)
+    assert "Geheim" not in str(caught.value)
+
+
 def test_checkpoint_and_log_are_found_under_hadoops_url() -> None:
     """The log's default place is in the checkpoint there as well."""
     location = configured("s3a://bucket/ck/", wal__storageOptions=KEYS).location

@@ -1,9 +1,9 @@
 """Finds a query's checkpoint and log, and opens their stores.
 
 Both URLs are made absolute once, then passed on as they are (rule 0). Storage options belong to a kind of
-store: one mapping from URL scheme to options opens every place of a query, and whatever else an operator
-names there. Only a log that has other options than its checkpoint, in the same kind of store (two accounts,
-say), has an entry of its own, under its URL.
+store: one mapping from URL scheme to options opens every place of a query, and any other place that an
+operator names. Only where log and checkpoint are in one kind of store with different options (two accounts,
+say) does each of them have an entry of its own, under its URL.
 """
 
 from __future__ import annotations
@@ -100,7 +100,12 @@ def locate(
         logs = child_url(url, LOG_FOLDER)
     stores = {url_scheme(logs): of_log} | {url_scheme(url): of_checkpoint}
     if stores[url_scheme(logs)] != of_log:
-        stores[logs] = of_log
+        if logs == url:
+            raise OptionError(
+                f"Options wal.location and checkpointLocation are both {url}, with other storage options.",
+                "Give one of wal.storageOptions and checkpoint.storageOptions, or another wal.location.",
+            )
+        stores |= {url: of_checkpoint, logs: of_log}  # one may be inside the other
     return Location(url, logs, stores)
 
 
