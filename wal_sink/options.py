@@ -35,10 +35,7 @@ class SinkOptions(Options, frozen=True, kw_only=True):
 
     checkpoint: Annotated[
         str,
-        Meta(
-            min_length=1,
-            description="folder of Spark's checkpoint; the query id in it is the sink's identity",
-        ),
+        Meta(min_length=1, description="Spark's checkpoint; its query id is the sink's identity"),
     ] = msgspec.field(name="checkpointLocation")
     wal_location: Annotated[
         str,
@@ -46,15 +43,12 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     ] = msgspec.field(name="wal.location", default="")
     storage_options: Annotated[
         str,
-        Meta(
-            description="JSON object of arguments for the fsspec file system of the log",
-            extra=SECRET,
-        ),
+        Meta(description="JSON object for the fsspec file system of the log", extra=SECRET),
     ] = msgspec.field(name="wal.storageOptions", default="")
     checkpoint_storage_options: Annotated[
         str,
         Meta(
-            description="JSON object of arguments for the fsspec file system of the checkpoint; default:"
+            description="JSON object for the fsspec file system of the checkpoint; default:"
             " wal.storageOptions, when both are in one kind of store",
             extra=SECRET,
         ),
@@ -66,16 +60,13 @@ class SinkOptions(Options, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="most bytes of unflushed data, 1 or more; beyond it wal.onFull says what happens;"
-            " 10737418240 is 10 GiB",
+            description="most bytes of unflushed data, 1 or more, such as 10737418240 for 10 GiB; beyond it,"
+            " wal.onFull says what happens",
         ),
     ] = msgspec.field(name="wal.maxBytes", default=10 * 1024**3)
     on_full: Annotated[
         Literal["block", "fail"],
-        Meta(
-            description="what the next epoch does when wal.maxBytes is reached: block, it waits; fail, the"
-            " query fails"
-        ),
+        Meta(description="beyond wal.maxBytes: block, the next epoch waits; fail, the query fails"),
     ] = msgspec.field(name="wal.onFull", default="block")
     distributed_above_bytes: Annotated[
         int,
@@ -97,9 +88,7 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     ] = msgspec.field(name="trim.delay", default=0.0)
     max_rows_per_second: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(
-            description="most rows that the flush writes in a second, 1 or more; default: no bound"
-        ),
+        Meta(description="most rows that a flush writes in a second, 1 or more; default: no bound"),
     ] = msgspec.field(name="flush.maxRowsPerSecond", default=None)
 
 
