@@ -2,7 +2,7 @@
 
 One base, :class:`WalSinkError`. An error carries two texts: what happened, and the remedy. `exit_code`
 is what the command line returns for it; kinds that call for the same reaction share a code.
-Nothing here is ever swallowed: an error either stops the line (rule 21) or is retried by its kind.
+No error is swallowed: by its kind it either stops the flush (rule 21) or is tried again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ class WalSinkError(Exception):
         super().__init__(what, remedy)
         self.what = what
         self.remedy = remedy
+
+    @property
+    def summary(self) -> str:
+        """The kind and what happened, without the remedy."""
+        return f"{type(self).__name__}: {self.what}"
 
     def __str__(self) -> str:
         return f"{self.what}\n  What to do: {self.remedy}" if self.remedy else self.what

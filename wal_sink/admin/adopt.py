@@ -1,19 +1,9 @@
 """`adopt`: says that checkpoint, log and ledger row belong together, after one of them was moved (rule 1).
 
-Who names whom: the checkpoint its log (`wal_sink/location.json`), the log its checkpoint (`log.json`), the
-ledger row a log id and a checkpoint. After the checkpoint was moved with its log inside, all three name the
-old place; after the log alone was moved, only the checkpoint does; after a log was deleted and made anew,
-only the ledger row is another's.
-
-A copy looks just like a move, but for the original: where any of the old names still leads to this query,
-nothing is adopted, since two owners would flush into one table. Who has copied moves the original away
-first; renaming it is enough. Where an old place cannot be read, the operator has to say that nothing is
-there any more; the record keeps that. See `original`.
-
-What is durable when: first the record of what is about to change. Then the ledger row, by compare-and-set
-from the state that was seen: of two who adopt one row one wins, and the owner before stops with
-`WrongOwner`. Then `log.json`, then the checkpoint's file, each replaced whole. As long as one of the three is
-missing, every flusher and publisher still stops with `WrongOwner`, and the command can be run again.
+The checkpoint names its log, the log its checkpoint, the ledger row a log id and a checkpoint. First the
+command records what it changes; then it replaces the ledger row, `log.json` and the checkpoint's file. As
+long as one of the three is missing, every flusher and publisher stops with `WrongOwner`:
+docs/protocol.md#why-adopt-looks-for-the-original.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looks at epochs that are not flushed yet: manifests, plans, and each segment to the last byte."""
+"""Checks epochs that are not flushed yet: manifests, plans, and each segment to the last byte."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class EpochCheck:
         self.segments = 0
         self.bytes = 0
 
-    def look(self, epochs: Sequence[int], checkpointed: int, begun: Window | None) -> None:
-        """Look at epochs, ascending.
+    def check(self, epochs: Sequence[int], checkpointed: int, begun: Window | None) -> None:
+        """Check epochs, ascending.
 
         :param begun: what the ledger says is begun: then only that attempt counts (rule 10).
         """

@@ -1,8 +1,7 @@
 """Looks for the original of what is adopted, where the old names lead.
 
-A copy looks just like a move, but for the original: while that is there, two owners would flush into one
-table. So only a place that answers and does not have it counts as gone. One that cannot be read (no
-permission, no answer, no credentials) may have it; then the operator's word is needed.
+Only a place that answers and does not have it counts as gone. One that cannot be read (no permission, no
+answer, no credentials) may have it; then the operator's word is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `verify` found: values and their JSON."""
+"""What `verify` has found: values and their JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wal_sink.errors import LogUnavailable, WalSinkError
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something at which the line stops, or would."""
+    """Something that stops the flush, or will."""
 
     kind: str
     """Name of the error, see `wal_sink.errors`."""
@@ -50,7 +50,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings:
-    """Collects findings: an error that passes `noting` becomes one, and the look goes on."""
+    """Collects findings: an error that passes `noting` becomes one, and `verify` goes on."""
 
     def __init__(self) -> None:
         self.found: list[Finding] = []

@@ -1,4 +1,4 @@
-"""`inspect`: what the log holds, epoch by epoch. Changes nothing; the query may run."""
+"""`inspect`: lists what the log holds, epoch by epoch. Changes nothing; the query may run."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class EpochLine(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt at an epoch, or what is known of the epoch without any."""
 
     epoch: int
-    generation: int | None
+    generation: int | None = None
     state: State
-    segments: int | None
+    segments: int | None = None
     """None: not known any more, since the manifest is trimmed, or not known yet."""
-    rows: int | None
-    bytes: int | None
-    published: str | None
+    rows: int | None = None
+    bytes: int | None = None
+    published: str | None = None
     """ISO 8601 in UTC."""
     problem: str | None = None
 
@@ -83,7 +83,7 @@ def inspect(query: Query, begun: Window | None, most: int, *, asked: bool = Fals
     checkpointed = query.checkpoint.last_commit()
     recorded = query.log.flushed_epochs()
     flushed = max(recorded, default=-1)
-    standing = look(query, checkpointed, begun)
+    standing = read_standing(query, checkpointed, begun)
     above = {attempt.epoch for attempt in standing.attempts if attempt.epoch > flushed}
     if (identity := query.log.identity()) is not None:
         above |= set(range(max(flushed + 1, identity.first_epoch), checkpointed + 1))
@@ -115,8 +115,8 @@ def begun_window(query: Query, target: Target) -> Window | None:
     return mark.begun if mark else None
 
 
-def look(query: Query, checkpointed: int, begun: Window | None) -> Standing:
-    """Read what decides about states."""
+def read_standing(query: Query, checkpointed: int, begun: Window | None) -> Standing:
+    """Read what decides about the states of attempts."""
     window = begun.epochs if begun else ()
     return Standing(
         checkpointed,
@@ -159,7 +159,6 @@ def _recorded(record: FlushedEpoch, given_up: Collection[int]) -> EpochLine:
         epoch=record.epoch,
         generation=record.generation or None,
         state="given up" if record.epoch in given_up else "flushed",
-        segments=None,
         rows=record.rows,
         bytes=record.bytes,
         published=iso(record.published_us),
@@ -171,38 +170,30 @@ def _unflushed(query: Query, epoch: int, standing: Standing) -> list[EpochLine]:
     if not attempts and (record := query.log.flushed(epoch)) is not None:
         return [_recorded(record, standing.given_up)]  # flushed and trimmed since
     if not attempts:
-        return [_nothing(epoch, "given up" if epoch in standing.given_up else "no manifest")]
+        given_up = epoch in standing.given_up
+        return [EpochLine(epoch=epoch, state="given up" if given_up else "no manifest")]
     found = read_manifests(query.log, attempts)
     problem = None
     known: dict[Attempt, State] = {}
     try:
         known = states(query, epoch, standing)
     except WalSinkError as error:
-        problem = f"{type(error).__name__}: {error.what}"
+        problem = error.summary
     lines = []
     for attempt in attempts:
         if (damage := found.damaged.get(attempt)) is not None:
-            what = f"{type(damage).__name__}: {damage.what}"
-            lines.append(_nothing(epoch, "damaged", attempt.generation, what))
+            lines.append(
+                EpochLine(
+                    epoch=epoch,
+                    generation=attempt.generation,
+                    state="damaged",
+                    problem=damage.summary,
+                )
+            )
         elif attempt in found.manifests:
             state = known.get(attempt, "waiting")
             lines.append(_published(found.manifests[attempt], state, problem))
     return lines
-
-
-def _nothing(
-    epoch: int, state: State, generation: int | None = None, problem: str | None = None
-) -> EpochLine:
-    return EpochLine(
-        epoch=epoch,
-        generation=generation,
-        state=state,
-        segments=None,
-        rows=None,
-        bytes=None,
-        published=None,
-        problem=problem,
-    )
 
 
 def _published(manifest: Manifest, state: State, problem: str | None) -> EpochLine:

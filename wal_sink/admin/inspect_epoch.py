@@ -1,4 +1,4 @@
-"""`inspect` of one epoch: its attempts, their segments, schema and source offsets, and some rows."""
+"""`inspect` of one epoch: shows its attempts, their segments, schema and source offsets, and some rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 import msgspec
 import pyarrow as pa
 
-from wal_sink.admin.inspect import State, iso, look, states
+from wal_sink.admin.inspect import State, iso, read_standing, states
 from wal_sink.admin.query import Query
 from wal_sink.admin.value_text import value_text
 from wal_sink.errors import MissingSegment, OptionError, WalSinkError
@@ -92,7 +92,7 @@ def inspect_epoch(
     :raises OptionError: it was never published, or was flushed long ago.
     """
     checkpointed = query.checkpoint.last_commit()
-    standing = look(query, checkpointed, begun)
+    standing = read_standing(query, checkpointed, begun)
     record, decision = query.log.flushed(epoch), query.log.decision(epoch)
     problems, views = [], []
     known: dict[Attempt, State] = {}
@@ -100,14 +100,14 @@ def inspect_epoch(
         try:
             known = states(query, epoch, standing)
         except WalSinkError as error:
-            problems.append(_said(error))
+            problems.append(error.summary)
     for attempt in standing.attempts:
         if attempt.epoch != epoch:
             continue
         try:
             found = query.log.manifest(attempt)
         except WalSinkError as error:
-            problems.append(_said(error))
+            problems.append(error.summary)
             continue
         if found is not None:
             state = _left_over(attempt, record) if record else known.get(attempt)
@@ -165,7 +165,7 @@ def _view(
         columns = plan_of(query.log, manifest).columns
         sample = _sample(query, manifest, rows, progress)
     except WalSinkError as error:
-        problems.append(_said(error))
+        problems.append(error.summary)
     return AttemptView(
         generation=manifest.generation,
         state=state,
@@ -230,7 +230,3 @@ def _rows(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _texts(row: pa.RecordBatch) -> dict[str, str | None]:
     return {name: value_text(row.column(name)[0]) for name in row.schema.names}
-
-
-def _said(error: WalSinkError) -> str:
-    return f"{type(error).__name__}: {error.what}"

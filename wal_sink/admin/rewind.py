@@ -1,20 +1,9 @@
-"""`rewind`: sets ledger and log to an earlier epoch, so that what came after is flushed again.
+"""`rewind`: sets ledger and log to an earlier epoch, so that the flush sends again what came after.
 
 For a target that was restored from a backup, or lost rows; and, to the log's own mark, for a ledger row that
-was lost, or lies behind although the rows are there. How far it can go is argued in `rewinding`.
-
-What is durable when
---------------------
-
-1. The record of what is about to change.
-2. Of the epochs to be flushed again, attempts that were not flushed go; those that have no rows get a
-   decision that says so, as Spark's own files may no longer. Both change nothing while they are flushed.
-3. The ledger row, by compare-and-set. From here on every flusher that looks stops with `LedgerBehindLog`.
-4. The `flushed/` records above the epoch, newest first: at each instant the newest one is a mark above which
-   everything is there. With the last of them the line goes on by itself.
-
-A command that dies in between is run again. No flusher may be alive: one that rests would trim, as flushed,
-what was restored for the rewind.
+was lost, or lies behind although the rows are there. First the command records what it changes and pins the
+attempts that were flushed; then it replaces the ledger row, at which every flusher stops; then it deletes
+the `flushed/` records, newest first: docs/protocol.md#how-far-rewind-can-go.
 """
 
 from __future__ import annotations

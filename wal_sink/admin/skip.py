@@ -1,20 +1,8 @@
 """`skip`: gives up the epoch at which the flush has stopped, so that the flush goes on with the next one.
 
-With a place to copy to, `skip` keeps there what the log holds of the epoch. Without one it takes only an
-epoch whose manifest is lost (rule 12). Segments that are left of such an epoch are not looked into: only the
-manifest knew of which attempt they are, and whether they are all. The flusher trims them.
-
-What is durable when
---------------------
-
-1. Each object of the epoch is copied, and the copy is read back. Nothing refers to the copies: a command
-   that dies here has changed nothing, and finds them when it is run again.
-2. The decision is created, once: it names the copies with their digests. From here on every flusher passes
-   over the epoch; one that had begun the epoch finishes it without writing more.
-3. The objects that were copied go from the log. A command that dies before leaves them to a second run, or to
-   the flusher, which trims the epoch like any other, without comparing what was copied.
-
-So at any instant each object is in the log or in the copy, and the decision is there before one is gone.
+First it copies the epoch's objects and reads each copy back, then it creates the decision, which names them,
+and last it deletes what was copied. So each object is in the log or in the copy at any instant. Without a
+place to copy to, the decision is all that changes: docs/protocol.md#why-skip-refuses-what-it-refuses.
 """
 
 from __future__ import annotations
@@ -37,8 +25,6 @@ from wal_sink.progress.heartbeat import read_report
 from wal_sink.progress.scan import read_manifests
 from wal_sink.protocol.skip import Situation, refuse_to_skip, refuse_wrong_copy
 from wal_sink.targets.base import Target
-
-_GOES_ON = "Start the query, or a flusher; it passes over the epoch."
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +157,8 @@ def plan_skip(
         finish = f" To finish a command that was interrupted, pass --to {present.where}"
         raise OptionError(
             f"Epoch {epoch} is given up already, by {present.by}: {present.verb} {present.where}",
-            _GOES_ON + (finish if present.where else ""),
+            "Start the query, or a flusher; it passes over the epoch."
+            + (finish if present.where else ""),
         )
     if to is not None:
         refuse_flusher(query.log, now_us, unless_stopped=True)

@@ -1,8 +1,8 @@
-"""`verify`: looks for everything at which the line would stop, and changes nothing.
+"""`verify`: looks for everything that would stop the flush, and changes nothing.
 
-It looks as a flusher does, in the same order (rule 9) and with the same decisions, but at every epoch that
-is not flushed instead of the next one, and at every byte of it. The query may run meanwhile: what a
-flusher has flushed and trimmed since is no finding, so those are dropped at the end.
+It looks as a flusher does, in the same order (rule 9) and with the same decisions, but at every epoch that is
+not flushed instead of the next one, and at every byte of it. The query may run meanwhile: what a flusher has
+flushed and trimmed since is no finding, so `verify` drops it at the end.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def verify(
 
 
 class _Verification:
-    """One look."""
+    """One run of `verify`."""
 
     def __init__(self, query: Query, now_us: int, progress: Progress) -> None:
         self._query = query
@@ -75,8 +75,10 @@ class _Verification:
         epochs = sorted(
             {*needed, *(attempt.epoch for attempt in attempts if attempt.epoch > floor)}
         )
-        check = EpochCheck(self._query, attempts, self._findings, self._progress)
-        check.look(epochs, checkpointed, mark.begun if mark and mark.flushed == floor else None)
+        epoch_check = EpochCheck(self._query, attempts, self._findings, self._progress)
+        epoch_check.check(
+            epochs, checkpointed, mark.begun if mark and mark.flushed == floor else None
+        )
         return Verified(
             query_id=self._query.query_id,
             checkpoint=self._query.checkpoint.url,
@@ -86,8 +88,8 @@ class _Verification:
             flushed=flushed,
             ledger=mark.flushed if mark else None,
             epochs=len(epochs),
-            segments=check.segments,
-            bytes=check.bytes,
+            segments=epoch_check.segments,
+            bytes=epoch_check.bytes,
             set_back=bool(self._set_back),
             findings=tuple(self._still_true(flushed) + self._unreached.found),
             notes=tuple(self._notes(flushed, reached=asked or target is None)),
@@ -109,7 +111,7 @@ class _Verification:
         return max(epochs, default=-1), newest
 
     def _identity(self) -> LogIdentity | None:
-        """Read whose the log is; although it is somebody else's, the look goes on."""
+        """Read whose the log is; `verify` goes on although the log is another query's."""
         location = f"{self._query.checkpoint.url}/{Checkpoint.LOG_URL}"
         noted: str | None = None
         with self._findings.noting(file=location):

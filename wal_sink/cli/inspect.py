@@ -11,9 +11,9 @@ from wal_sink.admin import inspect as listing
 from wal_sink.admin.inspect_epoch import inspect_epoch
 from wal_sink.admin.query import find_query, target_of
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
-from wal_sink.cli.bar import LateBar
 from wal_sink.cli.inspect_screen import epoch_screen, log_screen
 from wal_sink.cli.output import AsJson, document, output
+from wal_sink.cli.progress_bar import LateBar
 
 
 def inspect(

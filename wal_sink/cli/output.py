@@ -1,4 +1,4 @@
-"""What every command does with its outcome: people read standard error, programs standard output."""
+"""Prints the outcome of every command: people read text, programs one JSON document on standard output."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def document(value: msgspec.Struct) -> None:
 
 
 def document_line(value: msgspec.Struct) -> None:
-    """Print a value as one line of JSON, for whoever reads as it goes.
+    """Print a value as one line of JSON, for a program that reads as it goes.
 
-    :raises typer.Exit: nobody reads any more.
+    :raises typer.Exit: the reader has closed the pipe.
     """
     try:
         sys.stdout.write(msgspec.json.encode(value).decode() + "\n")

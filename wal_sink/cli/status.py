@@ -35,8 +35,8 @@ def status(
 ) -> None:
     """Say how far the flush is, what the flusher does, and its last error.
 
-    Reads checkpoint and log only: it works with the target down, and disturbs nobody. With --watch and
-    --json, one document a line.
+    Reads checkpoint and log only: it works with the target down, and disturbs no other process. With
+    --watch and --json, one document a line.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
@@ -115,7 +115,7 @@ def _look(query: Query) -> Status:
 
 
 def _watch(query: Query, console: Console) -> None:
-    """Show the screen until somebody interrupts; a store that does not answer is shown, and asked again."""
+    """Show the screen until Ctrl-C; a store that does not answer is shown, and asked again."""
     with Live(screen(_look(query)), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(_EVERY_S)

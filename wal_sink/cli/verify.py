@@ -1,4 +1,4 @@
-"""`wal-sink verify`: what would stop the line, named, before it does."""
+"""`wal-sink verify`: name what would stop the flush, before it does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from wal_sink.admin.findings import Verified
 from wal_sink.admin.query import find_query, target_of
 from wal_sink.admin.verify import verify as look
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
-from wal_sink.cli.bar import LateBar
 from wal_sink.cli.output import AsJson, document, output
+from wal_sink.cli.progress_bar import LateBar
 from wal_sink.clock import now_us
 
 

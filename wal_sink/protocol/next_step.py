@@ -112,13 +112,7 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Rec
             "Restore the ledger table. If the rows are all there, make its row anew:"
             f" {remedies.rewind(recorded.epoch)}. If not, start the query with a new checkpoint.",
         )
-    if (mark.log_id, mark.checkpoint) != (owner.log_id, owner.checkpoint):  # rule 1
-        raise WrongOwner(
-            f"The ledger row of query {owner.query_id} belongs to log {mark.log_id} of checkpoint"
-            f" {mark.checkpoint}, not to log {owner.log_id} of {owner.checkpoint}",
-            "A copied checkpoint must not flush: start the copy with a new checkpoint, or give it a"
-            f" ledger table of its own (cassandra.ledgerTable). If it was moved: {remedies.ADOPT}.",
-        )
+    refuse_other_owner(mark, owner)
     floor = recorded.epoch if recorded else view.identity.first_epoch - 1
     if mark.flushed < floor:  # rule 19
         raise LedgerBehindLog(
@@ -138,6 +132,20 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Rec
             return RecordsBehind(mark.last)
         return RecordFlushed(mark.last)
     return None
+
+
+def refuse_other_owner(mark: Mark | None, owner: Owner) -> None:
+    """Refuse a ledger row that belongs to another log or checkpoint (rule 1).
+
+    :raises WrongOwner: it does.
+    """
+    if mark is not None and (mark.log_id, mark.checkpoint) != (owner.log_id, owner.checkpoint):
+        raise WrongOwner(
+            f"The ledger row of query {owner.query_id} belongs to log {mark.log_id} of checkpoint"
+            f" {mark.checkpoint}, not to log {owner.log_id} of {owner.checkpoint}",
+            "A copied checkpoint must not flush: start the copy with a new checkpoint, or give it a"
+            f" ledger table of its own (cassandra.ledgerTable). If it was moved: {remedies.ADOPT}.",
+        )
 
 
 def refuse_missing_records(last: Window, recorded: FlushedEpoch | None) -> None:

@@ -1,25 +1,6 @@
-"""How far ledger and log can be set back, decided purely from what was seen. No I/O.
+"""Decides how far ledger and log can be set back, purely from what was seen. No I/O.
 
-What is argued
---------------
-
-*Nothing is skipped.* After a rewind to T, T + 1 is the next epoch to flush. So every epoch from T + 1 up
-to the mark has to be in the log, whole: with its manifest, plan and segments, to the byte; or it has to be
-one that was flushed without rows. Else the rewind is refused; the error names the first one that is gone,
-and the furthest epoch that can be gone back to.
-
-*No two attempts are mixed.* The table may still hold rows of an epoch that is flushed again. So the same
-attempt is flushed: its record names it, and all others of the epoch are deleted, as trimming would have done.
-An epoch that is begun has no record yet; as long as one is, it has to be finished before.
-
-*Timestamps grow.* `last_us` is the highest that the ledger row, its windows, any record, a decision about an
-epoch that was begun, or an earlier rewind (whose epochs have no records now) have used. What is flushed again
-is newer than all that was written, in the order of the epochs, so the table ends with the same values.
-
-*To the mark itself* nothing is flushed again: the row is lost, behind or shadowed, and is made to say what
-the log says. The operator vouches for the rows; nobody else can. If an epoch was begun in a row that is
-lost, it is begun again: with the same base, from the same manifest and mark (rule 14), so with the same
-cells, unless several attempts are there and none is proven.
+Nothing is skipped, no two attempts are mixed, and timestamps grow: docs/protocol.md#how-far-rewind-can-go.
 """
 
 from __future__ import annotations
@@ -28,9 +9,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from wal_sink import remedies
-from wal_sink.errors import MissingManifest, OptionError, WrongOwner
+from wal_sink.errors import MissingManifest, OptionError
 from wal_sink.model.ledger import Mark, Owner
 from wal_sink.model.records import Decision, FlushedEpoch, LogIdentity
+from wal_sink.protocol.next_step import refuse_other_owner
 
 
 class Past(NamedTuple):
@@ -55,7 +37,7 @@ class Past(NamedTuple):
 
     @property
     def upper(self) -> int:
-        """The highest epoch that somebody says is flushed."""
+        """The highest epoch that log or ledger say is flushed."""
         return max(self.floor, self.mark.flushed if self.mark else self.floor)
 
     def passed_over(self, epoch: int) -> bool:
@@ -71,11 +53,7 @@ def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
     :raises OptionError: there is nothing to set back, or something is begun.
     """
     mark, floor = past.mark, past.floor
-    if mark is not None and (mark.log_id, mark.checkpoint) != (owner.log_id, owner.checkpoint):
-        raise WrongOwner(
-            f"The ledger row of query {owner.query_id} belongs to another log or checkpoint",
-            f"Take it over first: {remedies.ADOPT}.",
-        )
+    refuse_other_owner(mark, owner)
     if not past.identity.first_epoch - 1 <= to <= floor:
         raise OptionError(
             f"--to {to} is not between {past.identity.first_epoch - 1}, before the first epoch of the"

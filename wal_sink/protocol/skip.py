@@ -1,24 +1,6 @@
 """Decides whether an epoch may be given up, purely from what was seen. No I/O.
 
-Why these refusals
-------------------
-
-*Only the next epoch to flush,* or one of the window that is begun. A later one may still be flushed in its
-turn; to give it up "in advance" would be a guess. An earlier one is in the table. The error names the epoch
-of a begun window that stops the flush; the others are finished with it.
-
-*Only a checkpointed one.* Spark computes any other again, under the same number, with good rows.
-
-*A begun one only knowingly.* `begin` comes before the first row and before the segments are read, so the
-ledger cannot tell an epoch of which nothing was sent from one that was sent all but one row. What was
-sent stays in the table, beside the rest that is given up.
-
-*Without a copy only where no manifest is left.* With a manifest there is something to keep, and the operator
-says where. Segments alone cannot be flushed: only the manifest knew of which attempt they are, and whether
-they are all.
-
-*With a copy only where something is left.* An operator who names a place expects files in it. That there are
-none means that every row of the epoch is lost, which has to be known before it is decided.
+Each refusal has its argument: docs/protocol.md#why-skip-refuses-what-it-refuses.
 """
 
 from __future__ import annotations
@@ -26,9 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from wal_sink import remedies
-from wal_sink.errors import LedgerBehindLog, OptionError, WrongOwner
+from wal_sink.errors import LedgerBehindLog, OptionError
 from wal_sink.model.ledger import BegunEpoch, Mark, Owner
 from wal_sink.model.manifest import Attempt
+from wal_sink.protocol.next_step import refuse_other_owner
 
 
 class Situation(NamedTuple):
@@ -62,11 +45,7 @@ def refuse_to_skip(situation: Situation, owner: Owner, first_epoch: int, *, begu
     :raises OptionError: it is another epoch, or begun.
     """
     epoch, mark = situation.epoch, situation.mark
-    if mark is not None and (mark.log_id, mark.checkpoint) != (owner.log_id, owner.checkpoint):
-        raise WrongOwner(
-            f"The ledger row of query {owner.query_id} belongs to another log or checkpoint",
-            f"See with `wal-sink verify CHECKPOINT`, and take it over first: {remedies.ADOPT}.",
-        )
+    refuse_other_owner(mark, owner)
     if mark is None and situation.floor >= first_epoch:  # what was begun is lost with it
         raise LedgerBehindLog(
             f"The ledger has no row for query {owner.query_id}, but the log says that epoch"
