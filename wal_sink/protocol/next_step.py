@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from wal_sink import remedies
 from wal_sink.errors import CorruptLog, LedgerBehindLog, WrongOwner
-from wal_sink.model.ledger import Owner, Window
+from wal_sink.model.ledger import Mark, Owner, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch, LogIdentity
 from wal_sink.protocol.steps import (
