@@ -503,6 +503,25 @@ def test_rule_10_a_backlog_is_begun_and_finished_together(world: World) -> None:
     assert world.log.attempts() == ()
 
 
+def test_rule_10_a_manifest_is_read_once_on_the_way_from_choice_to_write(world: World) -> None:
+    """The choice carries it. A flusher that resumes remembers nothing, and reads what the ledger names."""
+    backlog(world, 5)
+    begins, resumes = Faults(), Faults()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CellSession, "drain", lose_the_target)
+        with pytest.raises(errors.TargetUnavailable):
+            world.flush(begins)
+    world.flush(resumes)
+    every = [f"read {paths.manifest(Attempt(epoch, 1))}" for epoch in range(5)]
+    for faults in (begins, resumes):
+        assert [name for name in faults.operations if name in every] == every
+    assert world.table() == world.expected()
+
+
+def lose_the_target(_session: CellSession) -> None:
+    raise ConnectionError
+
+
 def test_rule_10_windows_follow_each_other_without_gaps(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 A task returns its errors as values, so that the flusher meets the kind that it would have met in the driver;
 what Spark sees as a failed task is a bug or a dead worker. Spark then runs the share again, up to
-`spark.task.maxFailures` times, or twice at once where it speculates: writes are idempotent.
+`spark.task.maxFailures` times, or two copies of it where it speculates: writes are idempotent.
 """
 
 from __future__ import annotations
