@@ -65,7 +65,7 @@ def row(node: Node, keyspace: str) -> dict[str, Any]:
 
 
 def test_the_row_as_others_see_it(cassandra: Node, keyspace: str, session: Session) -> None:
-    """The columns that README.md documents, step by step."""
+    """The columns that docs/cassandra.md documents, step by step."""
     session.create(6)
     fresh = {
         "query_id": "query 1",

@@ -97,7 +97,7 @@ def test_a_wrong_login(node: EmbeddedCassandra, user: str, word: str) -> None:
 
 
 def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
-    """Those that README.md lists are enough; without CREATE the error prints the ledger's DDL."""
+    """Those that docs/cassandra.md lists are enough; without CREATE the error prints the ledger's DDL."""
     flusher = target(node, "flusher", "hunter2")
     with pytest.raises(SchemaMismatch, match="may not create it") as refused:
         flusher.plan(SCHEMA, "k")

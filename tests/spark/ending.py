@@ -56,7 +56,7 @@ def block(config: dict[str, Any]) -> None:
 
 
 def recipe(config: dict[str, Any]) -> None:
-    """What wal_sink/README.md recommends for a container."""
+    """What docs/operations.md recommends for a container."""
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
     spark = local_session()

@@ -218,7 +218,7 @@ def test_sigterm_that_raises_system_exit_neither_hangs_nor_loses(application: Ap
 
 
 def test_sigterm_by_the_recipe_ends_in_order(application: Application) -> None:
-    """The lines of wal_sink/README.md for a container: exit code 0 and nothing to say."""
+    """The lines of docs/operations.md for a container: exit code 0 and nothing to say."""
     driver = application.start("recipe", closed=True)
     os.kill(driver.process.pid, signal.SIGTERM)
     time.sleep(3)  # the query stops, and close() waits

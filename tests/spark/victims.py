@@ -146,7 +146,7 @@ class Read(Victim):
         assert self.whole_epochs() == self.table.ids()
 
     def whole_epochs(self) -> list[int]:
-        """Read as the target's README says: the ledger first, then the rows up to its mark."""
+        """Read as docs/cassandra.md says: the ledger first, then the rows up to its mark."""
         table = self.table
         ledger = table.cassandra.execute(
             f"SELECT flushed FROM {table.keyspace}.wal_sink_ledger WHERE query_id = %s",
