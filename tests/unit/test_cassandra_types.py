@@ -62,7 +62,7 @@ FITS = {
 
 def said(source: pa.DataType, cql: str, types: UserTypes | None = None) -> list[str]:
     """Say what keeps column c from going to a type."""
-    return [str(misfit) for misfit in mismatches("c", source, parse(cql, types or {}))]
+    return [str(mismatch) for mismatch in mismatches("c", source, parse(cql, types or {}))]
 
 
 @pytest.mark.parametrize("cql", sorted(FITS))
@@ -79,10 +79,10 @@ def test_every_pair(spark: str, cql: str) -> None:
         if spark in FITS[cql]:
             assert problems == []
         else:
-            (misfit,) = problems
-            assert misfit.path == path
-            assert cql in misfit.problem
-            assert misfit.remedy
+            (mismatch,) = problems
+            assert mismatch.path == path
+            assert cql in mismatch.problem
+            assert mismatch.remedy
 
 
 def test_the_table_is_complete() -> None:

@@ -232,7 +232,7 @@ def _cluster(options: CassandraOptions) -> Any:
         if "cloud" not in place:
             raise
         raise TargetUnavailable(  # the driver could not ask the address that the bundle names
-            f"Nothing is found by the secure connect bundle {options.where}: {error!r}",
+            f"No cluster is found by the secure connect bundle {options.where}: {error!r}",
             "See that the database is awake and that the bundle is its own and has not expired.",
         ) from error
 
