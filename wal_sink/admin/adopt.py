@@ -83,12 +83,12 @@ class Adoption(NamedTuple):
 
     @property
     def before(self) -> dict[str, str]:
-        """Who names whom now."""
+        """The places that checkpoint, log and ledger row name now."""
         return _names(self.noted or "", self.old.checkpoint, self.mark)
 
     @property
     def after(self) -> dict[str, str]:
-        """Who will name whom."""
+        """The places that they will name."""
         return _names(self.query.log.url, self.new.checkpoint, self.new_mark)
 
     def carry_out(self, now_us: int, why: str = "") -> Adopted:
@@ -126,7 +126,7 @@ class Adoption(NamedTuple):
 def plan_adopt(
     query: Query, target: Target, now_us: int, *, original_is_gone: bool = False
 ) -> Adoption:
-    """Look who names whom.
+    """Read which places checkpoint, log and ledger row name, and refuse to adopt a copy.
 
     :param original_is_gone: the operator knows that an original that cannot be read is gone for good.
     :raises WrongOwner: the original is still there.
@@ -165,7 +165,7 @@ def _names(noted: str, checkpoint: str, mark: Mark | None) -> dict[str, str]:
 
 
 def _originals(plan: Adoption) -> tuple[Original, ...]:
-    """Look where the old names lead."""
+    """Look for the query where the old names lead."""
     query = plan.query
     checkpoints = {plan.old.checkpoint, plan.mark.checkpoint if plan.mark else ""}
     found = [

@@ -83,7 +83,7 @@ def _sight(url: str, query: Query, look: Callable[[StateBackend], Sight]) -> tup
 
 
 def refuse_copy(original: Original, query: Query, *, is_gone: bool) -> None:
-    """See that an old name leads to no original any more.
+    """Refuse to adopt a copy while its original is, or may be, still there.
 
     :param is_gone: the operator knows that what cannot be read is gone.
     :raises WrongOwner: the original is there, whatever the operator knows.

@@ -32,13 +32,13 @@ from wal_sink.wal.store_errors import store_errors
 from wal_sink.wal.trim import TrimDelay, list_trimmable
 
 _TRIES = 4
-"""How often one step is tried, when trying again is the remedy; then the caller decides."""
+"""How often a step is tried whose error may pass by itself."""
 
 _LOOK_S = 1.0
-"""How often progress is told, of a flush that goes on."""
+"""How often `follow` tells its progress."""
 
 _SIGNAL_S = 0.1
-"""How soon a signal is noticed."""
+"""How soon a waiting flusher notices a signal."""
 
 Progress = Callable[[int, int], None]
 """Told how much of how much is done."""
@@ -231,7 +231,7 @@ class OwnFlusher:
 
 
 class _Tally:
-    """Adds up records on the way: of a long backlog the older ones are forgotten meanwhile."""
+    """Adds up `flushed/` records as they come: of a long backlog the older ones are deleted meanwhile."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -269,5 +269,5 @@ def _transient(error: BaseException) -> bool:
 
 
 def _is_flush(step: Step) -> bool:
-    """Whether the step was not only one that clears up before: those are taken to their end."""
+    """Tell a step that flushes from one that clears up before; those are taken to their end."""
     return isinstance(step, Begin | PassOver | Resume)

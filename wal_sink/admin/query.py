@@ -40,7 +40,7 @@ class Query(NamedTuple):
         return open_place(url, self.stores)
 
     def identity(self) -> LogIdentity:
-        """Read whose the log is.
+        """Read to which checkpoint the log belongs.
 
         :raises WrongOwner: log and checkpoint do not belong together.
         :raises OptionError: nothing was ever published to it.
@@ -54,7 +54,7 @@ class Query(NamedTuple):
         return identity
 
     def owner(self, identity: LogIdentity) -> Owner:
-        """Return whom the ledger row has to belong to."""
+        """Return the owner that the ledger row has to name."""
         return Owner(self.query_id, identity.log_id, identity.checkpoint)
 
 

@@ -108,9 +108,9 @@ class Rewind(NamedTuple):
 
 
 def plan_rewind(query: Query, target: Target, to: int, now_us: int) -> Rewind:
-    """Look whether everything above an epoch can be flushed again; reads its segments to the last byte.
+    """Check that everything above an epoch can be flushed again; read its segments to the last byte.
 
-    :raises OptionError: it makes no sense, see `rewinding`.
+    :raises OptionError: it cannot mean anything, see `protocol.rewind`.
     :raises MissingManifest: an epoch is no longer in the log.
     :raises FlusherAtWork: a flusher is alive.
     :raises WrongOwner, TargetUnavailable, CorruptLog: see `wal_sink.errors`.
@@ -143,7 +143,7 @@ def _flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
 
 
 def _is_usable(query: Query, past: Past, epoch: int) -> bool:
-    """Whether the attempt that was flushed is there, to the byte."""
+    """Tell whether the attempt that was flushed is in the log, to the byte."""
     attempt = _flushed_attempt(query, past, epoch)
     record = past.records.get(epoch)
     try:
@@ -159,7 +159,7 @@ def _is_usable(query: Query, past: Past, epoch: int) -> bool:
 
 
 def _pin(plan: Rewind, epoch: int, now_us: int) -> None:
-    """See that an epoch is flushed again as it was flushed before, and not otherwise."""
+    """Keep only the attempt that was flushed, so that the epoch is flushed again as it was before."""
     query, past = plan.query, plan.past
     if past.passed_over(epoch):
         if epoch not in past.decisions:

@@ -138,7 +138,7 @@ class Skip(NamedTuple):
 def plan_skip(
     query: Query, target: Target, epoch: int, to: StateBackend | None, now_us: int, *, begun: bool
 ) -> Skip:
-    """Look whether the epoch can be given up.
+    """Check that the epoch can be given up.
 
     :param to: the files go there under the paths that they have in the log; None: nothing is kept. Then a
         flusher may be alive, since there is nothing that it could flush.
@@ -167,7 +167,7 @@ def plan_skip(
 
 
 def _look(query: Query, row: LedgerRow, epoch: int, *, begun: bool) -> Situation:
-    """Look at an epoch, in the order of rule 9, and see that it may be given up.
+    """Look at an epoch, in the order of rule 9, and refuse one that may not be given up.
 
     :raises OptionError, WrongOwner, LedgerBehindLog: see `protocol.skip`.
     :raises FlusherAtWork: a flusher has moved the ledger meanwhile.

@@ -111,7 +111,7 @@ class _Verification:
         return max(epochs, default=-1), newest
 
     def _identity(self) -> LogIdentity | None:
-        """Read whose the log is; `verify` goes on although the log is another query's."""
+        """Read to which checkpoint the log belongs; `verify` goes on although it is another one."""
         location = f"{self._query.checkpoint.url}/{Checkpoint.LOG_URL}"
         noted: str | None = None
         with self._findings.noting(file=location):

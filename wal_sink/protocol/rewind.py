@@ -47,7 +47,7 @@ class Past(NamedTuple):
 
 
 def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
-    """See that the rewind makes sense, before anything is read for it.
+    """Refuse a rewind that cannot mean anything, before segments are read for it.
 
     :raises WrongOwner: the row has to be adopted first.
     :raises OptionError: there is nothing to set back, or something is begun.
@@ -85,7 +85,7 @@ def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
 
 
 def refuse_lost(past: Past, to: int) -> None:
-    """See that everything above `to` can be flushed again.
+    """Refuse to go back behind an epoch that is no longer in the log.
 
     :raises MissingManifest: an epoch is no longer in the log.
     """
