@@ -22,6 +22,7 @@ WATERMARK = timedelta(hours=12)
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.cassandra,
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
