@@ -75,7 +75,7 @@ class Flusher:
 
     :param reporter: told what the flusher does, before it does it, and what it has delivered; None: silent.
     :param clock_us: microseconds since 1970.
-    :param run_history: what was seen of the query's runs where this flusher runs (rule 11).
+    :param run_history: what this process saw of the query's runs (rule 11).
     :param write_rows: writes the rows of a begun window.
     """
 
@@ -100,9 +100,9 @@ class Flusher:
         )
         self._trim_delay = TrimDelay(pipeline.trim_delay_s, clock_us)
         self._looked_s = 0.0
+        self._started = False
         self.half_written: int | None = None
         """Files of killed writers that the first look has deleted; None: it has not succeeded yet."""
-        self._started = False
         run_history.watch(pipeline.query_id)
         pipeline.target.load()
 
@@ -195,7 +195,7 @@ class Flusher:
             logger.warning("%s: %s", self._checkpoint.url, rest.why)
 
     def _begin(self, step: Begin | PassOver, view: View) -> None:
-        """Begin at the mark seen; should the ledger have moved on, the conditional update refuses."""
+        """Begin a window at the mark that was seen; if the ledger has moved on, the target refuses."""
         assert view.mark is not None
         begun_us, nonce = self._clock_us(), uuid.uuid4().hex
         if isinstance(step, PassOver):
@@ -216,11 +216,11 @@ class Flusher:
         chosen: Sequence[Published] = (),
         given_up: frozenset[int] = frozenset(),
     ) -> None:
-        """Write what is begun, finish, record, trim. Every line may be the last: `Resume` follows.
+        """Write what is begun, finish, record, trim. Wherever this ends, the next `Resume` goes on.
 
-        Just begun, nothing can be given up without `Resume` finding it.
-
-        :param chosen: the window's manifests, if it was begun just now.
+        :param chosen: the window's manifests, if this flusher began it just now.
+        :param given_up: epochs that an operator has given up since they were begun (rule 22). A decision
+            that comes after `begin` is looked up by the next `Resume`.
         """
         if not self._write(window, chosen, given_up):
             return
