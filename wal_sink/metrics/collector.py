@@ -48,10 +48,7 @@ BACKLOG: Mapping[str, tuple[str, Callable[[Backlog, int], float]]] = {
         "Epochs that are checkpointed and not flushed.",
         lambda seen, _now_us: seen.epochs,
     ),
-    "wal_sink_pending_rows": (
-        "Rows of pending epochs.",
-        lambda seen, _now_us: seen.rows,
-    ),
+    "wal_sink_pending_rows": ("Rows of pending epochs.", lambda seen, _now_us: seen.rows),
     "wal_sink_pending_bytes": (
         "Bytes of segments of pending epochs.",
         lambda seen, _now_us: seen.bytes,
@@ -144,24 +141,22 @@ class Metrics(Collector):
         now_s = self._clock_s()
         with self._lock:
             observers = list(self._queries.values())
-        looks = {observer.query_id: (observer, observer.backlog.look()) for observer in observers}
-        for query_id, (observer, seen) in list(looks.items()):
-            if observer.is_over(seen, now_s) and self._forget(observer, seen, now_s):
-                del looks[query_id]
+        looks = [(observer, observer.backlog.look()) for observer in observers]
+        looks = [(each, seen) for each, seen in looks if not self._forget(each, seen, now_s)]
         info = _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")
-        for query_id, (observer, _) in looks.items():
-            info.add_metric([query_id, observer.checkpoint_url, observer.table], 1)
+        for observer, _ in looks:
+            info.add_metric([observer.query_id, observer.checkpoint_url, observer.table], 1)
         yield info
         for name, (text, state) in FLUSH.items():
             family = _gauge(name, text)
-            for query_id, (observer, _) in looks.items():
-                family.add_metric([query_id], state(observer))
+            for observer, _ in looks:
+                family.add_metric([observer.query_id], state(observer))
             yield family
         for name, (text, value) in BACKLOG.items():
             family = _gauge(name, text)
-            for query_id, (_, seen) in looks.items():
+            for observer, seen in looks:
                 if seen is not None:
-                    family.add_metric([query_id], value(seen, round(now_s * 1_000_000)))
+                    family.add_metric([observer.query_id], value(seen, round(now_s * 1_000_000)))
             yield family
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -171,14 +166,16 @@ class Metrics(Collector):
         yield _gauge(INFO, "")
 
     def _forget(self, observer: QueryObserver, seen: Backlog | None, now_s: float) -> bool:
+        """Drop the series of a query that is over; whether it is."""
         with self._lock:
             if not observer.is_over(seen, now_s):
-                return False  # it has just started again
+                return False
             if self._queries.pop(observer.query_id, None) is None:
                 return True  # another scrape was quicker
-            for family in (self.rows, self.bytes, self.epochs, self.flush_seconds):
-                family.remove(observer.query_id)
-            self.visible_seconds.remove(observer.query_id)
+            for counter in (self.rows, self.bytes, self.epochs):
+                counter.remove(observer.query_id)
+            for histogram in (self.flush_seconds, self.visible_seconds):
+                histogram.remove(observer.query_id)
             for kind in observer.error_kinds:
                 self.errors.remove(observer.query_id, kind)
             for kind in RETRIES:

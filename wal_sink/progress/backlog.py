@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from state_backends import StateBackendError
@@ -32,7 +31,6 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model.backlog import Backlog
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.model.records import Kept
 from wal_sink.progress.scan import Scan, read_manifests
 from wal_sink.protocol.choose_attempt import proven_attempts
 from wal_sink.protocol.steps import Contender, Evidence
@@ -94,8 +92,12 @@ class BacklogReader:
         :param attempts: the manifests there are, ascending, listed after the other two were read.
         """
         found = self._learn(attempts, flushed)
+        pending = [attempt for attempt in attempts if flushed < attempt.epoch <= checkpointed]
+        chosen = {attempt.epoch: attempt for attempt in pending}  # the highest, as they ascend
+        for epoch in {attempt.epoch for attempt in pending if attempt != chosen[attempt.epoch]}:
+            chosen[epoch] = self._chosen([a for a in pending if a.epoch == epoch], attempts)
         epochs = count_epochs(self._log, checkpointed, flushed)
-        return self._sum(checkpointed, flushed, epochs, attempts, self._notes), found
+        return self._sum(pending, chosen, checkpointed, flushed, epochs), found
 
     def before(self, epoch: int, *, checkpointed: int, flushed: int, first_epoch: int) -> Backlog:
         """Count what waits before an epoch, for the run that is about to publish it.
@@ -108,8 +110,10 @@ class BacklogReader:
                 self._through = epoch - 1
             self._known = {a: facts for a, facts in self._known.items() if a.epoch > flushed}
             last = min(epoch - 1, checkpointed)
+            pending = sorted(attempt for attempt in self._known if attempt.epoch <= last)
+            highest = {attempt.epoch: attempt for attempt in pending}
             epochs = _between(last, flushed, first_epoch)
-            return self._sum(last, flushed, epochs, sorted(self._known), lambda _epoch: ())
+            return self._sum(pending, highest, last, flushed, epochs)
 
     def published(self, manifest: Manifest) -> None:
         """Note what this process has published: the next `before` need not look for it."""
@@ -128,18 +132,13 @@ class BacklogReader:
 
     def _sum(
         self,
+        pending: Sequence[Attempt],
+        chosen: Mapping[int, Attempt],
         checkpointed: int,
         flushed: int,
         epochs: int,
-        attempts: Sequence[Attempt],
-        notes: Callable[[int], tuple[Kept, ...]],
     ) -> Backlog:
         now_us = clock.now_us()
-        pending = [attempt for attempt in attempts if flushed < attempt.epoch <= checkpointed]
-        chosen = {attempt.epoch: attempt for attempt in pending}  # the highest, as they ascend
-        for epoch in {attempt.epoch for attempt in pending if attempt != chosen[attempt.epoch]}:
-            rivals = [attempt for attempt in pending if attempt.epoch == epoch]
-            chosen[epoch] = self._chosen(rivals, attempts, notes)
         found = {epoch: self._known[a] for epoch, a in chosen.items() if a in self._known}
         unread = [e for e in range(checkpointed - epochs + 1, checkpointed + 1) if e not in found]
         self._unread = {epoch: self._unread.get(epoch, now_us) for epoch in unread}
@@ -155,31 +154,19 @@ class BacklogReader:
             read_us=now_us,
         )
 
-    def _chosen(
-        self,
-        rivals: Sequence[Attempt],
-        attempts: Sequence[Attempt],
-        notes: Callable[[int], tuple[Kept, ...]],
-    ) -> Attempt:
-        """Choose of an epoch's attempts as a flusher would that has seen no event (rule 11).
-
-        A later manifest is a proof that costs nothing; the notes are looked for only without one.
-        """
-        contenders = tuple(
-            Contender(a, self._known[a].run_id if a in self._known else "", "") for a in rivals
-        )
-        evidence = Evidence(rivals[0].epoch, tuple(attempts), contenders)
-        proven = proven_attempts(evidence, contenders)
-        if not proven:
-            noted = replace(evidence, kept=notes(evidence.epoch))
-            proven = proven_attempts(noted, contenders)
-        return max(proven or rivals)
-
-    def _notes(self, epoch: int) -> tuple[Kept, ...]:
+    def _chosen(self, rivals: Sequence[Attempt], attempts: Sequence[Attempt]) -> Attempt:
+        """Choose of an epoch's attempts as a flusher would that has seen no event (rule 11)."""
+        epoch, generation = highest = max(rivals)
+        if any(a.epoch > epoch and a.generation == generation for a in attempts):
+            return highest  # proven, without a look at the notes
         try:
-            return tuple(self._log.kept(epoch))
+            notes = tuple(self._log.kept(epoch))
         except CorruptLog:
-            return ()  # the flusher stops at it, and says so
+            return highest  # the flusher stops at it, and says so
+        runs = {a: self._known[a].run_id if a in self._known else "" for a in rivals}
+        contenders = tuple(Contender(attempt, run_id, "") for attempt, run_id in runs.items())
+        evidence = Evidence(epoch, tuple(attempts), contenders, kept=notes)
+        return max(proven_attempts(evidence, contenders), default=highest)
 
 
 class BacklogReaders:

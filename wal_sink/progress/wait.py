@@ -9,7 +9,6 @@ import msgspec
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import FlushTimeout, NoFlusher
-from wal_sink.model.records import FlusherReport
 from wal_sink.progress.backlog import count_epochs
 from wal_sink.progress.heartbeat import SILENT_S, stopping_error
 from wal_sink.wal.log import Log
@@ -57,7 +56,8 @@ def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None =
                 + (f"; last error: {error.kind}: {error.what}" if error else ""),
                 "Wait longer, or see that the target answers; nothing is lost, the log keeps them.",
             )
-        if timeout is None and _silent_s(report, waited) > SILENT_S:
+        reported_s = report.heartbeat_us / 1_000_000 if report else float("-inf")
+        if timeout is None and min(waited, time.time() - reported_s) > SILENT_S:
             raise NoFlusher(
                 f"{waiting} epochs up to {goal} of {checkpoint.url} wait and no process flushes them",
                 "Start the query again under wal_sink.register(spark), or run"
@@ -72,9 +72,3 @@ def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None =
         rows=sum(rows for epoch, rows in flushed.items() if epoch <= goal),
         seconds=time.monotonic() - started,
     )
-
-
-def _silent_s(report: FlusherReport | None, waited: float) -> float:
-    """Return for how many seconds of this wait no flusher has reported."""
-    age_s = waited if report is None else time.time() - report.heartbeat_us / 1_000_000
-    return min(waited, age_s)

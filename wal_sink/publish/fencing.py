@@ -75,13 +75,10 @@ def note_kept(log: Log, epoch: int, run_id: str) -> None:
     """
     try:
         ticket = log.ticket(run_id)
-        mine = Attempt(epoch, ticket.generation + 1) if ticket else None
-        found = log.manifest(mine) if mine else None
-        if mine is None or found is None or found[0].run_id != run_id:
+        found = log.manifest(Attempt(epoch, ticket.generation + 1)) if ticket else None
+        if found is None or found[0].run_id != run_id:
             return  # not published by this run, or flushed and trimmed
-        highest = log.highest_generation()
-        log.create_kept(
-            Kept(epoch=epoch, generation=mine.generation, run_id=run_id, highest=highest)
-        )
+        mine, highest = found[0].generation, log.highest_generation()
+        log.create_kept(Kept(epoch=epoch, generation=mine, run_id=run_id, highest=highest))
     except (OSError, StateBackendError, WalSinkError):  # what is raised is that it is fenced
         logger.warning("that epoch %d was kept could not be noted", epoch, exc_info=True)
