@@ -34,6 +34,19 @@ def lost_segment(epoch: int | None, *, begun: bool = False) -> str:
     return _restore_or(epoch, skip(epoch, begun=begun))
 
 
+def restored(flushed: int | None) -> str:
+    """Say what to do where the ledger row may follow another log than this one (rule 23).
+
+    :param flushed: the last epoch that this log says is flushed.
+    """
+    to = "FLUSHED" if flushed is None else str(flushed)
+    return (
+        "If checkpoint and log were restored from a backup: stop every flusher, then"
+        f" `wal-sink rewind CHECKPOINT --to {to}` makes the ledger follow this log, and what the log holds"
+        f" after epoch {to} is flushed. If they are a copy: start the copy with a new checkpoint."
+    )
+
+
 def _restore_or(epoch: int | None, command: str) -> str:
     return (
         f"Restore the file from a copy of the log. If there is none, give epoch {_number(epoch)} up:"

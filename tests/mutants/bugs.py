@@ -61,7 +61,8 @@ BUGS = (
         "wal_sink/flush/flusher.py",
         "        self._record(window, given_up)\n"
         "        if not self._trim_delay.seconds:\n"
-        "            trim(self._log, [epoch.epoch for epoch in window.epochs])\n",
+        "            attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}\n"
+        "            trim(self._log, [epoch.epoch for epoch in window.epochs], attempts)\n",
         "        trim(self._log, [epoch.epoch for epoch in window.epochs])\n"
         "        self._record(window, given_up)\n",
     ),
@@ -223,8 +224,36 @@ BUGS = (
     Bug(
         "orphans of unflushed epochs swept",
         "wal_sink/wal/trim.py",
-        "for epoch, path in log.segments() if epoch <= upto]",
+        "for epoch, path in log.segments() if epoch <= upto and epoch not in but]",
         "for _, path in log.segments()]",
+    ),
+    Bug(
+        "a window of another log taken for this one's",
+        "wal_sink/flush/other_log.py",
+        "        return published.digest == begun.digest\n",
+        "        return True\n",
+        ("tests/protocol/test_restored.py",),
+    ),
+    Bug(
+        "a window that this log never had recorded as its own",
+        "wal_sink/flush/other_log.py",
+        "    return record is not None and record.names(begun.digest, begun.offsets_digest)\n",
+        "    return True\n",
+        ("tests/protocol/test_restored.py",),
+    ),
+    Bug(
+        "segments swept before their manifest is compared",
+        "wal_sink/wal/trim.py",
+        "        if segments := _segments(log, upto, untrimmed):\n",
+        "        if segments := _segments(log, upto):\n",
+        ("tests/protocol/test_restored.py",),
+    ),
+    Bug(
+        "an attempt told by its generation alone",
+        "wal_sink/wal/trim.py",
+        "        if record.names(found.digest, found.manifest.offsets_digest):\n",
+        "        if found:\n",
+        ("tests/protocol/test_restored.py",),
     ),
     Bug(
         "trim.delay is not kept",

@@ -119,16 +119,24 @@ def step(
     attempts: list[tuple[int, int]],
     first: int | None = 0,
 ) -> Step:
+    seen = view(checkpointed, record, ledger, attempts, first)
+    found = next_step(seen, OWNER)
+    if isinstance(found, Choose):
+        assert found.attempts == seen.attempts
+        return choose(evidence(found.epoch, *seen.attempts))
+    return found
+
+
+def view(
+    checkpointed: int,
+    record: int | None,
+    ledger: Mark | None,
+    attempts: list[tuple[int, int]],
+    first: int | None = 0,
+) -> View:
     seen = tuple(Attempt(*attempt) for attempt in attempts)
     asked = resting(checkpointed, recorded(record), identity(first)) is None
-    found = next_step(
-        View(checkpointed, recorded(record), identity(first), asked, ledger, seen),
-        OWNER,
-    )
-    if isinstance(found, Choose):
-        assert found.attempts == seen
-        return choose(evidence(found.epoch, *seen))
-    return found
+    return View(checkpointed, recorded(record), identity(first), asked, ledger, seen)
 
 
 def evidence(epoch: int, *attempts: Attempt, **changes: Any) -> Evidence:
@@ -648,6 +656,20 @@ def test_a_gap_between_records_and_ledger_is_looked_at_again(
     """The records are read before the ledger: another flusher may have been quick in between."""
     ledger = mark(first, last=window(first))
     assert step(9, record, ledger, []) == RecordsBehind(window(first))
-    refuse_missing_records(window(first), recorded(first - 1))
+    seen = view(9, record, ledger, [])
+    refuse_missing_records(window(first), recorded(first - 1), first, seen)
     with pytest.raises(CorruptLog, match=f"records only {-1 if record is None else record}"):
-        refuse_missing_records(window(first), recorded(record))
+        refuse_missing_records(window(first), recorded(record), first, seen)
+
+
+@pytest.mark.parametrize(("checkpointed", "attempts"), [(9, [(5, 1)]), (5, [])])
+def test_records_that_another_log_has_are_not_asked_for(
+    checkpointed: int, attempts: list[tuple[int, int]]
+) -> None:
+    """Rule 23: Spark has published again what the ledger says is flushed, or has yet to."""
+    seen = view(checkpointed, 4, mark(6, last=window(6)), attempts)
+    with pytest.raises(Diverged, match="epoch 6 is not in this one") as caught:
+        refuse_missing_records(window(6), recorded(4), 6, seen)
+    assert "rewind CHECKPOINT --to 4" in caught.value.remedy
+    with pytest.raises(CorruptLog, match="records only 4"):
+        refuse_missing_records(window(6), recorded(4), None, seen)

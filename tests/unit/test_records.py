@@ -98,6 +98,19 @@ GOLDEN_RECORDS: dict[str, Record] = {
         begun_us=US + 1_000,
         recorded_us=US + 2_000,
     ),
+    "flushed_epoch_with_digest": FlushedEpoch(
+        epoch=42,
+        generation=3,
+        manifest="manifests/00000000000000000042-000003.json",
+        digest="d" * 64,
+        offsets_digest="c" * 64,
+        rows=1,
+        bytes=730,
+        base_us=1_700_000_000_000_005,
+        published_us=1_700_000_000_000_000,
+        begun_us=1_700_000_000_001_000,
+        recorded_us=1_700_000_000_002_000,
+    ),
     "flushed_epoch_without_manifest": FlushedEpoch(
         epoch=42,
         generation=0,
@@ -261,7 +274,7 @@ def test_every_field_is_needed_and_has_its_type(name: str) -> None:
     for field in msgspec.structs.fields(kind):
         given: dict[str, Any] = json.loads(golden(name))
         refused(name, json.dumps(given | {field.name: {"odd": []}}).encode())
-        del given[field.name]
+        given.pop(field.name, None)  # it may have come after the golden file
         text = json.dumps(given).encode()
         if field.required or field.name == "format":
             refused(name, text)

@@ -16,6 +16,7 @@ from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.admin.refuse_flusher import refuse_flusher
 from wal_sink.errors import CorruptLog, WalSinkError
+from wal_sink.flush.other_log import foreign_epoch
 from wal_sink.flush.read_window import plan_of
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark
@@ -72,6 +73,11 @@ class Rewind(NamedTuple):
                 f" The ledger {'has no row' if known is None else f'says {known}'}: the table must hold"
                 f" every epoch up to {self.to} already. What it lacks of them stays lost."
             )
+        if self.past.foreign:
+            text += (
+                f" The ledger follows another log and says {known}: rows of that log's epochs from"
+                f" {self.past.floor + 1} on stay in the table."
+            )
         if known is None and len(self.rivals) > 1:
             text += (
                 f" Epoch {self.rivals[0].epoch} has {len(self.rivals)} attempts in the log: if it was begun"
@@ -124,13 +130,33 @@ def plan_rewind(query: Query, target: Target, to: int, now_us: int) -> Rewind:
     records = {e: record for e in log.flushed_epochs() if (record := log.flushed(e)) is not None}
     decisions = {e: decision for e in log.decided() if (decision := log.decision(e)) is not None}
     earlier = [int(done.after["last_us"]) for done in log.interventions("rewind")]
-    past = Past(identity, mark, records, decisions, {}, max(earlier, default=0))
+    past = Past(
+        identity,
+        mark,
+        records,
+        decisions,
+        usable={},
+        rewound_us=max(earlier, default=0),
+        checkpointed=query.checkpoint.last_commit(),
+        foreign=_is_foreign(query, mark),
+    )
     refuse_rewind(past, to, owner)
     above = range(to + 1, past.upper + 1)
     past = past._replace(usable={epoch: _is_usable(query, past, epoch) for epoch in above})
     refuse_lost(past, to)
     rivals = tuple(attempt for attempt in log.attempts() if attempt.epoch == past.floor + 1)
     return Rewind(query, target, past, to, rewound(past, to, owner), rivals)
+
+
+def _is_foreign(query: Query, mark: Mark | None) -> bool:
+    """Whether what the ledger row names was begun or flushed from another log than this one (rule 23)."""
+    log, checkpointed = query.log, query.checkpoint.last_commit()
+    recorded, attempts = max(log.flushed_epochs(), default=-1), log.attempts()
+    windows = (mark.begun, mark.last) if mark else ()
+    above = [window for window in windows if window and window.last > recorded]
+    epochs = [epoch for window in above if (epoch := foreign_epoch(log, window)) is not None]
+    # Spark has it here without any attempt at it: then its manifest is lost, and the log the same.
+    return any(e > checkpointed or any(each.epoch == e for each in attempts) for e in epochs)
 
 
 def _flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
@@ -143,7 +169,9 @@ def _flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
 
 
 def _is_usable(query: Query, past: Past, epoch: int) -> bool:
-    """Tell whether the attempt that was flushed is in the log, to the byte."""
+    """Tell whether the attempt that was flushed is in the log, to the byte; of another log's, any attempt."""
+    if past.unflushed_here(epoch):
+        return any(attempt.epoch == epoch for attempt in query.log.attempts())
     attempt = _flushed_attempt(query, past, epoch)
     record = past.records.get(epoch)
     try:
@@ -161,6 +189,8 @@ def _is_usable(query: Query, past: Past, epoch: int) -> bool:
 def _pin(plan: Rewind, epoch: int, now_us: int) -> None:
     """Keep only the attempt that was flushed, so that the epoch is flushed again as it was before."""
     query, past = plan.query, plan.past
+    if past.unflushed_here(epoch):
+        return  # this log has never begun it: rule 11 chooses
     if past.passed_over(epoch):
         if epoch not in past.decisions:
             query.log.create_decision(_without_rows(past.records[epoch], now_us))

@@ -13,6 +13,7 @@ from wal_sink.admin.check_epochs import EpochCheck
 from wal_sink.admin.findings import Finding, Findings, Verified
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.other_log import refuse_other_log
 from wal_sink.flush.target_connection import target_errors
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Owner
@@ -21,8 +22,8 @@ from wal_sink.model.records import FlushedEpoch, LogIdentity
 from wal_sink.progress.heartbeat import is_alive, read_report
 from wal_sink.progress.scan import read_manifests, unnamed_segments
 from wal_sink.protocol.ledger_updates import refuse_shadowed
-from wal_sink.protocol.next_step import next_step, refuse_missing_records, resting
-from wal_sink.protocol.steps import RecordsBehind, View
+from wal_sink.protocol.next_step import next_step, resting
+from wal_sink.protocol.steps import RecordFlushed, RecordsBehind, View
 from wal_sink.targets.base import Target
 from wal_sink.wal.ownership import owned
 from wal_sink.wal.trim import refuse_diverged
@@ -146,8 +147,9 @@ class _Verification:
         if identity is not None:
             owner = self._query.owner(identity)
         with self._findings.noting():
-            if view.asked and isinstance(step := next_step(view, owner), RecordsBehind):
-                refuse_missing_records(step.window, self._log.newest_flushed())
+            step = next_step(view, owner) if view.asked else None
+            if isinstance(step, RecordFlushed | RecordsBehind):
+                refuse_other_log(self._log, step, view)
             rest = resting(view.checkpointed, view.recorded, identity, view.attempts)
             if rest is not None and rest.odd and self._still_behind(view):
                 self._set_back = rest.why

@@ -17,6 +17,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import LogUnavailable, MissingSegment, WrongOwner
 from wal_sink.flush.choose_window import WindowChooser
+from wal_sink.flush.other_log import refuse_other_log
 from wal_sink.flush.read_window import FileGoneError
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
@@ -24,11 +25,11 @@ from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Owner, Window
-from wal_sink.model.manifest import Published
+from wal_sink.model.manifest import Attempt, Published
 from wal_sink.observer import Delivered
 from wal_sink.protocol.choose_attempt import refuse_missing_manifest
 from wal_sink.protocol.ledger_updates import flushed_epochs, plan_window, plan_without_rows
-from wal_sink.protocol.next_step import next_step, refuse_missing_records, resting
+from wal_sink.protocol.next_step import next_step, resting
 from wal_sink.protocol.steps import (
     Begin,
     Choose,
@@ -172,6 +173,7 @@ class Flusher:
             case CreateLedger(flushed):
                 self._target.create(flushed)
             case RecordFlushed(window):
+                refuse_other_log(self._log, step, view)
                 self._record(window, self._log.given_up(window))
             case Trim(epochs):
                 self.reporter.say("trimming", epochs[0])
@@ -179,13 +181,17 @@ class Flusher:
             case Resume(window):
                 self.reporter.say("resuming", window.first)
                 logger.info("resuming epochs %d to %d", window.first, window.last)
+                if not window.epochs[
+                    0
+                ].manifest:  # else the manifests are compared as they are read
+                    refuse_other_log(self._log, step, view)
                 self._flush(window, given_up=self._log.given_up(window))
             case Begin() | PassOver():
                 self._begin(step, view)
             case ManifestMissing(epoch):
                 refuse_missing_manifest(epoch, self._target.read_ledger())
-            case RecordsBehind(window):
-                refuse_missing_records(window, self._log.newest_flushed())
+            case RecordsBehind():
+                refuse_other_log(self._log, step, view)
 
     def _rest(self, rest: Rest, view: View) -> None:
         if rest.odd and self._checkpoint.last_commit() > view.checkpointed:
@@ -227,7 +233,8 @@ class Flusher:
         self._target.finish(window)
         self._record(window, given_up)
         if not self._trim_delay.seconds:
-            trim(self._log, [epoch.epoch for epoch in window.epochs])
+            attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}
+            trim(self._log, [epoch.epoch for epoch in window.epochs], attempts)
 
     def _write(self, window: Window, chosen: Sequence[Published], given_up: frozenset[int]) -> bool:
         """Write the rows; False when that is interrupted, or was finished by another flusher."""
@@ -246,7 +253,7 @@ class Flusher:
                 return False
             raise MissingSegment(
                 f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
-                remedies.lost_segment(gone.epoch, begun=True),
+                f"{remedies.lost_segment(gone.epoch, begun=True)} {remedies.restored(window.first - 1)}",
             ) from gone
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:

@@ -84,7 +84,8 @@ def begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
     if digest != begun.digest:
         raise CorruptLog(
             f"{log.url}/{begun.manifest} has changed since the ledger began its epoch",
-            "Manifests are never edited. " + remedies.lost_segment(begun.epoch, begun=True),
+            f"Manifests are never edited. {remedies.lost_segment(begun.epoch, begun=True)}"
+            f" {remedies.restored(None)}",
         )
     return manifest
 

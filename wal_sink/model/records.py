@@ -60,6 +60,9 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
     """The attempt that was flushed; for an epoch without manifest, the highest that was passed over."""
     manifest: str
     """Path that the manifest had; empty for an epoch that Spark's state repartition made (rule 12)."""
+    digest: str | msgspec.UnsetType = msgspec.UNSET
+    """Digest of the manifest's file, which tells this attempt from another of the same name (rule 23). Not
+    there for an epoch without manifest, and in records of version 0.1.0."""
     offsets_digest: str
     rows: int
     bytes: int
@@ -69,6 +72,12 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
     begun_us: int
     recorded_us: int
     """Clock of the flusher when it wrote this record, after it had finished the epoch in the ledger."""
+
+    def names(self, digest: str, offsets_digest: str) -> bool:
+        """Whether it is about the manifest of this digest; where it has none, about these source offsets."""
+        if self.digest is msgspec.UNSET:
+            return self.offsets_digest == offsets_digest
+        return self.digest == digest
 
 
 class FileCopy(msgspec.Struct, frozen=True, kw_only=True):

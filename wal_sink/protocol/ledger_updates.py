@@ -125,6 +125,7 @@ def flushed_epoch(
         epoch=begun.epoch,
         generation=begun.generation,
         manifest=begun.manifest,
+        digest=begun.digest if begun.manifest else msgspec.UNSET,
         offsets_digest=begun.offsets_digest,
         rows=begun.rows,
         bytes=begun.bytes,

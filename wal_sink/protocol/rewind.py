@@ -29,6 +29,9 @@ class Past(NamedTuple):
     """Whether the flushed attempt of an epoch above `to` is whole in the log; others have no entry."""
     rewound_us: int = 0
     """The highest `last_us` that an earlier rewind was about to give the row."""
+    checkpointed: int = -1
+    foreign: bool = False
+    """Whether the ledger row follows another log: this one was restored, or is a clone (rule 23)."""
 
     @property
     def floor(self) -> int:
@@ -37,8 +40,13 @@ class Past(NamedTuple):
 
     @property
     def upper(self) -> int:
-        """The highest epoch that log or ledger say is flushed."""
-        return max(self.floor, self.mark.flushed if self.mark else self.floor)
+        """The highest epoch that log or ledger say is flushed; of another log, none that Spark lacks here."""
+        flushed = max(self.floor, self.mark.flushed if self.mark else self.floor)
+        return max(self.floor, min(flushed, self.checkpointed)) if self.foreign else flushed
+
+    def unflushed_here(self, epoch: int) -> bool:
+        """Whether an epoch was flushed from another log, if at all: nothing of this log is in the table."""
+        return self.foreign and epoch > self.floor
 
     def passed_over(self, epoch: int) -> bool:
         """Whether an epoch was flushed without rows."""
@@ -69,6 +77,8 @@ def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
         )
     if mark is None:
         return
+    if past.foreign:
+        return  # what was flushed or begun from the other log cannot be finished from this one
     if mark.begun is not None and mark.begun.first > floor:
         first, last = mark.begun.first, mark.begun.last
         alone = first == last

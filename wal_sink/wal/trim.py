@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from wal_sink.errors import Diverged
 from wal_sink.log_context import line_logger
@@ -73,9 +73,10 @@ class TrimDelay:
         return self._oldest[1]
 
 
-def trim(log: Log, epochs: Iterable[int]) -> None:
+def trim(log: Log, epochs: Iterable[int], flushed: Collection[Attempt] = ()) -> None:
     """Delete segments and manifests of flushed epochs, of all attempts.
 
+    :param flushed: attempts that the caller has just flushed: their manifests are not read again.
     :raises Diverged: an attempt that was not flushed covers other source offsets, or cannot be compared;
         nothing is deleted of its epoch and of those that follow.
     """
@@ -86,7 +87,7 @@ def trim(log: Log, epochs: Iterable[int]) -> None:
     for epoch in sorted(epochs):
         attempts = attempts_of.get(epoch, ())
         try:
-            refuse_diverged(log, epoch, attempts)
+            refuse_diverged(log, epoch, [each for each in attempts if each not in flushed])
         except Diverged as error:
             refused = error
             break
@@ -103,7 +104,8 @@ def trim(log: Log, epochs: Iterable[int]) -> None:
 def sweep(log: Log, trimmable: int | None = None) -> int:
     """Delete the half-written files of killed tasks, and what was written of an epoch after it was trimmed.
 
-    Segments above the flushed mark stay, named by a manifest or not: their task may be alive.
+    Segments above the flushed mark stay, named by a manifest or not: their task may be alive. So do those of
+    an epoch that still has a manifest: `trim` compares that first (rule 23).
 
     :param trimmable: the highest epoch of which anything may be deleted; None: the flushed mark.
     :return: how many files were half written.
@@ -112,7 +114,8 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
         logger.info("deleted %d unfinished files of killed writers", unfinished)
     if (mark := log.newest_flushed()) is not None:
         upto = mark.epoch if trimmable is None else min(trimmable, mark.epoch)
-        if segments := _segments(log, upto):
+        untrimmed = {attempt.epoch for attempt in log.attempts()}
+        if segments := _segments(log, upto, untrimmed):
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
         log.delete(_kept_notes(log, upto))
@@ -160,9 +163,9 @@ def _by_epoch(attempts: Iterable[Attempt]) -> dict[int, tuple[Attempt, ...]]:
     return {epoch: tuple(group) for epoch, group in groups}
 
 
-def _segments(log: Log, upto: int) -> list[str]:
-    """List the segments of epochs up to `upto`, named by a manifest or not."""
-    return [path for epoch, path in log.segments() if epoch <= upto]
+def _segments(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
+    """List the segments of epochs up to `upto`, named by a manifest or not; those of some epochs left out."""
+    return [path for epoch, path in log.segments() if epoch <= upto and epoch not in but]
 
 
 def _kept_notes(log: Log, upto: int) -> list[str]:
@@ -192,8 +195,6 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
 
     :raises Diverged: as `refuse_diverged`.
     """
-    if record is not None and attempt.generation == record.generation:
-        return
     found = log.manifest(attempt)
     if found is None:
         return  # another trimmer was faster
@@ -205,7 +206,15 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
             " log, move it away: its epoch is in the table. If it is the record that is lost, restore"
             " flushed/ from a copy.",
         )
-    same = found[0].offsets_digest == record.offsets_digest
+    same = found.manifest.offsets_digest == record.offsets_digest
+    if attempt.generation == record.generation:
+        if record.names(found.digest, found.manifest.offsets_digest):
+            return  # what was flushed
+        raise Diverged(
+            f"{log.url}/{paths.manifest(attempt)} is not what was flushed as epoch {attempt.epoch}",
+            "Two histories exist under one name: the log was restored from a backup, or the file was"
+            " replaced. Decide which is right; if it is the one in the table, move the manifest away.",
+        )
     if not (same or attempt.generation < record.generation):
         raise Diverged(
             f"{log.url}/{paths.manifest(attempt)} covers other source offsets than what was flushed"

@@ -1,0 +1,237 @@
+"""Rule 23: a log that the ledger row does not follow, because it was restored from a backup or cloned, stops.
+
+Its rows stay in the log, and `rewind` makes the ledger row follow it.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from state_backends import StateBackend, open_backend
+from tests.protocol.engine import World
+from tests.protocol.test_corruption import query
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.verify import verify
+from wal_sink.errors import CorruptLog, Diverged, WalSinkError
+from wal_sink.model import paths
+from wal_sink.model.records import FlushedEpoch
+
+STORES = ("memory", "local")
+
+Files = dict[str, bytes]
+
+
+def files(backend: StateBackend) -> Files:
+    """Return the content of a store: its backup."""
+    return {path: backend.read(path) for path in backend.list()}
+
+
+def restore(backend: StateBackend, backup: Files) -> None:
+    """Put a backup back."""
+    backend.delete(backend.list())
+    for path, data in backup.items():
+        backend.create(path, data)
+
+
+class Backup:
+    """Checkpoint and log, as `docs/operations.md` asks to copy them: no run, no flusher."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._log, self._checkpoint = files(world.log_backend), files(world.checkpoint)
+        self._committed = dict(world.committed)
+
+    def restore(self) -> None:
+        """Put both back; the target stays as it is."""
+        restore(self._world.log_backend, self._log)
+        restore(self._world.checkpoint, self._checkpoint)
+        self._world.committed = dict(self._committed)
+
+
+def rewind(world: World, to: int) -> None:
+    """Rewind as the error says; any flusher has been dead for long."""
+    now_us = world.clock.us + 600_000_000
+    plan_rewind(query(world), world.target, to, now_us).carry_out(now_us)
+
+
+def stops(world: World) -> WalSinkError:
+    """Flush; return the error at which the flush stops. Nothing is deleted from the log meanwhile."""
+    before = set(world.log_backend.list())
+    with pytest.raises(WalSinkError) as caught:
+        world.flush()
+    assert before <= set(world.log_backend.list())
+    return caught.value
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 3])
+@pytest.mark.parametrize("windows", [1, 3])
+def test_rule_23_a_restored_log_stops(world: World, restarts: int, windows: int) -> None:
+    """The new run takes generations that the lost one had, and publishes other rows under their names."""
+    run = world.run()
+    run.batch([("a", 0)])
+    run.batch([("b", 1)])
+    world.flush()
+    run.end()
+    backup = Backup(world)
+    for _ in range(restarts):
+        died = world.run()
+        died.publish([("c", 2)])
+        died.end()
+    lost = world.run()
+    for epoch in range(2, 2 + windows):
+        lost.batch([("c", epoch)], offset=f"3{epoch}")
+        world.flush()
+    lost.end()
+    backup.restore()
+    found = world.run()
+    found.batch([("c", 3), ("d", 4), ("e", 5)], offset="50")
+    found.batch([("f", 6)], offset="60")
+    error = stops(world)
+    assert isinstance(error, Diverged)
+    assert "rewind CHECKPOINT --to 1" in error.remedy
+    assert {finding.kind for finding in verify(query(world), lambda: world.target, 0).findings} == {
+        "Diverged"
+    }
+
+    rewind(world, 1)
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "b": 1, "c": 3, "d": 4, "e": 5, "f": 6}
+
+
+def test_rule_23_a_restored_log_stops_before_spark_goes_on(world: World) -> None:
+    """The flusher is there first: what the ledger says was flushed is not recorded in this log."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    backup = Backup(world)
+    run.batch([("lost", 1)])
+    world.flush()
+    run.end()
+    backup.restore()
+    assert isinstance(stops(world), Diverged)
+    assert world.log.flushed_epochs() == [0]
+
+    found = world.run()
+    found.batch([("b", 1)], offset="7")
+    assert isinstance(stops(world), Diverged)
+    rewind(world, 0)
+    world.flush()
+    assert world.table() == world.expected() | {"lost": 1}
+
+
+def test_rule_23_an_interrupted_flush_of_the_lost_log_is_not_finished(world: World) -> None:
+    """The ledger names a window of the lost log: nothing is written of it, and `rewind` gives it up."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    backup = Backup(world)
+    run.batch([("b", 1)])
+    flusher = world.flusher()
+    flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]  # it dies
+    flusher.run_once()
+    run.end()
+    backup.restore()
+    found = world.run()
+    found.batch([("b", 2), ("c", 3)], offset="9")
+    error = stops(world)
+    assert "restored" in error.remedy
+
+    rewind(world, 0)
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "b": 2, "c": 3}
+
+
+def test_rule_23_a_clone_at_the_same_path_stops_one_of_the_two(world: World) -> None:
+    """A volume's snapshot is mounted under the same path elsewhere, with the same ledger."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    run.end()
+    log, checkpoint = files(world.log_backend), files(world.checkpoint)
+    production = world.checkpoint, world.log_backend
+    ours = world.run()
+    ours.batch([("p1", 11), ("p2", 12)], offset="7")
+    expected = world.expected()
+
+    place = f"memory://{uuid.uuid4().hex}"
+    for name, backup, at in (
+        ("checkpoint", checkpoint, world.checkpoint),
+        ("log_backend", log, world.log_backend),
+    ):
+        clone = open_backend(f"{place}/{name}")
+        restore(clone, backup)
+        clone.url = at.url
+        setattr(world, name, clone)
+    theirs = world.run()
+    theirs.batch([("staging", 99)], offset="5")
+    world.flush()
+
+    world.checkpoint, world.log_backend = production
+    assert isinstance(stops(world), Diverged)
+    rewind(world, 0)
+    world.flush()
+    assert world.table() == expected | {"staging": 99}
+
+
+def test_rule_23_a_lost_record_is_made_from_the_ledger(world: World) -> None:
+    """The same log: its manifests are the ones that the ledger names, to the byte."""
+    run = world.run()
+    run.batch([("a", 0)])
+    run.batch([("b", 1)])
+    flusher = world.flusher()
+    flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies after finish
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wal_sink.flush.flusher.trim", lambda *args: None)
+        for _ in range(2):
+            flusher.run_once()
+    assert world.log.flushed_epochs() == []
+    world.flush()
+    assert world.log.flushed_epochs() == [0, 1]
+    assert world.table() == world.expected()
+
+
+def test_rule_23_records_that_are_lost_are_no_other_log(world: World) -> None:
+    """Without `flushed/`, and nothing of another history: it is asked for the records, not for a decision."""
+    run = world.run()
+    for epoch in range(3):
+        run.batch([("a", epoch)])
+        world.flush()
+    world.log.delete(world.log_backend.list(paths.FLUSHED))
+    error = stops(world)
+    assert isinstance(error, CorruptLog)
+    assert "flushed/" in error.remedy
+
+
+def test_rule_18_an_attempt_is_told_by_the_digest_of_its_manifest(world: World) -> None:
+    """The record says which bytes were flushed; another manifest of that name is not trimmed."""
+    world.trim_delay_s = 3_600
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    record = world.log.flushed(0)
+    assert record is not None
+    path = paths.manifest(world.log.attempts()[0])
+    data = world.log_backend.read(path)
+    world.log.delete([path])
+    world.log_backend.create(path, data.replace(b'"nonce": "', b'"nonce": "0'))
+    world.trim_delay_s = 0
+    assert isinstance(stops(world), Diverged)
+
+
+def test_rule_18_a_record_without_a_digest_is_compared_by_offsets(world: World) -> None:
+    """Records of older versions name no digest: the source offsets have to be the same."""
+    world.trim_delay_s = 3_600
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    path = paths.flushed(0)
+    old = FlushedEpoch.from_json(world.log_backend.read(path), path)
+    text = b"".join(
+        line for line in old.to_json().splitlines(keepends=True) if b'"digest"' not in line
+    )
+    world.log.delete([path])
+    world.log_backend.create(path, text.replace(old.offsets_digest.encode(), b"0" * 64))
+    world.trim_delay_s = 0
+    assert isinstance(stops(world), Diverged)
