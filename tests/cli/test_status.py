@@ -18,6 +18,7 @@ from tests.protocol.test_corruption import edit
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
+from wal_sink.progress.heartbeat import ENDED
 
 
 def reporter(world: World) -> Reporter:
@@ -84,6 +85,8 @@ def test_a_failing_flusher_and_a_dead_one(world: World, tmp_path: Path) -> None:
     world.log.report(msgspec.structs.replace(report, flusher=f"{host}:{gone.pid}"))
     assert run(tmp_path, "status", "checkpoint", "--json").document["flusher_alive"] is False
     assert "is gone" in run(tmp_path, "status", "checkpoint").out
+    world.log.report(msgspec.structs.replace(report, doing=ENDED))
+    assert "has ended in order" in run(tmp_path, "status", "checkpoint").out
 
 
 def test_a_drained_query(world: World, tmp_path: Path) -> None:

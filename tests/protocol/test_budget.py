@@ -16,6 +16,7 @@ from wal_sink.model.backlog import Backlog
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.progress.backlog import BacklogReaders
+from wal_sink.progress.heartbeat import ENDED
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.publisher import Publisher
@@ -89,12 +90,17 @@ class Driver:
 HERE = f"{socket.gethostname()}:{os.getpid()}"
 
 
-def beat(world: World, error: ErrorReport | None = None, flusher: str = "elsewhere:1") -> None:
+def beat(
+    world: World,
+    error: ErrorReport | None = None,
+    flusher: str = "elsewhere:1",
+    doing: str = "writing epoch 0",
+) -> None:
     """Let a flusher report."""
     world.log.report(
         FlusherReport(
             flusher=flusher,
-            doing="writing epoch 0",
+            doing=doing,
             heartbeat_us=world.clock(),
             error=error,
         )
@@ -196,13 +202,23 @@ def test_a_flusher_that_dies_meanwhile(world: World) -> None:
 
 
 def test_a_flusher_on_this_host_may_be_silent_for_longer(world: World) -> None:
-    """In a slow target one slice may take minutes; a handle that was closed is silent for good."""
+    """In a slow target one slice may take minutes."""
     driver = Driver(world.run())
     driver.batch(ONE)
     beat(world, flusher=HERE)
     with pytest.raises(NoFlusher, match="for 900 s"):
         driver.publish([("b", 2)])
     assert 120 + 900 - 10 <= driver.now_s <= 120 + 900 + 10
+
+
+def test_a_flusher_that_has_ended_is_none(world: World) -> None:
+    """Its process lives on, as in a notebook whose handle is closed: its silence is not waited for."""
+    driver = Driver(world.run())
+    driver.batch(ONE)
+    beat(world, flusher=HERE, doing=ENDED)
+    with pytest.raises(NoFlusher, match="for 60 s"):
+        driver.publish([("b", 2)])
+    assert driver.now_s == 60
 
 
 def test_the_error_of_the_flusher_ends_the_wait(world: World) -> None:

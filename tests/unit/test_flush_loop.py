@@ -17,12 +17,16 @@ import tenacity
 from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink import errors
+from wal_sink.admin.refuse_flusher import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.clock import now_us
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.reporter import FailureLog, Reporter
 from wal_sink.model import paths
-from wal_sink.model.records import ErrorReport
+from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.progress.heartbeat import this_process
+from wal_sink.progress.status import read_status
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
@@ -403,6 +407,41 @@ def test_it_stops_though_more_is_to_be_done(world: World, flushing: Flushings) -
     assert it.ended()
     world.flush()
     assert world.table() == world.expected()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_its_end_can_be_seen_though_its_process_lives(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """A command need not wait until the last report is old; an error at which it stood is still told."""
+    times(monkeypatch, first=NEVER, most=NEVER)
+    world.run().batch([("a", 1)])
+    it = flushing(Outage("write") if fails else None).start()
+    until(lambda: it.error() is not None if fails else it.rests())
+    with pytest.raises(errors.FlusherAtWork):
+        refuse_flusher(world.log, now_us(), unless_stopped=False)
+    it.loop.stop()
+    assert it.ended()
+    refuse_flusher(world.log, now_us(), unless_stopped=False)
+    shown = read_status(Checkpoint(world.checkpoint), world.log)
+    assert (shown.doing, shown.flusher_alive) == ("ended", False)
+    assert (it.error() is not None) is fails
+
+
+def test_at_its_end_it_leaves_the_word_to_another_flusher(
+    world: World, flushing: Flushings
+) -> None:
+    """Of another process, or of another handle in this one; nor is it hurried any more."""
+    world.run().batch([("a", 1)])
+    for flusher in ("elsewhere:1", this_process()):
+        it = flushing().start()
+        until(it.rests)
+        other = FlusherReport(flusher=flusher, doing="writing epoch 1", heartbeat_us=now_us())
+        world.log.report(other)
+        it.loop.stop()
+        assert it.ended()
+        it.loop.hurry()
+        assert world.log.last_report() == other
 
 
 def test_two_loops_do_no_harm(world: World, flushing: Flushings) -> None:

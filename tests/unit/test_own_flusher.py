@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 
@@ -12,6 +13,7 @@ from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.admin.flush import OwnFlusher
 from wal_sink.admin.query import Query
+from wal_sink.admin.refuse_flusher import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.records import FlusherReport
@@ -85,6 +87,19 @@ def test_stopped_before_the_end(world: World) -> None:
     assert world.table() == {}
     own(world).drain()
     assert world.table() == world.expected()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_when_it_has_ended_it_is_not_alive(world: World, *, fails: bool) -> None:
+    """Though its process lives on; `rewind` and the like are not refused."""
+    world.run().batch([("a", 1)])
+    faults = Faults(at=0, error=RuntimeError, matching="write") if fails else None
+    with pytest.raises(errors.TargetRefused) if fails else contextlib.nullcontext():
+        own(world, faults).drain()
+    report = world.log.last_report()
+    assert report is not None
+    assert (report.doing, report.error is not None) == ("ended", fails)
+    refuse_flusher(world.log, time.time_ns() // 1_000, unless_stopped=False)
 
 
 def test_before_anything_is_published(world: World) -> None:

@@ -170,6 +170,7 @@ class OwnFlusher:
             raise
         finally:
             self._flusher.close()
+            self._reporter.ended()
         raise NotDrained(
             f"Interrupted after {self._tally.epochs} epochs; {self._waiting()} wait",
             "Nothing is lost: run it again.",

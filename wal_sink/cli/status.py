@@ -17,6 +17,7 @@ from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_
 from wal_sink.cli.output import AsJson, Failure, document, document_line, output
 from wal_sink.cli.quantities import byte_count, duration, epoch_id
 from wal_sink.errors import WalSinkError
+from wal_sink.progress.heartbeat import ENDED
 from wal_sink.progress.status import Status, read_status
 
 _EVERY_S = 1.0
@@ -107,6 +108,8 @@ def _flusher(found: Status) -> str:
     ago = duration(found.heartbeat_seconds)
     if found.flusher_alive:
         return f"{found.flusher}, alive: {found.doing} (said {ago} ago)"
+    if found.doing == ENDED:
+        return f"{found.flusher} has ended in order, {ago} ago"
     return f"{found.flusher} is gone; {ago} ago: {found.doing}"
 
 

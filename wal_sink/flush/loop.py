@@ -58,7 +58,8 @@ class FlushLoop(threading.Thread):
 
     def hurry(self) -> None:
         """Try now, even if the last try failed a moment ago: a caller waits for the outcome."""
-        self._reporter.forget_error()
+        if self.is_alive():  # one that has ended does not report over another flusher
+            self._reporter.forget_error()
         self._hurried.set()
         self._woken.set()
 
@@ -85,6 +86,7 @@ class FlushLoop(threading.Thread):
             finally:
                 self._reporter.observer.ended()
                 self._disconnect()
+                self._reporter.ended()
 
     def _go_on(self) -> None:
         while not self._stopping.is_set():

@@ -11,7 +11,7 @@ from wal_sink.errors import WalSinkError
 from wal_sink.log_context import at, line_logger
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.observer import Observer
-from wal_sink.progress.heartbeat import living_flusher, this_process
+from wal_sink.progress.heartbeat import ENDED, living_flusher, read_report, this_process
 from wal_sink.wal.log import Log
 
 logger = line_logger(__name__)
@@ -49,6 +49,7 @@ class Reporter:
         self._error: ErrorReport | None = None
         self._waits = ""
         self._written_s = 0.0
+        self._written: FlusherReport | None = None
         self._failures = FailureLog()
 
     def say(self, doing: str, epoch: int | None) -> None:
@@ -98,6 +99,22 @@ class Reporter:
         self._error = None
         self._write()
 
+    def ended(self) -> None:
+        """Note that the flusher has ended, and the error at which it stood, unless another reports since.
+
+        Without it a process that lives on would seem to flush for two minutes more. While two flushers
+        report in turn, the end of one may hide the other, until that reports again.
+        """
+        if self._log is None or self._written is None:
+            return
+        self._doing, self._epoch = ENDED, None
+        try:
+            last = read_report(self._log)
+        except (OSError, StateBackendError):
+            return  # a log that cannot be read is not written either
+        if last == self._written:
+            self._write()
+
     def _write(self) -> None:
         self._written_s = time.monotonic()
         if self._log is None:
@@ -112,6 +129,7 @@ class Reporter:
         try:
             if not (self._gives_way and self._another_reports(self._log)):
                 self._log.report(report)
+                self._written = report
         except (OSError, StateBackendError) as error:
             logger.warning("%s/flusher.json cannot be written: %r", self._log.url, error)
 

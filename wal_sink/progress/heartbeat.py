@@ -14,6 +14,9 @@ SILENT_S = 120.0
 """A flusher that has not reported for so long is taken for dead. One that rests reports every five
 seconds, one that fails at each try; but a slice may take long where the target is slow."""
 
+ENDED = "ended"
+"""What a flusher reports to do when it has ended in order; its process may live on."""
+
 
 def read_report(log: Log) -> FlusherReport | None:
     """Read what a flusher reported last; None also when that is unreadable, since it is a hint."""
@@ -30,22 +33,24 @@ def living_flusher(log: Log, now_us: int) -> FlusherReport | None:
 
 
 def is_alive(report: FlusherReport | None, now_us: int) -> bool:
-    """Whether a flusher has reported lately; one of this host must also still have its process.
+    """Whether a flusher has reported lately, and not its end; one of this host must also have its process.
 
     :param now_us: microseconds since 1970.
     """
     if report is None or now_us - report.heartbeat_us > SILENT_S * 1_000_000:
         return False
+    if report.doing == ENDED:
+        return False
     return _process_runs(report) is not False
 
 
 def runs_on_this_host(report: FlusherReport | None) -> bool:
-    """Whether the flusher's process is seen on this host, though it may be silent."""
-    return report is not None and bool(_process_runs(report))
+    """Whether the process of a flusher that has not ended is seen on this host, though it may be silent."""
+    return report is not None and report.doing != ENDED and bool(_process_runs(report))
 
 
 def stopping_error(report: FlusherReport | None, now_us: int) -> WalSinkError | None:
-    """Return the error at which a flusher has stopped; None when it goes on, or is silent.
+    """Return the error at which a flusher has stopped, or ended; None when it goes on, or is silent.
 
     :param now_us: microseconds since 1970.
     """

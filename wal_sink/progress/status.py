@@ -43,7 +43,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     flusher: str | None
     """`<host>:<pid>` of the process that flushes, or flushed last."""
     flusher_alive: bool
-    """Whether that has reported lately and, on this host, still has its process."""
+    """Whether that has reported lately, has not ended and, on this host, still has its process."""
     heartbeat_seconds: float | None
     """Since it has reported."""
     doing: str | None
