@@ -61,9 +61,11 @@ def refuse_overtaken(log: Log, attempt: Attempt) -> None:
 
 
 def fenced(what: str) -> Fenced:
-    """Return the error with which an older run ends."""
+    """Return the error with which a run ends where another one was first, be it newer or older."""
     return Fenced(
-        what, "A newer run of this query has taken over. Stop this one; nothing of it is flushed."
+        what,
+        "Another run of this query was first. See that only one goes on; nothing is lost, and what this one"
+        " computed of the epoch is not flushed.",
     )
 
 
