@@ -19,9 +19,9 @@ def skip_lost(epoch: int) -> str:
     return f"`wal-sink skip CHECKPOINT {epoch}`"
 
 
-def rewind(epoch: int) -> str:
-    """Name the command that sets ledger and log to an epoch."""
-    return f"`wal-sink rewind CHECKPOINT --to {epoch}`"
+def rewind(epoch: int, options: str = "") -> str:
+    """Name the command that sets ledger and log to an epoch, with more options if need be."""
+    return f"`wal-sink rewind CHECKPOINT --to {epoch}{options}`"
 
 
 def lost_manifest(epoch: int) -> str:

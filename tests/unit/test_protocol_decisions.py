@@ -626,6 +626,7 @@ def test_a_shadowed_ledger(outcome: Outcome, ledger: Mark) -> None:
     with pytest.raises(LedgerShadowed, match=r"epoch 6 .* epoch [45]") as caught:
         after_finish(outcome, window(5, 6), ledger)
     assert "WRITETIME" in caught.value.remedy
+    assert "--to 4 --option cassandra.ledgerTable=NAME`" in caught.value.remedy
 
 
 @pytest.mark.parametrize("outcome", EVERY_OUTCOME)

@@ -160,6 +160,6 @@ def shadow_remedy(flushed: int) -> str:
         "The ledger row was written with a timestamp in the future, by a plain UPDATE or a clock"
         " that runs ahead: see WRITETIME(flushed). Deleting the row does not help, as what is inserted"
         " after it is older. Make it anew in another table:"
-        f" {remedies.rewind(flushed)} --option cassandra.ledgerTable=NAME. Then start the query with"
+        f" {remedies.rewind(flushed, ' --option cassandra.ledgerTable=NAME')}. Then start the query with"
         " that option. What was begun is written again, which changes nothing."
     )
