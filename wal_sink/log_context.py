@@ -17,7 +17,7 @@ _EPOCH: ContextVar[int | None] = ContextVar("wal_sink_epoch", default=None)
 
 
 @contextlib.contextmanager
-def about(query_id: str, epoch: int | None = None) -> Iterator[None]:
+def logging_query(query_id: str, epoch: int | None = None) -> Iterator[None]:
     """Within the block, let the log records of this thread be about a query and an epoch."""
     query, number = _QUERY.set(query_id), _EPOCH.set(epoch)
     try:
@@ -27,8 +27,8 @@ def about(query_id: str, epoch: int | None = None) -> Iterator[None]:
         _QUERY.reset(query)
 
 
-def at(epoch: int | None) -> None:
-    """Let what follows, up to the end of the block of `about`, be about this epoch; None: about none."""
+def log_epoch(epoch: int | None) -> None:
+    """Let what follows in the block of `logging_query` be about this epoch; None: about none."""
     if _QUERY.get():
         _EPOCH.set(epoch)
 

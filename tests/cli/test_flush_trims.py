@@ -12,7 +12,7 @@ from tests.cli.shell import run
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
 from wal_sink import errors
-from wal_sink.admin.flush import FlushDone, OwnFlusher, preview
+from wal_sink.admin.flush import FlushCommand, FlushDone, preview
 from wal_sink.admin.query import Query, find_query
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
@@ -39,12 +39,12 @@ def query_of(folder: Path) -> Query:
 
 def flush(world: World, folder: Path) -> FlushDone:
     """`wal-sink flush`."""
-    return OwnFlusher(query_of(folder), world.target).drain()
+    return FlushCommand(query_of(folder), world.target).drain()
 
 
 def only_trim(world: World, folder: Path) -> None:
     """`wal-sink flush`, interrupted after its first step, before a row is written."""
-    flusher = OwnFlusher(query_of(folder), world.target)
+    flusher = FlushCommand(query_of(folder), world.target)
     looks = 0
 
     def stop(_done: int, _total: int) -> None:

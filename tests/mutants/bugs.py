@@ -187,10 +187,10 @@ BUGS = (
     Bug(
         "skip on failure",
         "wal_sink/flush/write_window.py",
-        "                    with rows.connection.session() as session:\n"
+        "                    with write.connection.session() as session:\n"
         "                        session.write(piece.plan, part)\n",
         "                    try:\n"
-        "                        with rows.connection.session() as session:\n"
+        "                        with write.connection.session() as session:\n"
         "                            session.write(piece.plan, part)\n"
         "                    except Exception:\n"
         "                        pass\n",

@@ -24,7 +24,7 @@ from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
 from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
 from wal_sink.protocol.choose_attempt import choose, refuse_missing_manifest
-from wal_sink.protocol.ledger_updates import after_finish, flushed_epoch, is_mine, plan_window
+from wal_sink.protocol.ledger_updates import after_finish, flush_record, is_mine, plan_window
 from wal_sink.protocol.next_step import next_step
 from wal_sink.protocol.steps import (
     Begin,
@@ -318,7 +318,7 @@ def _decide(
             begun = next(
                 (epoch for epoch in window.epochs if epoch.epoch > _recorded(s)), window.epochs[-1]
             )
-            record = flushed_epoch(begun, window, NOW)
+            record = flush_record(begun, window, NOW)
             newest = max(s.recorded, record, key=lambda r: r.epoch) if s.recorded else record
             yield f"{who} records {begun.epoch}", to(Fl(), s._replace(recorded=newest))
         case Trim(epochs):

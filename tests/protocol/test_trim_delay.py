@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from tests.protocol.engine import World
-from wal_sink.admin.flush import OwnFlusher, preview
+from wal_sink.admin.flush import FlushCommand, preview
 from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -168,11 +168,11 @@ def test_the_command_keeps_the_delay(world: World) -> None:
     world.clock.us += DELAY_US
     world.trim_delay_s = 3_600.0
     fill(world, 1)
-    done = OwnFlusher(query(world), world.target, DELAY_S).drain()
+    done = FlushCommand(query(world), world.target, DELAY_S).drain()
     assert paths.manifest(Attempt(0, 1)) in {file.path for file in done.trimmed}
     assert left(world) == [1]
     assert preview(query(world), DELAY_S).trimmed == ()
-    OwnFlusher(query(world), world.target).drain()
+    FlushCommand(query(world), world.target).drain()
     assert left(world) == []
 
 

@@ -23,7 +23,7 @@ from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.impatient import IMPATIENT_TARGET
 from tests.spark.tables import Table, options, start, stream, wait_for
-from wal_sink.admin.flush import OwnFlusher
+from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.query import Query
 from wal_sink.configuration import configure
 from wal_sink.errors import FlushTimeout, OptionError
@@ -137,7 +137,7 @@ def test_another_process_flushes(
 
     given = {"checkpointLocation": checkpoint, **options(table)}
     opened = locate(checkpoint).open_checkpoint()
-    other = OwnFlusher(
+    other = FlushCommand(
         Query(opened.query_id(), opened, log_of(checkpoint)), configure(given).target
     )
     thread = threading.Thread(target=other.follow)

@@ -51,8 +51,8 @@ def task(world: World, target: Target | None = None, log: Log | None = None) -> 
 def by_tasks(task: FlushTask) -> Callable[[WindowWrite], bool]:
     """Write windows as a job does, its tasks one after the other, the last one first."""
 
-    def write(rows: WindowWrite) -> bool:
-        found = [piece for begun in rows.epochs for piece in rows.pieces(begun)]
+    def write(window_write: WindowWrite) -> bool:
+        found = [piece for begun in window_write.epochs for piece in window_write.pieces(begun)]
         shares = share_out(found, above_bytes=0, slots=6)
         assert len(shares) == 5
         answers = [task(pickle.loads(pickle.dumps(share))) for share in reversed(shares)]

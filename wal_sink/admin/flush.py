@@ -21,7 +21,7 @@ from wal_sink.errors import NoFlusher, NotDrained, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.reporter import Reporter
-from wal_sink.log_context import about
+from wal_sink.log_context import logging_query
 from wal_sink.observer import Observer
 from wal_sink.progress.backlog import waiting_epochs
 from wal_sink.progress.status import read_status
@@ -104,7 +104,7 @@ def preview(
     )
 
 
-class OwnFlusher:
+class FlushCommand:
     """Hosts a flusher. One thread uses it; another one, or a signal handler, may call `stop`.
 
     :param trim_delay_s: seconds that a flushed epoch stays in the log.
@@ -157,7 +157,7 @@ class OwnFlusher:
             self._left_over = tries(_left_over, self._query.log, self._trim_delay_s)
             while not self._stopping:
                 progress(self._tally.epochs, total)
-                with about(self._query.query_id):
+                with logging_query(self._query.query_id):
                     step = tries(self._flusher.run_once)
                 self._reporter.succeeded()
                 self._tally.look()

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
-from wal_sink.admin.flush import FlushDone, OwnFlusher, preview
+from wal_sink.admin.flush import FlushCommand, FlushDone, preview
 from wal_sink.admin.query import find_query, sink_options, target_of
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
 from wal_sink.cli.output import AsJson, document, output
@@ -80,7 +80,7 @@ def flush(
                     observer = exposition.watch(
                         query.query_id, query.checkpoint, query.log, target.writes_to
                     )
-                flusher = OwnFlusher(query, target, delay_s, observer)
+                flusher = FlushCommand(query, target, delay_s, observer)
                 with _signals(flusher):
                     done = (
                         _follow(flusher, console, as_json) if follow else _drain(flusher, as_json)
@@ -93,13 +93,13 @@ def flush(
             _print(console, done)
 
 
-def _drain(flusher: OwnFlusher, as_json: bool) -> FlushDone:
+def _drain(flusher: FlushCommand, as_json: bool) -> FlushDone:
     columns = (MofNCompleteColumn(), TimeRemainingColumn())
     with LateBar("flushing epochs", *columns, as_json=as_json) as bar:
         return flusher.drain(bar.update)
 
 
-def _follow(flusher: OwnFlusher, console: Console, as_json: bool) -> FlushDone:
+def _follow(flusher: FlushCommand, console: Console, as_json: bool) -> FlushDone:
     """Go on, with a line at the start and whenever there is something to say."""
     console.print("Flushing, until Ctrl-C or SIGTERM")
     told = 0
@@ -125,7 +125,7 @@ def _exposed(port: int | None, console: Console) -> Iterator[Exposition | None]:
 
 
 @contextlib.contextmanager
-def _signals(flusher: OwnFlusher) -> Iterator[None]:
+def _signals(flusher: FlushCommand) -> Iterator[None]:
     """End in order at the first Ctrl-C or SIGTERM, and at once at the second."""
     asked = False
 

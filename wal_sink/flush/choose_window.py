@@ -100,7 +100,7 @@ class WindowChooser:
         # A batch of the state repartition has no manifest.
         followed = any(attempt.epoch == epoch + 1 for attempt in step.attempts)
         after = None if followed else planned(epoch + 1)
-        odd = after is not None or not read
+        needs_neighbours = after is not None or not read
         plain = Evidence(
             epoch=epoch,
             attempts=step.attempts,
@@ -108,7 +108,10 @@ class WindowChooser:
                 Contender(attempt, one.manifest.run_id, one.manifest.offsets_digest)
                 for attempt, one in read.items()
             ),
-            before=(planned(epoch - 1) if odd else None, planned(epoch - 2) if not read else None),
+            before=(
+                planned(epoch - 1) if needs_neighbours else None,
+                planned(epoch - 2) if not read else None,
+            ),
             planned=planned(epoch),
             after=after,
         )

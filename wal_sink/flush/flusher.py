@@ -28,7 +28,7 @@ from wal_sink.model.ledger import Owner, Window
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.observer import Delivered
 from wal_sink.protocol.choose_attempt import refuse_missing_manifest
-from wal_sink.protocol.ledger_updates import flushed_epochs, plan_window, plan_without_rows
+from wal_sink.protocol.ledger_updates import flush_records, plan_window, plan_without_rows
 from wal_sink.protocol.next_step import next_step, resting
 from wal_sink.protocol.steps import (
     Begin,
@@ -258,14 +258,14 @@ class Flusher:
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
-        if self._target.credit(window):
+        if self._target.claim_count(window):
             delivered = [
                 Delivered(epoch.epoch, epoch.rows, epoch.bytes, epoch.published_us)
                 for epoch in window.epochs
                 if epoch.epoch not in given_up
             ]
             self.reporter.observer.flushed(delivered, time.monotonic() - self._looked_s)
-        records = flushed_epochs(window, self._clock_us(), given_up)
+        records = flush_records(window, self._clock_us(), given_up)
         self._log.record_flushed(records)
         for record in records:
             self.reporter.say("recording", record.epoch)

@@ -9,7 +9,7 @@ import tenacity
 
 from wal_sink.checkpoint.commit_watcher import CommitWatcher
 from wal_sink.flush.flusher import Flusher
-from wal_sink.log_context import about, at, line_logger
+from wal_sink.log_context import line_logger, log_epoch, logging_query
 from wal_sink.protocol.steps import Rest, Step
 
 logger = line_logger(__name__)
@@ -77,7 +77,7 @@ class FlushLoop(threading.Thread):
 
     def run(self) -> None:
         """Flush, rest, flush."""
-        with about(self._pipeline.query_id):
+        with logging_query(self._pipeline.query_id):
             self._reporter.observer.started()
             try:
                 self._go_on()
@@ -122,7 +122,7 @@ class FlushLoop(threading.Thread):
         assert error is not None
         self._disconnect()  # the next try connects, and compares the plan with the table, anew
         self._reporter.failed(error, tried=state.attempt_number, wait_s=state.upcoming_sleep)
-        at(None)
+        log_epoch(None)
 
     def _disconnect(self) -> None:
         try:
@@ -135,7 +135,7 @@ class FlushLoop(threading.Thread):
         self._hurried.clear()
 
 
-class NoLoop:
+class FlushedElsewhere:
     """Stands in for the loop of a query that another process flushes, which is not hurried from here."""
 
     def start(self) -> None:

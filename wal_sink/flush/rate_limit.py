@@ -44,11 +44,11 @@ class RateLimit:
     def paced(self, slices: Iterable[Slice]) -> Iterator[Slice]:
         """Yield the same rows in pieces, each when it is due."""
         for rows in slices:
-            for piece in self._pieces(rows):
-                self._wait(piece.batch.num_rows)
-                yield piece
+            for part in self._slices(rows):
+                self._wait(part.batch.num_rows)
+                yield part
 
-    def _pieces(self, rows: Slice) -> Iterator[Slice]:
+    def _slices(self, rows: Slice) -> Iterator[Slice]:
         count = rows.batch.num_rows
         most = count if self._rate is None else int(self._rate * _PIECE_S)
         for begin in range(0, count, max(most, 1)):

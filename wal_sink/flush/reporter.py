@@ -8,7 +8,7 @@ from collections.abc import Callable
 from state_backends import StateBackendError
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
-from wal_sink.log_context import at, line_logger
+from wal_sink.log_context import line_logger, log_epoch
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.observer import Observer
 from wal_sink.progress.heartbeat import ENDED, living_flusher, read_report, this_process
@@ -55,7 +55,7 @@ class Reporter:
     def say(self, doing: str, epoch: int | None) -> None:
         """Note what the flusher is about to do; written at once when it concerns no epoch."""
         if epoch is not None:
-            at(epoch)
+            log_epoch(epoch)
         at_once = epoch is None and doing != self._doing
         self._doing, self._epoch = doing, epoch
         if at_once or time.monotonic() - self._written_s > _REPORT_EVERY_S:
@@ -63,7 +63,7 @@ class Reporter:
 
     def succeeded(self) -> None:
         """Note that a step was done: the error, if there was one, is over."""
-        at(None)
+        log_epoch(None)
         self.observer.succeeded()
         if self._error is not None:
             self.forget_error()

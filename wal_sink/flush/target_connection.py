@@ -115,7 +115,7 @@ class TargetConnection:
                 return
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
 
-    def credit(self, window: Window) -> bool:
+    def claim_count(self, window: Window) -> bool:
         """Return True once for each window whose mark this flusher has moved.
 
         A row counts when the mark moves over it, not when it is written: a window that is written again,

@@ -15,7 +15,7 @@ from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.read_window import FileGoneError, read_piece
 from wal_sink.flush.session_pool import SESSIONS
 from wal_sink.flush.target_connection import target_errors
-from wal_sink.log_context import about, at
+from wal_sink.log_context import log_epoch, logging_query
 from wal_sink.model.ledger import Owner
 from wal_sink.protocol.split_window import Piece
 from wal_sink.targets.base import Session, Target
@@ -30,8 +30,8 @@ class FlushTask:
     """Writes shares. Pickles, with the secrets of log and target; travels to the tasks.
 
     :param log: the query's log, opened as the driver opens it.
-    :param era: tasks of one era share sessions; the flusher starts a new one after an error, so that the
-        next try connects, and compares the plan with the table, anew.
+    :param session_key: tasks of one key share sessions; the flusher takes a new one after an error, so that
+        the next try connects, and compares the plan with the table, anew.
     :param rows_per_second: of each task; None: as fast as the target takes them.
     """
 
@@ -40,19 +40,19 @@ class FlushTask:
         log: Log,
         target: Target,
         owner: Owner,
-        era: Hashable,
+        session_key: Hashable,
         rows_per_second: int | None = None,
     ) -> None:
         self._log = log
         self._target = target
         self._owner = owner
-        self._era = era
+        self._session_key = session_key
         self._rows_per_second = rows_per_second
 
     def __call__(self, share: Iterable[Piece]) -> FlushError | None:
         """Write a share; return when every row of it is acknowledged, or what stopped it."""
         try:
-            with store_errors(), about(self._owner.query_id):
+            with store_errors(), logging_query(self._owner.query_id):
                 self._write(share)
         except FileGoneError as gone:
             return gone
@@ -62,9 +62,9 @@ class FlushTask:
 
     def _write(self, share: Iterable[Piece]) -> None:
         pace = RateLimit(self._rows_per_second)
-        with SESSIONS.session((self._era, self._owner), self._connect) as session:
+        with SESSIONS.session((self._session_key, self._owner), self._connect) as session:
             for piece in share:
-                at(piece.epoch)
+                log_epoch(piece.epoch)
                 for rows in pace.paced(read_piece(self._log.backend, piece)):
                     with target_errors(self._target):
                         session.write(piece.plan, rows)

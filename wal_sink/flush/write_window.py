@@ -59,15 +59,15 @@ class WriteInThread:
     def __init__(self, rows_per_second: int | None = None) -> None:
         self._rate_limit = RateLimit(rows_per_second)
 
-    def __call__(self, rows: WindowWrite) -> bool:
+    def __call__(self, write: WindowWrite) -> bool:
         """Write all of it; the flusher drains."""
-        for begun in rows.epochs:
-            rows.reporter.say("writing", begun.epoch)
-            for piece in rows.pieces(begun):
-                for part in self._rate_limit.paced(read_piece(rows.log.backend, piece)):
-                    if rows.is_over():
+        for begun in write.epochs:
+            write.reporter.say("writing", begun.epoch)
+            for piece in write.pieces(begun):
+                for part in self._rate_limit.paced(read_piece(write.log.backend, piece)):
+                    if write.is_over():
                         return False
-                    with rows.connection.session() as session:
+                    with write.connection.session() as session:
                         session.write(piece.plan, part)
-                    rows.reporter.say("writing", begun.epoch)
+                    write.reporter.say("writing", begun.epoch)
         return True

@@ -71,7 +71,7 @@ def read_status(checkpoint: Checkpoint, log: Log) -> Status:
     damaged = next((e for a, e in found.damaged.items() if a.epoch <= checkpointed), None)
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = read_report(log)
-    last_error, remedy = _error(report, damaged)
+    last_error, remedy = _last_error_and_remedy(report, damaged)
     unsafe = _unsafe(backlog.epochs, published, flushed)
     return Status(
         query_id=query_id,
@@ -108,7 +108,7 @@ def _unsafe(waiting: int, published: int, flushed: int) -> str | None:
     return None
 
 
-def _error(
+def _last_error_and_remedy(
     report: FlusherReport | None, damaged: CorruptLog | None
 ) -> tuple[str | None, str | None]:
     """Return what the flusher met, or else what it will meet, and the remedy."""

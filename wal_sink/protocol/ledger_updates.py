@@ -100,18 +100,18 @@ def after_finish(
     )
 
 
-def flushed_epochs(window: Window, now_us: int, given_up: Collection[int]) -> list[FlushedEpoch]:
-    """Say of each epoch of a window what was flushed; see `flushed_epoch`.
+def flush_records(window: Window, now_us: int, given_up: Collection[int]) -> list[FlushedEpoch]:
+    """Say of each epoch of a window what was flushed; see `flush_record`.
 
     :param given_up: the epochs that are passed over.
     """
     return [
-        flushed_epoch(begun, window, now_us, given_up=begun.epoch in given_up)
+        flush_record(begun, window, now_us, given_up=begun.epoch in given_up)
         for begun in window.epochs
     ]
 
 
-def flushed_epoch(
+def flush_record(
     begun: BegunEpoch, window: Window, now_us: int, *, given_up: bool = False
 ) -> FlushedEpoch:
     """Say what was flushed, from the ledger alone (rule 17).

@@ -52,36 +52,40 @@ class WriteByJob:
         self._rows_per_second = rows_per_second
         self._spark = spark
         self._above_bytes = above_bytes
-        self._era = uuid.uuid4().hex
+        self._session_key = uuid.uuid4().hex
 
-    def __call__(self, rows: WindowWrite) -> bool:
+    def __call__(self, write: WindowWrite) -> bool:
         """Write all rows of a window. See `WriteRows`."""
-        size = sum(begun.bytes for begun in rows.epochs)
-        if rows.connection.target.parallel_writes and is_large(size, self._above_bytes):
-            pieces = [piece for begun in rows.epochs for piece in rows.pieces(begun)]
+        size = sum(begun.bytes for begun in write.epochs)
+        if write.connection.target.parallel_writes and is_large(size, self._above_bytes):
+            pieces = [piece for begun in write.epochs for piece in write.pieces(begun)]
             with _SLOTS.lent(self._spark, pieces, self._above_bytes) as shares:
-                if shares and (written := self._by_job(rows, shares)) is not None:
+                if shares and (written := self._by_job(write, shares)) is not None:
                     return written
-        return self._write_here(rows)
+        return self._write_here(write)
 
-    def _by_job(self, rows: WindowWrite, shares: Shares) -> bool | None:
+    def _by_job(self, write: WindowWrite, shares: Shares) -> bool | None:
         """Run a job; None when it failed for a reason of Spark's, not of the rows or the target."""
-        if rows.is_over():
+        if write.is_over():
             return False
         for piece in itertools.chain.from_iterable(shares):
             # Each task sees the table only while it writes: this session's `drain` answers for all of them.
-            with rows.connection.session() as session:
+            with write.connection.session() as session:
                 session.write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))
         rate = divided(self._rows_per_second, len(shares))
         task = FlushTask(
-            rows.log, rows.connection.target.for_tasks(), rows.connection.owner, self._era, rate
+            write.log,
+            write.connection.target.for_tasks(),
+            write.connection.owner,
+            self._session_key,
+            rate,
         )
-        job = _Job(self._spark, _described(rows), task, shares)
+        job = _Job(self._spark, _described(write), task, shares)
         logger.info("a job of %d tasks: %s", len(shares), job.description)
         try:
             while not job.wait(_LOOK_S):
-                rows.reporter.say("writing", rows.window.first)
-                if rows.is_over():
+                write.reporter.say("writing", write.window.first)
+                if write.is_over():
                     return False
                 if internals.is_stopped(self._spark):
                     job.wait(_CANCEL_S)
@@ -92,7 +96,7 @@ class WriteByJob:
             logger.warning("%s; the driver writes the rows: %s", job.description, job.failure)
             return None
         if errors := [answer for answer in job.answers if answer is not None]:
-            self._era = uuid.uuid4().hex
+            self._session_key = uuid.uuid4().hex
             raise gravest(errors)
         return True
 
@@ -170,10 +174,10 @@ class _Job:
             self._ended.set()
 
 
-def _described(rows: WindowWrite) -> str:
-    first, last = rows.window.first, rows.window.last
+def _described(write: WindowWrite) -> str:
+    first, last = write.window.first, write.window.last
     epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-    return f"wal_sink flushes {epochs} of query {rows.connection.owner.query_id}"
+    return f"wal_sink flushes {epochs} of query {write.connection.owner.query_id}"
 
 
 def _in_short(error: Exception) -> str:

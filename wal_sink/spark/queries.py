@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.loop import FlushLoop, NoLoop
+from wal_sink.flush.loop import FlushedElsewhere, FlushLoop
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.metrics.server import Exposition
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 class Queries:
     """The queries that one handle has seen; those of other formats are passed over.
 
-    :param leave: is called at interpreter exit, before the target's driver closes its connections.
+    :param at_exit: is called at interpreter exit, before the target's driver closes its connections.
     :param exposition: shows the queries' metrics; None: no metrics.
     :param flush: whether this process flushes; another one does otherwise.
     """
@@ -43,7 +43,7 @@ class Queries:
     def __init__(
         self,
         spark: SparkSession,
-        leave: Callable[[], None],
+        at_exit: Callable[[], None],
         exposition: Exposition | None,
         *,
         flush: bool,
@@ -51,7 +51,7 @@ class Queries:
         self.flush = flush
         self.stop_watcher = StopWatcher()
         self._spark = spark
-        self._leave = leave
+        self._at_exit = at_exit
         self._exposition = exposition
         self._lock = threading.Lock()
         self._flushes: dict[str, QueryFlush] = {}
@@ -100,7 +100,7 @@ class Queries:
         """Start no further flush; return False when that was so already."""
         with self._lock:
             was_open, self.closed = not self.closed, True
-        atexit.unregister(self._leave)
+        atexit.unregister(self._at_exit)
         return was_open
 
     def end_dead_runs(self) -> None:
@@ -127,8 +127,8 @@ class Queries:
             if self.closed:
                 return None
             # Exit handlers run last first: this one before that of the driver, which `_loop` has loaded.
-            atexit.unregister(self._leave)
-            atexit.register(self._leave)
+            atexit.unregister(self._at_exit)
+            atexit.register(self._at_exit)
             earlier = self._flushes.get(flush.query_id)
             self._flushes[flush.query_id] = flush
             loop.start()
@@ -141,13 +141,13 @@ class Queries:
 
     def _loop(
         self, query_id: str, checkpoint: Checkpoint, log: Log, configuration: Configuration
-    ) -> FlushLoop | NoLoop:
+    ) -> FlushLoop | FlushedElsewhere:
         observer = None
         if self._exposition is not None:
             writes_to = configuration.target.writes_to
             observer = self._exposition.watch(query_id, checkpoint, log, writes_to)
         if not self.flush:
-            return NoLoop()
+            return FlushedElsewhere()
         reporter = Reporter(log, observer=observer)
         reporter.forget_error()  # of an earlier process; this one has not tried yet
         sink = configuration.sink

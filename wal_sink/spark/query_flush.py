@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.loop import FlushLoop, NoLoop
+from wal_sink.flush.loop import FlushedElsewhere, FlushLoop
 from wal_sink.wal.log import Log
 
 
@@ -18,6 +18,6 @@ class QueryFlush:
     """Of the run with which this flush began; an event of an earlier run does not concern it."""
     checkpoint: Checkpoint
     log: Log
-    loop: FlushLoop | NoLoop
+    loop: FlushLoop | FlushedElsewhere
     taken_over: bool = False
     """Whether the query has started again under another handle, which flushes it since."""

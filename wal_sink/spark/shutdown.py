@@ -65,7 +65,7 @@ class Shutdown:
                 " under wal_sink.register(spark).",
             )
 
-    def leave(self) -> None:
+    def at_exit(self) -> None:
         """At interpreter exit: start no work, end in order, and say what waits in the log."""
         if self._queries.close():
             internals.drop_interrupted_call(self._spark)
@@ -80,7 +80,7 @@ class Shutdown:
         self._queries.stop_watcher.end(_JOIN_S)
         for flush in self._queries.flushes():
             flush.loop.end()
-        takeover.leave(self._queries.flushes())
+        takeover.offer(self._queries.flushes())
 
     def _drain(self, timeout: float) -> list[str]:
         """Wait for every query; return a line for each that failed."""

@@ -46,7 +46,7 @@ class Sink:
         """Where Prometheus can ask; None: without metrics."""
         self.flush = flush
         self._spark = spark
-        self._queries = Queries(spark, self._leave, exposition, flush=flush)
+        self._queries = Queries(spark, self._at_exit, exposition, flush=flush)
         self._listener = Listener(self._queries)
         self._shutdown = Shutdown(spark, self._queries, self._listener, exposition)
         add_format(spark)
@@ -120,8 +120,8 @@ class Sink:
             if not interrupted:
                 raise  # else the first one goes on from here
 
-    def _leave(self) -> None:
-        self._shutdown.leave()
+    def _at_exit(self) -> None:
+        self._shutdown.at_exit()
 
     def _flush_of(self, query: StreamingQuery) -> QueryFlush:
         flush = self._queries.find(str(query.id))

@@ -11,21 +11,21 @@ from collections.abc import Iterable
 
 from wal_sink.spark.query_flush import QueryFlush
 
-_left: list[QueryFlush] = []
+_offered: list[QueryFlush] = []
 _lock = threading.Lock()
 
 
-def leave(flushes: Iterable[QueryFlush]) -> None:
+def offer(flushes: Iterable[QueryFlush]) -> None:
     """Let flushes of a stopped session be taken over; they go on until then."""
     with _lock:
-        _left.extend(flushes)
+        _offered.extend(flushes)
 
 
 def take_over(query_id: str) -> bool:
     """Stop the flushes of a query that stopped sessions have left; whether there was one."""
     with _lock:
-        found = [flush for flush in _left if flush.query_id == query_id]
-        _left[:] = [flush for flush in _left if flush.query_id != query_id]
+        found = [flush for flush in _offered if flush.query_id == query_id]
+        _offered[:] = [flush for flush in _offered if flush.query_id != query_id]
     for flush in found:
         flush.taken_over = True
         flush.loop.stop()

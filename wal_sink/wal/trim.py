@@ -224,8 +224,8 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
         )
     # An attempt before the flushed one lost as it should; with other offsets, Spark went back behind it
     # before anything was flushed (rule 12). A later one recomputed what was flushed.
-    odd = not same or attempt.generation > record.generation
-    level = logging.WARNING if odd else logging.INFO
+    unexpected = not same or attempt.generation > record.generation
+    level = logging.WARNING if unexpected else logging.INFO
     logger.log(
         level, "deleting %s: its epoch was flushed from another attempt", paths.manifest(attempt)
     )

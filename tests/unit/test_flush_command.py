@@ -11,7 +11,7 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink import errors
-from wal_sink.admin.flush import OwnFlusher
+from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.query import Query
 from wal_sink.admin.refuse_flusher import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -27,9 +27,9 @@ def world() -> World:
     return World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
 
 
-def own(world: World, faults: Faults | None = None) -> OwnFlusher:
+def own(world: World, faults: Faults | None = None) -> FlushCommand:
     query = Query(world.query_id, Checkpoint(world.checkpoint), world.log)
-    return OwnFlusher(query, FaultyTarget(world.target, faults or Faults()))
+    return FlushCommand(query, FaultyTarget(world.target, faults or Faults()))
 
 
 def test_a_query_that_goes_on_does_not_keep_it(world: World) -> None:
