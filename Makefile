@@ -25,7 +25,7 @@ check: lint ## Lint, and the tests without servers, in less than 3 minutes (ARGS
 test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=3 at a time)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
-soak: $(READY) ## Kill driver, workers and Cassandra 50 times in 20 minutes (ARGS=--help)
+soak: $(READY) ## Kill driver, workers and Cassandra 50 times (ARGS=--help)
 	$(BIN)/python -m tests.soak $(ARGS)
 
 mutants: $(READY) ## Put deliberate protocol bugs in, one at a time; each has to be caught

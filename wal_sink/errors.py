@@ -2,7 +2,8 @@
 
 One base, :class:`WalSinkError`. An error carries two texts: what happened, and the remedy. `exit_code`
 is what the command line returns for it; kinds that call for the same reaction share a code.
-No error is swallowed: by its kind it either stops the flush (rule 21) or is tried again.
+A flusher swallows no error and tries every one again; one that is not transient is also raised to those
+who wait for the flush (rule 21).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ class WalSinkError(Exception):
 
     exit_code = 1
     transient = False
-    """Whether trying the same step again, unchanged, is the remedy."""
+    """Whether it may pass by itself. A flusher tries every error again; one that is not transient is also
+    raised to those who wait (rule 21)."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what, remedy)
@@ -33,7 +35,7 @@ class WalSinkError(Exception):
         return f"{self.what}\n  What to do: {self.remedy}" if self.remedy else self.what
 
 
-# --- 2: correct the call -------------------------------------------------------------------------
+# --- exit code 2: correct the call ---------------------------------------------------------------
 
 
 class OptionError(WalSinkError):
@@ -48,7 +50,7 @@ class UnsupportedSpark(WalSinkError):
     exit_code = 2
 
 
-# --- 3: correct the schema or the data -----------------------------------------------------------
+# --- exit code 3: correct the schema or the data -------------------------------------------------
 
 
 class SchemaMismatch(WalSinkError):
@@ -69,7 +71,7 @@ class TargetRefused(WalSinkError):
     exit_code = 3
 
 
-# --- 4: wait, or see to the target or the flusher ------------------------------------------------
+# --- exit code 4: wait, or see to the target or the flusher --------------------------------------
 
 
 class TargetUnavailable(WalSinkError):
@@ -109,7 +111,7 @@ class StoppedWaiting(WalSinkError):
     exit_code = 4
 
 
-# --- 5: find the other run -----------------------------------------------------------------------
+# --- exit code 5: find the other run -------------------------------------------------------------
 
 
 class Fenced(WalSinkError):
@@ -142,7 +144,7 @@ class NotRegistered(WalSinkError):
     exit_code = 5
 
 
-# --- 6: see to the log or the checkpoint ---------------------------------------------------------
+# --- exit code 6: see to the log or the checkpoint -----------------------------------------------
 
 
 class MissingManifest(WalSinkError):
@@ -188,11 +190,11 @@ class UnknownOffsetsFormat(WalSinkError):
     exit_code = 6
 
 
-# --- 7: decide which history is right ------------------------------------------------------------
+# --- exit code 7: decide which history is right --------------------------------------------------
 
 
 class Diverged(WalSinkError):
-    """Under one epoch id there are two different histories (rules 5 and 18)."""
+    """Under one epoch id there are two different histories (rules 5, 18 and 23)."""
 
     exit_code = 7
 

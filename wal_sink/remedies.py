@@ -20,8 +20,12 @@ def skip_lost(epoch: int) -> str:
 
 
 def rewind(epoch: int, options: str = "") -> str:
-    """Name the command that sets ledger and log to an epoch, with more options if need be."""
-    return f"`wal-sink rewind CHECKPOINT --to {epoch}{options}`"
+    """Say how to set ledger and log to an epoch, with more options if need be.
+
+    The command refuses while a flusher is alive.
+    """
+    command = f"`wal-sink rewind CHECKPOINT --to {epoch}{options}`"
+    return f"stop the query and every other flusher, then run {command}"
 
 
 def lost_manifest(epoch: int) -> str:
@@ -41,8 +45,8 @@ def restored(flushed: int | None) -> str:
     """
     to = "FLUSHED" if flushed is None else str(flushed)
     return (
-        "If checkpoint and log were restored from a backup: stop every flusher, then"
-        f" `wal-sink rewind CHECKPOINT --to {to}` makes the ledger follow this log, and what the log holds"
+        "If checkpoint and log were restored from a backup: stop the query and every other flusher, then run"
+        f" `wal-sink rewind CHECKPOINT --to {to}`. It makes the ledger follow this log; what the log holds"
         f" after epoch {to} is flushed. If they are a copy: start the copy with a new checkpoint."
     )
 

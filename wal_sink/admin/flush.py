@@ -41,7 +41,7 @@ _SIGNAL_S = 0.1
 """How soon a waiting flusher notices a signal."""
 
 Progress = Callable[[int, int], None]
-"""Told how much of how much is done."""
+"""Told how far it is: (done, total)."""
 
 
 class LogFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     of what is flushed now go after it, and are not listed."""
     trimmed_bytes: int
     half_written: int | None
-    """Files that killed writers left, a day ago or more; None: not known before they go."""
+    """Files that killed writers left, a day ago or more; None: unknown in a dry run."""
     seconds: float
     why: str
     """Why it ended."""
@@ -81,7 +81,7 @@ def preview(
 ) -> FlushDone:
     """Tell what `flush` would do now. Changes nothing, and never connects.
 
-    :param progress: told of how many objects of how many the size is known.
+    :param progress: told of how many objects the size is known.
     :raises Diverged: a manifest of a flushed epoch has another history; nothing would go.
     """
     started_s = time.monotonic()

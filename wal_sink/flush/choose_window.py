@@ -72,9 +72,9 @@ class WindowChooser:
     def _choices(self, first: Choose, checkpointed: int) -> Iterator[Choice]:
         """Choose epoch by epoch, up to the one that does not fit into the window.
 
-        Behind the first one, an epoch is taken only when all of it can be read: else the mark could not
-        move over the epochs before it until an operator has mended it. Its bytes are read twice for that,
-        a small part of what sending them costs.
+        Every epoch after the first joins only when all of it can be read. Otherwise an epoch that is damaged
+        would keep the mark from moving over the good ones before it, until an operator has mended it. So
+        its bytes are read twice, which costs little beside sending them.
         """
         size = 0
         for step in following(first, checkpointed):

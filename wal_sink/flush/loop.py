@@ -28,10 +28,8 @@ class FlushLoop(threading.Thread):
     """Runs a flusher until it is told to end, or to stop.
 
     An error stops the flush: the loop tries the same step again until it succeeds, and never skips one
-    (rule 21). Before the n-th try it waits a random time of up to 0.5 s times 2 to the n, 10 s at most: so
-    queries that fail together do not come back in step, and the flush goes on by itself within seconds of a
-    repair. A try that is refused costs a connection and a few reads. A step that succeeds ends the count: in
-    a backlog under an overloaded target each window has its own.
+    (rule 21). The pauses between tries are random and grow to 10 s: `docs/operations.md#outages` has them. A
+    step that succeeds ends the count: in a backlog under an overloaded target each window has its own.
     """
 
     def __init__(self, flusher: Flusher) -> None:

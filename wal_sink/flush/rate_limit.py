@@ -14,7 +14,8 @@ _PIECE_S = 0.25
 def divided(rows_per_second: int | None, tasks: int) -> int | None:
     """Return the rate of each of several tasks that write at once: together they keep the whole one.
 
-    At least a row a second: then more tasks than rows a second are faster than the bound by the difference.
+    Each gets at least one row a second. So where there are more tasks than rows a second, they are together
+    faster than the bound.
     """
     return None if rows_per_second is None else max(rows_per_second // tasks, 1)
 

@@ -23,7 +23,7 @@ _REPORT_EVERY_S = 5.0
 
 
 class Reporter:
-    """Writes hints for people and for `await_flushed`. That one cannot be written never stops the flush.
+    """Writes hints for people and for `await_flushed`. A hint that cannot be written never stops the flush.
 
     :param log: the query's log; None: nothing is written.
     :param clock_us: microseconds since 1970.

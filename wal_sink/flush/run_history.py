@@ -50,7 +50,7 @@ class RunHistory:
                     events.popitem(last=False)
 
     def terminated(self, query_id: str, run_id: str, *, gave_way: bool = False) -> None:
-        """Note that a run has ended; of an earlier run that is known.
+        """Note that a run has ended; a late event of an earlier run does not end the current one.
 
         :param gave_way: it ended because a file that it was to write was there: another run's.
         """

@@ -22,7 +22,8 @@ _ANSWERS = "See that the target answers conditional updates; the flush goes on b
 class TargetConnection:
     """One session at a time with the target of one query. Its methods are called by the flush's thread.
 
-    Every method that talks to the target raises `TargetRefused` or `TargetUnavailable`; see `target_errors`.
+    Every method that talks to the target raises `TargetRefused`, `TargetUnavailable`, or what the session
+    raises as an error of ours, such as `SchemaMismatch`; see `target_errors`.
 
     :param owner: whose ledger row it is; the flusher corrects it when it has read the log's identity.
     :param reporter: told when it connects; its observer, of requests under way and sent again.
@@ -159,7 +160,7 @@ class TargetConnection:
 
 @contextlib.contextmanager
 def target_errors(target: Target) -> Iterator[None]:
-    """Give the target's own exceptions a kind: worth another try, or the end of the flush (rule 21).
+    """Give the target's own exceptions a kind; errors of ours pass as they are (rule 21).
 
     :raises TargetRefused: it would refuse again.
     :raises TargetUnavailable: it does not answer.

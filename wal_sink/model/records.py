@@ -59,7 +59,8 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
     generation: int
     """The attempt that was flushed; for an epoch without manifest, the highest that was passed over."""
     manifest: str
-    """Path that the manifest had; empty for an epoch that Spark's state repartition made (rule 12)."""
+    """Path that the manifest had; empty for an epoch that Spark's state repartition made (rule 12), or
+    that was given up before it was begun (rule 22)."""
     digest: str | msgspec.UnsetType = msgspec.UNSET
     """Digest of the manifest's file, which tells this attempt from another of the same name (rule 23). Not
     there for an epoch without manifest, and in records of version 0.1.0."""
@@ -138,11 +139,15 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int | None = None
     at_us: int
     transient: bool
-    """True: the flusher tries again. False: the flush is stopped until an operator acts."""
+    """Whether the error may pass by itself. The flusher tries every error again; one that is not transient is
+    also raised to those who wait (rule 21)."""
 
 
 class FlusherReport(Record, frozen=True, kw_only=True):
-    """`flusher.json`: hints for people, `await_flushed` and `HeartbeatHistory`; no flush depends on it."""
+    """`flusher.json`: what a flusher reports of itself; never the reason to send a row.
+
+    `progress.heartbeat` says what else depends on it.
+    """
 
     flusher: str
     """`<host>:<pid>` of the process that flushes."""

@@ -1,4 +1,8 @@
-"""Whether a process flushes a query, from what flushers report of themselves. Hints: they decide no step."""
+"""Tells whether a process flushes a query, from what flushers report of themselves in `flusher.json`.
+
+A report is never the reason to send a row. It can delay a choice among attempts (`HeartbeatHistory`), fail a
+caller that waits (`await_flushed`; `Backpressure` in `commit`), or refuse a command (`refuse_flusher`).
+"""
 
 from __future__ import annotations
 

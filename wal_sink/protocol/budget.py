@@ -1,12 +1,7 @@
 """Decides whether the log has room for one more epoch: `wal.maxBytes` and `wal.onFull`. Pure.
 
-The bytes of the segments of every epoch count that is published, checkpointed and not flushed, of all
-attempts at it. The epoch that asks does not count: an empty log takes any epoch, however large, and the log
-holds at most the budget and one epoch. Only what a flusher can finish meanwhile counts, so that no run
-waits for itself: `docs/protocol.md#a-run-never-waits-for-itself` has the argument.
-
-A run that waits looks at everything again before it publishes, as if it had come just now: a newer run
-fences it while it waits, and one that was told to stop finds that its ticket is gone.
+`docs/protocol.md#the-log-has-a-budget` says what counts, and argues that no run waits for itself: only what
+a flusher can finish meanwhile counts.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def resting(
 
 
 def next_step(view: View, owner: Owner) -> Step:
-    """Decide; nothing is remembered from pass to pass.
+    """Decide from this pass alone.
 
     :param owner: to whom the ledger row has to belong.
     :raises WrongOwner: the ledger row belongs to another log or checkpoint (rule 1).
@@ -117,9 +117,9 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Rec
     if mark.flushed < floor:  # rule 19
         raise LedgerBehindLog(
             f"The ledger says that epoch {mark.flushed} is flushed, the log says {floor}",
-            "The target was restored from a backup, or the ledger table truncated. If the rows are"
-            f" gone, too: {remedies.rewind(mark.flushed)} flushes the epochs again that the log still"
-            f" holds. If the table holds all of them: {remedies.rewind(floor)}.",
+            "The target was restored from a backup, or the ledger table truncated. If the rows are gone,"
+            f" too, {remedies.rewind(mark.flushed)}: the epochs that the log still holds are flushed"
+            f" again. If the table holds all of them, {remedies.rewind(floor)}.",
         )
     if mark.flushed > floor:  # rule 17
         if mark.last is None or mark.last.last != mark.flushed:

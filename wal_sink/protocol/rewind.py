@@ -109,7 +109,7 @@ def refuse_lost(past: Past, to: int) -> None:
             + (
                 f"; without them nothing can be flushed again, since epoch {lost[-1]} is gone, too."
                 if nearest is None
-                else f", or go back only to {nearest}: {remedies.rewind(nearest)}."
+                else f", or go back only to {nearest}: run this command with --to {nearest}."
             ),
         )
 

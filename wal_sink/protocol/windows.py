@@ -21,8 +21,8 @@ MOST_EPOCHS = 64
 """The ledger's row names each epoch of a window in about 500 bytes."""
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Bytes of segments after which a window takes no further epoch: a window that is interrupted is written
-again from its beginning."""
+"""Most bytes of segments that the epochs of a window have together; a larger epoch shares its window with no
+other rows. A window that is interrupted is written again from its beginning."""
 
 
 def following(first: Choose, checkpointed: int) -> Iterator[Choose]:

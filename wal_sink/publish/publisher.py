@@ -59,7 +59,7 @@ class _Seen(NamedTuple):
 
 
 class Publisher:
-    """Publishes the epochs of one run.
+    """Publishes an epoch; `commit()` makes one each time.
 
     :param clock_us: microseconds since 1970.
     :param options: the sink's options without secrets, kept with the run's claim.

@@ -39,8 +39,8 @@ def register(
         free, which the handle's `metrics_port` tells. None: no metrics.
     :param drain_timeout: seconds that `close` waits at most, for all queries together.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
-    :raises OptionError: the session is registered already with other arguments, the port is taken, or
-        there is one without `flush`.
+    :raises OptionError: the session is registered already with other arguments, the port is taken,
+        or a port is given with `flush=False`.
     """
     if drain_timeout < 0:
         raise OptionError(f"drain_timeout is {drain_timeout}.", "Give seconds, 0 or more.")

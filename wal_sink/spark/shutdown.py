@@ -25,7 +25,7 @@ _JOIN_INTERRUPTED_S = 0.5
 
 
 class Shutdown:
-    """The ways in which the sink of one session ends; whatever interrupts them, no thread stays."""
+    """Ends the sink of one session in one of three ways; tells every thread to end, also when interrupted."""
 
     def __init__(
         self,

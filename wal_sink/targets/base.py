@@ -1,17 +1,21 @@
 """The interface of a target: what a database has to offer to be written to exactly once.
 
-An author derives a `Target` and a `Session`, and runs `wal_sink.testing.contracts.target` over them. Three
+An author derives a `Target` and a `Session`, and runs `wal_sink.testing.contracts.target` over them. Four
 parts of the sink call a target, in different processes:
 
 =================  ======================================  ==================================================
 method             who calls it, where                     may connect
 =================  ======================================  ==================================================
-`Target.plan`      Spark's planner worker, when a query    yes: it compares the DataFrame with the table
-                   starts for the first time
+`Target.plan`      Spark's planner worker, when the log    yes: it compares the DataFrame with the table
+                   has no plan for this schema and these
+                   options
 `Target.check`     each task of the query, for each        no: it works from the plan alone
                    batch, before the epoch is published
 `Target.connect`   the flusher, and each task of a flush   yes: a session writes rows and moves the ledger
                    job with `parallel_writes`
+`Target.connect`   the commands `skip`, `adopt`,           yes: a session reads the ledger; `adopt` and
+                   `rewind`, `verify` and `inspect         `rewind` replace its row (`replace_row`), `verify`
+                   --ledger`                               asks for `written_us`
 =================  ======================================  ==================================================
 
 The **ledger** is one row per query that says how far the target is. Epochs are flushed in **windows**, one
@@ -24,10 +28,10 @@ window after the other. For each the flusher calls, over one session and from on
     finish(window)                    a conditional update: says that they are
 
 `read_ledger` comes before `begin` and after `finish`, and `create` once in a query's life. A flusher that
-takes over a begun window starts at `write`. When a call raises, the flusher asks `Target.classify` whether to
-try again, and repeats the step; it may have closed the session, and opened another one, in between. A task
-of a flush job calls `write` and `drain` alone, over a session of its own, between the flusher's `begin`
-and `finish`; the next task in its process may use the same session.
+takes over a begun window starts at `write`. When a call raises, the flusher asks `Target.classify` which kind
+of error to report, and repeats the step; it may have closed the session, and opened another one, in between.
+A task of a flush job calls `write` and `drain` alone, over a session of its own, between the flusher's
+`begin` and `finish`; the next task in its process may use the same session.
 
 `docs/protocol.md` argues why this is exactly-once, if the target keeps these guarantees:
 
@@ -68,7 +72,8 @@ class Slice(NamedTuple):
 
 
 Kind = Literal["retry", "throttle", "fatal"]
-"""What an exception means: try again at once, slow down first, or stop the flush."""
+"""What an exception means: "fatal", the target would refuse again; or that it may pass by itself. The flusher
+tries all again after a pause, "retry" and "throttle" alike (rule 21); a session may use their difference."""
 
 
 class Session(ABC):
@@ -82,7 +87,7 @@ class Session(ABC):
     def create(self, flushed: int) -> None:
         """Create the ledger row at `flushed`, with nothing begun, unless there is a row.
 
-        Returns no outcome: the flusher reads the row afterwards (rule 9).
+        Returns no outcome: the flusher reads the row afterwards (rule 13).
         """
 
     @abstractmethod

@@ -189,7 +189,7 @@ class Log:
     # --- what Spark kept (rule 11) ---
 
     def kept(self, epoch: int) -> list[Kept]:
-        """Read what fenced runs have left about an epoch."""
+        """Read the notes that fenced and waiting runs have left about an epoch."""
         notes = self._listed(paths.KEPT, paths.parse_kept)
         found = (self._read(Kept, paths.kept(note)) for note in notes if note.epoch == epoch)
         return [note for note in found if note is not None]
