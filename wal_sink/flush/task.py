@@ -80,7 +80,7 @@ def gravest(errors: Sequence[FlushError]) -> FlushError:
     """Return the one of several tasks' errors that is to be raised.
 
     A missing file first: it may be that another flusher has finished the window (rule 20). Then what
-    trying again does not cure.
+    is not transient.
 
     :param errors: at least one.
     """

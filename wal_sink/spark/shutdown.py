@@ -42,7 +42,7 @@ class Shutdown:
     def close(self, drain_timeout: float) -> None:
         """Flush what is checkpointed, then end; see `Sink.close`."""
         failures: list[str] = []
-        try:  # the first line included: an interrupt at any point ends the rest below
+        try:  # around every line: an interrupt at any of them still ends all threads below
             if not self._queries.close():
                 return
             internals.drop_interrupted_call(self._spark)

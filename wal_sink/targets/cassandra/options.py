@@ -77,7 +77,7 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         str, Meta(description=f"of rows and ledger; one of {', '.join(CONSISTENCY_LEVELS)}")
     ] = msgspec.field(name="cassandra.consistencyLevel", default="LOCAL_QUORUM")
     serial_consistency_level: Annotated[
-        str, Meta(description=f"of the ledger's updates; one of {', '.join(SERIAL_LEVELS)}")
+        str, Meta(description=f"of ledger conditions and reads; one of {', '.join(SERIAL_LEVELS)}")
     ] = msgspec.field(name="cassandra.serialConsistencyLevel", default="SERIAL")
     ledger_table: Annotated[
         str, Meta(description=f"table or keyspace.table; default: <keyspace>.{LEDGER_TABLE}")
