@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,15 +19,22 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
+from state_backends import open_backend
+from tests.protocol.engine import World
 from tests.spark.conftest import write_source
 from tests.spark.remains import remains
 from tests.spark.tables import Table, start, stream, wait_for
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.spark import internals
+from wal_sink.spark.query_flush import QueryFlush
 from wal_sink.spark.shutdown import Shutdown
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.crash.faults import Faults, FaultyTarget
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
@@ -125,6 +137,51 @@ def test_what_could_not_be_flushed_is_raised_by_the_block(
         status = wal_sink.status(checkpoint)
         assert (status.pending_epochs, status.safe_to_delete) == (1, False)
         assert status.oldest_pending_seconds > 0
+
+
+class Hanging(Faults):
+    """The target does not answer until the end of the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = threading.Event()
+
+    @contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """Surround one operation."""
+        if name == "connect":
+            self.over.wait(60)
+        yield
+
+
+def test_requests_under_way_are_waited_for_together(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many queries there are: five that hang take no longer than one."""
+    monkeypatch.setattr("wal_sink.spark.shutdown._JOIN_S", 1.0)
+    hanging = Hanging()
+    sink = wal_sink.register(spark, drain_timeout=0)
+    loops = []
+    for _ in range(5):
+        name = f"memory://{uuid.uuid4().hex}"
+        world = World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+        world.run().batch([("a", 1)])
+        checkpoint = Checkpoint(world.checkpoint)
+        target = FaultyTarget(world.target, hanging)
+        loop = FlushLoop(Flusher(Pipeline(world.query_id, world.log, checkpoint, target)))
+        flush = QueryFlush(world.query_id, "", checkpoint, world.log, loop)
+        sink._queries._flushes[world.query_id] = flush
+        loop.start()
+        loops.append(loop)
+    started = time.monotonic()
+    try:
+        with pytest.raises(NotDrained):
+            sink.close()
+        assert 1 <= time.monotonic() - started < 3
+    finally:
+        hanging.over.set()
+        for loop in loops:
+            loop.join()
 
 
 def fail_in_the_block(spark: SparkSession, source: str, table: Table, checkpoint: str) -> None:

@@ -37,7 +37,8 @@ def register(
         waits for it.
     :param metrics_port: where Prometheus can ask this process how the flush goes; 0 for a port that is
         free, which the handle's `metrics_port` tells. None: no metrics.
-    :param drain_timeout: seconds that `close` waits at most, for all queries together.
+    :param drain_timeout: seconds that `close` waits for the flush at most, for all queries together; then it
+        waits up to 5 s for requests under way.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
     :raises OptionError: the session is registered already with other arguments, the port is taken,
         or a port is given with `flush=False`.

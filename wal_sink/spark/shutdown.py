@@ -18,9 +18,9 @@ from wal_sink.spark.waiting_message import say_waiting
 logger = logging.getLogger(__name__)
 
 _JOIN_S = 5.0
-"""How long `close` waits for a thread that has nothing left to do, or is in the middle of a write."""
+"""How long `close` waits for all threads together: they have nothing left to do, or are in a request."""
 
-_JOIN_INTERRUPTED_S = 0.5
+_JOIN_INTERRUPTED_S = 1.0
 """The same after a second Ctrl-C."""
 
 
@@ -98,14 +98,16 @@ class Shutdown:
         return failures
 
     def _end(self, join_s: float, *, say: bool = True) -> None:
+        """End every thread; wait for `join_s` seconds at most, however many queries there are."""
         flushes = self._queries.flushes()
         for flush in flushes:
             flush.loop.stop()
         running = {str(query.id) for query in internals.running_queries(self._spark)}
         internals.remove_listener(self._spark, self._listener)
+        deadline = time.monotonic() + join_s
         self._queries.stop_watcher.end(join_s)
         for flush in flushes:
-            flush.loop.join(join_s)
+            flush.loop.join(max(0.0, deadline - time.monotonic()))
             if say and flush.loop.is_alive():
                 logger.warning(
                     "the flush of query %s is still in a request; it ends after it", flush.query_id
