@@ -244,7 +244,7 @@ def test_the_error_of_the_flusher_ends_the_wait(world: World) -> None:
 
 
 def test_a_newer_run_fences_the_one_that_waits(world: World) -> None:
-    """It publishes nothing, and neither waits nor stands in the way."""
+    """It publishes nothing, its segments go, and it neither waits nor stands in the way."""
     old = Driver(world.run())
     old.batch(ONE)
 
@@ -256,6 +256,7 @@ def test_a_newer_run_fences_the_one_that_waits(world: World) -> None:
     with pytest.raises(Fenced):
         old.publish([("b", 2)], meanwhile)
     assert [attempt for attempt in world.log.attempts() if attempt.epoch == 1] == [Attempt(1, 2)]
+    assert segments(world) == [0, 1], "those of the newer run stay"
     world.flush()
     assert world.table() == {"a": 1, "b": 3}
 

@@ -95,7 +95,11 @@ class Publisher:
         batch = _batch(epoch, appended)
         seen = self._look(batch)
         while seen.flushed < epoch and not self._has_room(batch, seen):
-            seen = self._look_again(batch, seen)  # nothing seen before a wait is used
+            try:
+                seen = self._look_again(batch, seen)  # nothing seen before a wait is used
+            except Fenced:
+                self._discard(batch, seen.attempt)
+                raise
         if seen.flushed >= epoch:
             refuse_overtaken(self._log, seen.attempt)
             return None
