@@ -38,6 +38,7 @@ def await_flushed(
         given; a query brings its own.
     :raises FlushTimeout: the time is over.
     :raises NoFlusher: no process flushes.
+    :raises OptionError: it is no query of this sink, or was refused as it started.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     :raises WalSinkError: the error that stopped the flush.
     """

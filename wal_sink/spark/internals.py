@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryLis
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from wal_sink.errors import UnsupportedSpark
+from wal_sink.errors import OptionError, UnsupportedSpark
 from wal_sink.model.task import Task
 
 TESTED = ("4.1.4", "4.3.0")
@@ -32,7 +32,11 @@ _STREAM_EXECUTION = (  # moved between minor versions
     "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
     "org.apache.spark.sql.execution.streaming.StreamExecution",
 )
-_STREAM_EXECUTION_METHODS = {"resolvedCheckpointRoot", "sink", "logicalPlan", "sources"}
+_STREAM_EXECUTION_METHODS = {"resolvedCheckpointRoot", "sink", "logicalPlan", "sources", "state"}
+_MICRO_BATCH_EXECUTION, _INITIALIZING, _TERMINATED = (
+    tuple(name.replace("StreamExecution", beside) for name in _STREAM_EXECUTION)
+    for beside in ("MicroBatchExecution", "INITIALIZING$", "TERMINATED$")
+)
 _SPARK_CONTEXT = "org.apache.spark.SparkContext"
 _SPARK_CONTEXT_METHODS = {"maxNumConcurrentTasks", "resourceProfileManager"}
 _JAVA_CLIENT = {"deque", "get_thread_connection"}
@@ -92,10 +96,9 @@ def _missing(spark: SparkSession) -> list[str]:
     ):
         lacks = wanted - _methods(spark, names)
         missing += [f"{names[0].rpartition('.')[2]}.{name}" for name in sorted(lacks)]
-    try:
-        _jvm(spark).java.lang.Class.forName(_PYTHON_TABLE)
-    except Py4JError:
-        missing.append(_PYTHON_TABLE)
+    for classes in ((_PYTHON_TABLE,), _MICRO_BATCH_EXECUTION, _INITIALIZING, _TERMINATED):
+        if _find_class(_jvm(spark), classes) is None:
+            missing.append(classes[0])
     try:
         session_id(spark)
     except (Py4JError, AttributeError):
@@ -105,13 +108,16 @@ def _missing(spark: SparkSession) -> list[str]:
 
 def _methods(spark: SparkSession, names: tuple[str, ...]) -> set[str]:
     """Return the methods of the first class that this version has; none when it has none of them."""
+    found = _find_class(_jvm(spark), names)
+    return set() if found is None else {method.getName() for method in found.getMethods()}
+
+
+def _find_class(jvm: Any, names: tuple[str, ...]) -> Any:
+    """Return the first class that this version has; None when it has none of them."""
     for name in names:
-        try:
-            found = _jvm(spark).java.lang.Class.forName(name).getMethods()
-        except Py4JError:
-            continue
-        return {method.getName() for method in found}
-    return set()
+        with contextlib.suppress(Py4JError):
+            return jvm.java.lang.Class.forName(name)
+    return None
 
 
 def _jvm(spark: SparkSession) -> Any:
@@ -173,11 +179,22 @@ def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | Non
     """Copy what the sink needs to know of a query; None when it writes to another format.
 
     Reliable only inside `onQueryStarted`: in another thread the plan may not be there yet.
+
+    :raises OptionError: the query does not run in micro-batches. In the continuous trigger Spark drops the
+        error of its own batch writer for Python: it writes offsets, and delivers no row (4.3.0).
     """
     execution = query._jsq.streamingQuery()
     sink = execution.sink()
     if sink.getClass().getName() != _PYTHON_TABLE or sink.name().lower() != format_name.lower():
         return None
+    jvm: Any = SparkContext._jvm
+    micro_batches = _find_class(jvm, _MICRO_BATCH_EXECUTION)
+    if micro_batches is not None and not micro_batches.isInstance(execution):
+        raise OptionError(
+            f"Query {query.id} was started with trigger(continuous=…), in which Spark gives a Python sink"
+            " no rows and tells no error.",
+            "Start it with trigger(processingTime=…) or trigger(availableNow=True).",
+        )
     given = execution.logicalPlan().writeOptions()
     entries = given.toSeq()
     options = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
@@ -185,7 +202,6 @@ def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | Non
     for name in given_as:
         del options[name]
     options["checkpointLocation"] = str(execution.resolvedCheckpointRoot())
-    jvm: Any = SparkContext._jvm
     folder = jvm.java.lang.System.getProperty("user.dir")
     found = execution.sources()  # known as soon as the plan is
     sources = [found.apply(i) for i in range(found.length())]
@@ -195,6 +211,23 @@ def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | Non
         str(folder),
         tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
     )
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop a query, also inside `onQueryStarted`: there it never begins, and writes no offsets.
+
+    `query.stop()` inside `onQueryStarted` would wait for the thread that waits for it. In another thread it
+    would interrupt the delivery of the event, and Spark then removes the listener (4.3.0). So a query that
+    has not begun is only marked as stopped, as `stop()` does first; its thread sees the mark, and ends.
+    """
+    jvm: Any = SparkContext._jvm
+    initializing, terminated = (
+        _find_class(jvm, names).getField("MODULE$").get(None)
+        for names in (_INITIALIZING, _TERMINATED)
+    )
+    marked = query._jsq.streamingQuery().state().compareAndSet(initializing, terminated)
+    if not marked and is_active(query):
+        query.stop()
 
 
 def running_queries(spark: SparkSession) -> list[StreamingQuery]:

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
+from wal_sink.errors import OptionError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushedElsewhere, FlushLoop
 from wal_sink.flush.reporter import Reporter
@@ -22,6 +23,7 @@ from wal_sink.spark import internals
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.query_flush import QueryFlush
+from wal_sink.spark.refusals import Refusals
 from wal_sink.spark.start_message import say_in_force
 from wal_sink.spark.stop_watcher import StopWatcher
 from wal_sink.spark.takeover import take_over
@@ -50,6 +52,7 @@ class Queries:
     ) -> None:
         self.flush = flush
         self.stop_watcher = StopWatcher()
+        self.refusals = Refusals()
         self._spark = spark
         self._at_exit = at_exit
         self._exposition = exposition
@@ -110,8 +113,12 @@ class Queries:
                 RUN_HISTORY.terminated(flush.query_id, flush.run_id)
 
     def _begin(self, query: StreamingQuery, run_id: str) -> Log | None:
-        """Start the flush of a query; None when its format is another, or this handle is closed."""
-        started = internals.started_query(query, FORMAT)
+        """Start the flush of a query; None when it is of another format, refused, or this handle closed."""
+        try:
+            started = internals.started_query(query, FORMAT)
+        except OptionError as error:
+            self.refusals.refuse(query, error)
+            return None
         if started is None:
             return None
         configuration = configure(started.options, started.folder)
@@ -131,6 +138,7 @@ class Queries:
             atexit.register(self._at_exit)
             earlier = self._flushes.get(flush.query_id)
             self._flushes[flush.query_id] = flush
+            self.refusals.forget(flush.query_id)
             loop.start()
         self.stop_watcher.watch(run_id, query, log)
         if earlier is not None:

@@ -7,7 +7,7 @@ import time
 
 from pyspark.sql import SparkSession
 
-from wal_sink.errors import NotDrained
+from wal_sink.errors import NotDrained, OptionError
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.spark import internals, takeover
@@ -58,12 +58,16 @@ class Shutdown:
             self._end(_JOIN_INTERRUPTED_S)
             self._say_waiting()
             raise
+        refused = self._queries.refusals.errors()
         if failures:
+            failures += [f"- {error.summary}" for error in refused]
             raise NotDrained(
                 "Not everything checkpointed is flushed:\n" + "\n".join(failures),
                 "Nothing is lost: the log keeps it. See to the cause, then start the query again"
                 " under wal_sink.register(spark).",
             )
+        if refused:
+            raise OptionError("\n".join(error.what for error in refused), refused[0].remedy)
 
     def at_exit(self) -> None:
         """At interpreter exit: start no work, end in order, and say what waits in the log."""

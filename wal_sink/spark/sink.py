@@ -57,7 +57,7 @@ class Sink:
 
         Arguments and errors as for `wal_sink.await_flushed`.
 
-        :raises OptionError: the query was not started under this handle.
+        :raises OptionError: the query was not started under this handle, or was refused as it started.
         """
         flush = self._flush_of(query)
         flush.loop.hurry()  # an error that was repaired since is found to be over
@@ -66,7 +66,7 @@ class Sink:
     def status(self, query: StreamingQuery) -> Status:
         """Read how far the flush of `query` is; see `wal_sink.status`.
 
-        :raises OptionError: the query was not started under this handle.
+        :raises OptionError: the query was not started under this handle, or was refused as it started.
         """
         flush = self._flush_of(query)
         return read_status(flush.checkpoint, flush.log)
@@ -79,12 +79,14 @@ class Sink:
         waits for nothing, and says what is left to the process that flushes.
 
         :raises NotDrained: naming each query that could not be flushed within `drain_timeout`.
+        :raises OptionError: naming each query that was refused as it started, and did not start again since.
         """
         self._shutdown.close(self.drain_timeout)
 
     def knows(self, query_id: str) -> bool:
         """Whether this handle has seen the query."""
-        return self._queries.find(query_id) is not None
+        refused = self._queries.refusals.find(query_id) is not None
+        return refused or self._queries.find(query_id) is not None
 
     def forgotten(self) -> bool:
         """Whether nothing more can come from this handle, so that the session may get a new one."""
@@ -112,7 +114,7 @@ class Sink:
             say_flushing(self._queries.flushes(), self.drain_timeout)
         try:
             self.close()
-        except NotDrained as error:
+        except (NotDrained, OptionError) as error:
             if exc is None:
                 raise
             logger.error("after the block had failed: %s", " ".join(str(error).split()))  # noqa: TRY400
@@ -124,6 +126,8 @@ class Sink:
         self._shutdown.at_exit()
 
     def _flush_of(self, query: StreamingQuery) -> QueryFlush:
+        if refusal := self._queries.refusals.find(str(query.id)):
+            raise OptionError(*refusal.args)
         flush = self._queries.find(str(query.id))
         if flush is None:
             raise OptionError(

@@ -1,0 +1,47 @@
+"""Stops queries that Spark would run without a row for the sink, and remembers why.
+
+Spark drops what `onQueryStarted` raises, and the query runs on. So the sink stops the query, and raises the
+error where the application meets the handle next: in `await_flushed`, `status` or `close`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from wal_sink.errors import OptionError
+from wal_sink.spark import internals
+
+logger = logging.getLogger(__name__)
+
+
+class Refusals:
+    """The queries that one handle has refused. Used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._errors: dict[str, OptionError] = {}
+
+    def refuse(self, query: StreamingQuery, error: OptionError) -> None:
+        """Stop a query, and remember why; also inside `onQueryStarted`."""
+        logger.error("query %s is refused: %s", query.id, " ".join(str(error).split()))
+        with self._lock:
+            self._errors[str(query.id)] = error
+        internals.stop(query)
+
+    def find(self, query_id: str) -> OptionError | None:
+        """Return why a query was refused; None when it was not."""
+        with self._lock:
+            return self._errors.get(query_id)
+
+    def errors(self) -> list[OptionError]:
+        """Return why each refused query was refused."""
+        with self._lock:
+            return list(self._errors.values())
+
+    def forget(self, query_id: str) -> None:
+        """Forget that a query was refused: it has started again as it should."""
+        with self._lock:
+            self._errors.pop(query_id, None)
