@@ -262,14 +262,14 @@ def test_a_newer_run_fences_the_one_that_waits(world: World) -> None:
 
 
 def test_a_run_that_is_stopped_ends_its_wait(world: World) -> None:
-    """Its ticket is taken away; its segments go, and the next run publishes the epoch."""
+    """The stop is noted in the log; its segments go, and the next run publishes the epoch."""
     driver = Driver(world.run())
     driver.batch(ONE)
 
     def meanwhile(pause: int) -> None:
         beat(world)
         if pause == 3:
-            world.log.delete([f"tickets/{driver.run.run_id}.json"])
+            world.log.create_stop(driver.run.run_id)
 
     with pytest.raises(StoppedWaiting):
         driver.publish([("b", 2)], meanwhile)

@@ -180,6 +180,7 @@ def test_paths_are_as_documented() -> None:
     assert paths.FLUSHER == "flusher.json"
     assert paths.plan("key") == "plans/key.json"
     assert paths.ticket("run") == "tickets/run.json"
+    assert paths.stop("run") == "stops/run.json"
     assert paths.run(12) == "runs/000012.json"
     assert paths.manifest(Attempt(41, 3)) == "manifests/00000000000000000041-000003.json"
     assert paths.kept(Attempt(41, 3)) == "kept/00000000000000000041-000003.json"

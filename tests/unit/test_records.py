@@ -28,6 +28,7 @@ from wal_sink.model.records import (
     Kept,
     LogIdentity,
     LogUrl,
+    Stop,
     Ticket,
 )
 
@@ -71,6 +72,7 @@ GOLDEN_RECORDS: dict[str, Record] = {
         first_epoch=0,
     ),
     "ticket": Ticket(run_id=RUN, generation=2),
+    "stop": Stop(run_id=RUN),
     "claim": Claim(run_id=RUN, options={"cassandra.port": "9042", "keyspace": "shop"}),
     "manifest": MANIFEST,
     "manifest_without_rows": msgspec.structs.replace(MANIFEST, segments=()),

@@ -17,6 +17,7 @@ LOG = "log.json"
 FLUSHER = "flusher.json"
 PLANS = "plans/"
 TICKETS = "tickets/"
+STOPS = "stops/"
 RUNS = "runs/"
 MANIFESTS = "manifests/"
 KEPT = "kept/"
@@ -33,6 +34,11 @@ def plan(key: str) -> str:
 def ticket(run_id: str) -> str:
     """Path of a run's ticket."""
     return f"{TICKETS}{run_id}.json"
+
+
+def stop(run_id: str) -> str:
+    """Path of the note that a run is told to stop."""
+    return f"{STOPS}{run_id}.json"
 
 
 def run(generation: int) -> str:

@@ -33,6 +33,12 @@ class Ticket(Record, frozen=True, kw_only=True):
     """The highest generation claimed at that moment, 0 for none."""
 
 
+class Stop(Record, frozen=True, kw_only=True):
+    """`stops/<run id>.json`: Spark was told to stop a run, which goes on all the same (rule 2)."""
+
+    run_id: str
+
+
 class Claim(Record, frozen=True, kw_only=True):
     """`runs/<generation>.json`: the run that owns a generation (rule 3)."""
 

@@ -20,7 +20,6 @@ from wal_sink.errors import (
     CheckpointNotVisible,
     Diverged,
     Fenced,
-    NotRegistered,
     SegmentNotVisible,
     StoppedWaiting,
     WalSinkError,
@@ -150,15 +149,14 @@ class Publisher:
         return False
 
     def _look_again(self, batch: _Batch, seen: _Seen) -> _Seen:
-        """Look anew after a pause: a run that is told to stop meanwhile loses its ticket."""
-        try:
-            return self._look(batch)
-        except NotRegistered:
+        """Look anew after a pause, unless the run was told to stop meanwhile (rule 2)."""
+        if self._log.is_stopping(batch.run_id):
             self._discard(batch, seen.attempt)
             raise StoppedWaiting(
                 "The query was stopped while an epoch waited for room in the log",
                 "Nothing is lost. Start the query again; Spark computes the epoch anew.",
-            ) from None
+            )
+        return self._look(batch)
 
     def _create_manifest(self, batch: _Batch, seen: _Seen) -> Manifest:
         """Create the manifest, and see that it counts (rules 6 and 7)."""

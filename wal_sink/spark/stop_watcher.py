@@ -2,8 +2,9 @@
 
 Spark's `stop()` waits for the micro-batch, and the micro-batch for `commit`, in a Python worker that no
 interrupt and no event reaches (measured with 4.3.0: `stop()` took as long as the commit did). Driver and
-worker both reach the log, though. So the driver deletes the ticket of a run that is told to stop and goes
-on all the same: without a ticket the run may not publish anything (rule 2), and a waiting `commit` sees that.
+worker both reach the log, though. So the driver notes in the log that a run is told to stop and goes on all
+the same, and a waiting `commit` sees that (rule 2). The run keeps its ticket: when it comes to its next epoch
+it may be the one run that can prove which attempt Spark has kept (rule 11).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import NamedTuple
 from pyspark.sql.streaming.query import StreamingQuery
 
 from state_backends import StateBackendError
-from wal_sink.model import paths
 from wal_sink.spark import internals
 from wal_sink.wal.log import Log
 
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 1.0
 
 _LOOKS = 2
-"""A run loses its ticket when so many looks in a row find it stopping. Nearly every run has ended by then,
-whatever it was doing, and keeps its ticket."""
+"""A stop is noted when so many looks in a row find the run stopping. Nearly every run has ended by then,
+whatever it was doing, and nothing is noted."""
 
 
 class _Run(NamedTuple):
@@ -80,11 +80,9 @@ class StopWatcher(threading.Thread):
         looks = 0 if active else run.looks + 1
         if looks == _LOOKS:
             try:
-                run.log.delete([paths.ticket(run_id)])
+                run.log.create_stop(run_id)
             except (OSError, StateBackendError) as error:
-                logger.warning(
-                    "the ticket of run %s, which stops, cannot be deleted: %r", run_id, error
-                )
+                logger.warning("that run %s stops cannot be noted: %r", run_id, error)
                 return
             self.forget(run_id)
             return

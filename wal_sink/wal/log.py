@@ -26,6 +26,7 @@ from wal_sink.model.records import (
     Intervention,
     Kept,
     LogIdentity,
+    Stop,
     Ticket,
 )
 
@@ -116,6 +117,14 @@ class Log:
     def ticket(self, run_id: str) -> Ticket | None:
         """Read a run's ticket."""
         return self._read(Ticket, paths.ticket(run_id))
+
+    def create_stop(self, run_id: str) -> None:
+        """Note that a run is told to stop."""
+        self._create(paths.stop(run_id), Stop(run_id=run_id))
+
+    def is_stopping(self, run_id: str) -> bool:
+        """Whether a run was told to stop."""
+        return self._read(Stop, paths.stop(run_id)) is not None
 
     def highest_generation(self) -> int:
         """Return the highest generation claimed, 0 for none."""
