@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cassandra
 # Starts a node in a thread that ends, and waits to be killed.
 _PARENT = """
 import sys, threading, time
-from wal_sink.testing.embedded_cassandra import CassandraDidNotStart, EmbeddedCassandra
+from wal_sink.testing.cassandra.embedded import CassandraDidNotStart, EmbeddedCassandra
 node = EmbeddedCassandra(sys.argv[1])
 thread = threading.Thread(target=node.start)
 thread.start()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.cassandra, pytest.mark.usefixtures
 
 # Starts a node and ends without closing it.
 _FORGETFUL = """
-from wal_sink.testing.cassandra_container import CassandraContainer
+from wal_sink.testing.cassandra.container import CassandraContainer
 node = CassandraContainer()
 node._launch()
 print(node._container.get_container_id(), flush=True)

@@ -13,8 +13,9 @@ from state_backends import StateBackend, open_backend
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import query
 from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
-from wal_sink.errors import CorruptLog, Diverged, WalSinkError
+from wal_sink.errors import CorruptLog, Diverged, OptionError, WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.records import FlushedEpoch
 
@@ -50,10 +51,10 @@ class Backup:
         self._world.committed = dict(self._committed)
 
 
-def rewind(world: World, to: int) -> None:
+def rewind(world: World, to: int, *, restored: bool = False) -> None:
     """Rewind as the error says; any flusher has been dead for long."""
     now_us = world.clock.us + 600_000_000
-    plan_rewind(query(world), world.target, to, now_us).carry_out(now_us)
+    plan_rewind(query(world), world.target, to, now_us, restored=restored).carry_out(now_us)
 
 
 def stops(world: World) -> WalSinkError:
@@ -138,7 +139,10 @@ def test_rule_23_an_interrupted_flush_of_the_lost_log_is_not_finished(world: Wor
     error = stops(world)
     assert "restored" in error.remedy
 
-    rewind(world, 0)
+    with pytest.raises(OptionError, match="is begun") as caught:
+        rewind(world, 0)  # it looks like a lost manifest of this log
+    assert "--restored" in caught.value.remedy
+    rewind(world, 0, restored=True)
     world.flush()
     assert world.table() == world.expected() == {"a": 0, "b": 2, "c": 3}
 
@@ -183,7 +187,7 @@ def test_rule_23_a_lost_record_is_made_from_the_ledger(world: World) -> None:
     flusher = world.flusher()
     flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies after finish
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wal_sink.flush.flusher.trim", lambda *args: None)
+        patch.setattr("wal_sink.flush.trimmer.trim", lambda *args: None)
         for _ in range(2):
             flusher.run_once()
     assert world.log.flushed_epochs() == []
@@ -235,3 +239,96 @@ def test_rule_18_a_record_without_a_digest_is_compared_by_offsets(world: World) 
     world.log_backend.create(path, text.replace(old.offsets_digest.encode(), b"0" * 64))
     world.trim_delay_s = 0
     assert isinstance(stops(world), Diverged)
+
+
+def passed_over_in_the_lost_log(world: World) -> Backup:
+    """Flush epoch 0; after the backup the lost log gives epoch 1 up, and the ledger says so."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    run.write_offsets()
+    backup = Backup(world)
+    run.batch([("b", 1)])
+    world.log.delete(world.log_backend.list(paths.MANIFESTS))
+    skip = plan_skip(query(world), world.target, 1, None, world.clock.us, begun=False)
+    skip.carry_out(world.clock.us)
+    world.flush()
+    run.end()
+    backup.restore()
+    return backup
+
+
+@pytest.mark.parametrize("spark_first", [True, False])
+def test_rule_23_an_epoch_that_the_lost_log_gave_up_is_flushed_here(
+    world: World, spark_first: bool
+) -> None:
+    """The decision is lost with the log, and the replay covers the same source offsets."""
+    passed_over_in_the_lost_log(world)
+    if not spark_first:
+        assert isinstance(stops(world), Diverged)
+    world.run().batch([("b", 1)])
+    assert isinstance(stops(world), Diverged)
+    rewind(world, 0)
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "b": 1}
+
+
+def test_rule_23_a_lost_manifest_does_not_let_another_attempt_be_flushed(world: World) -> None:
+    """The begun attempt is of this log, half of it in the table: `rewind` does not give it up."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    world.run().publish([("x", 1)])
+    world.run().batch([("b", 1), ("c", 2)])
+    flusher = world.flusher()
+    flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]  # it dies
+    flusher.run_once()
+    world.log.delete([paths.manifest(max(world.log.attempts()))])
+    with pytest.raises(OptionError, match="is begun"):
+        rewind(world, 0)
+
+
+def test_rule_23_a_record_that_is_lost_after_the_trim_is_made_anew(world: World) -> None:
+    """The newest record is gone, and so are its manifest and segments: the ledger tells the rest."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    run.batch([("a", 1)])
+    world.flush()
+    world.log.delete([paths.flushed(1)])
+    world.flush()
+    assert world.log.flushed_epochs() == [0, 1]
+
+
+def test_rule_23_the_mark_before_the_first_epoch_is_named(world: World) -> None:
+    """The backup is from before the first flush."""
+    run = world.run()
+    run.batch([("a", 0)])
+    backup = Backup(world)
+    world.flush()
+    run.batch([("a", 1)])
+    world.flush()
+    run.end()
+    backup.restore()
+    error = stops(world)
+    assert isinstance(error, Diverged)
+    assert "rewind CHECKPOINT --to -1" in error.remedy
+    rewind(world, -1)
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0}
+
+
+def test_rule_18_a_damaged_manifest_of_a_flushed_epoch_goes(world: World) -> None:
+    """It does not stop the flush: nothing is needed of it any more."""
+    world.trim_delay_s = 3_600
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    path = paths.manifest(world.log.attempts()[0])
+    world.log.delete([path])
+    world.log_backend.create(path, b"{torn")
+    world.trim_delay_s = 0
+    run.batch([("b", 1)])
+    world.flush()
+    assert world.table() == {"a": 0, "b": 1}
+    assert world.log.attempts() == ()

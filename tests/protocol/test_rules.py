@@ -1000,7 +1000,7 @@ def test_rule_15_a_flusher_stops_when_another_one_has_finished(world: World) -> 
         if len(calls) == 2:  # the first slice comes in two halves
             world.clock.us += 2_000_000
             with pytest.MonkeyPatch.context() as kept:
-                kept.setattr("wal_sink.flush.flusher.trim", lambda *args: None)
+                kept.setattr("wal_sink.flush.trimmer.trim", lambda *args: None)
                 world.flusher().run_once()  # finishes it; segments are still there
 
     with pytest.MonkeyPatch.context() as patch:
@@ -1129,8 +1129,8 @@ def test_rule_18_an_interrupted_trim_is_finished(world: World) -> None:
         run = world.run()
         run.batch([(f"a{at}", 1)], [(f"b{at}", 2)])
         faults = Faults(at=at, error=lambda: OSError("gone"), matching="delete")
-        with pytest.raises(errors.LogUnavailable):
-            world.flush(faults)
+        world.flush(faults)
+        assert faults.injected is not None
         assert any(isinstance(step, Trim) for step in world.flush())
         assert world.log_backend.list(paths.SEGMENTS) == []
         assert world.log_backend.list(paths.MANIFESTS) == []

@@ -658,9 +658,9 @@ def test_a_gap_between_records_and_ledger_is_looked_at_again(
     ledger = mark(first, last=window(first))
     assert step(9, record, ledger, []) == RecordsBehind(window(first))
     seen = view(9, record, ledger, [])
-    refuse_missing_records(window(first), recorded(first - 1), first, seen)
+    refuse_missing_records(window(first), recorded(first - 1), None, seen)
     with pytest.raises(CorruptLog, match=f"records only {-1 if record is None else record}"):
-        refuse_missing_records(window(first), recorded(record), first, seen)
+        refuse_missing_records(window(first), recorded(record), None, seen)
 
 
 @pytest.mark.parametrize(("checkpointed", "attempts"), [(9, [(5, 1)]), (5, [])])

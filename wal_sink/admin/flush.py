@@ -225,7 +225,7 @@ class FlushCommand:
             pending_epochs=self._waiting(),
             trimmed=self._left_over,
             trimmed_bytes=sum(file.bytes for file in self._left_over),
-            half_written=self._flusher.half_written,
+            half_written=self._flusher.trimmer.half_written,
             seconds=time.monotonic() - self._started_s,
             why=why,
         )

@@ -16,13 +16,15 @@ from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.admin.refuse_flusher import refuse_flusher
 from wal_sink.errors import CorruptLog, WalSinkError
-from wal_sink.flush.other_log import foreign_epoch
+from wal_sink.flush.choose_window import WindowChooser
+from wal_sink.flush.other_log import History
 from wal_sink.flush.read_window import plan_of
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark
+from wal_sink.model.ledger import Mark, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Decision, FlushedEpoch, Intervention
 from wal_sink.protocol.rewind import Past, refuse_lost, refuse_rewind, rewound
+from wal_sink.protocol.steps import Choose, ManifestMissing
 from wal_sink.targets.base import Target
 from wal_sink.wal.segment import check_segment
 
@@ -113,9 +115,12 @@ class Rewind(NamedTuple):
         )
 
 
-def plan_rewind(query: Query, target: Target, to: int, now_us: int) -> Rewind:
+def plan_rewind(
+    query: Query, target: Target, to: int, now_us: int, *, restored: bool = False
+) -> Rewind:
     """Check that everything above an epoch can be flushed again; read its segments to the last byte.
 
+    :param restored: the operator knows that checkpoint and log were restored from a backup (rule 23).
     :raises OptionError: it cannot mean anything, see `protocol.rewind`.
     :raises MissingManifest: an epoch is no longer in the log.
     :raises FlusherAtWork: a flusher is alive.
@@ -138,7 +143,7 @@ def plan_rewind(query: Query, target: Target, to: int, now_us: int) -> Rewind:
         usable={},
         rewound_us=max(earlier, default=0),
         checkpointed=query.checkpoint.last_commit(),
-        foreign=_is_foreign(query, mark),
+        foreign=restored or _is_foreign(query, mark),
     )
     refuse_rewind(past, to, owner)
     above = range(to + 1, past.upper + 1)
@@ -152,11 +157,28 @@ def _is_foreign(query: Query, mark: Mark | None) -> bool:
     """Whether what the ledger row names was begun or flushed from another log than this one (rule 23)."""
     log, checkpointed = query.log, query.checkpoint.last_commit()
     recorded, attempts = max(log.flushed_epochs(), default=-1), log.attempts()
-    windows = (mark.begun, mark.last) if mark else ()
-    above = [window for window in windows if window and window.last > recorded]
-    epochs = [epoch for window in above if (epoch := foreign_epoch(log, window)) is not None]
-    # Spark has it here without any attempt at it: then its manifest is lost, and the log the same.
-    return any(e > checkpointed or any(each.epoch == e for each in attempts) for e in epochs)
+    begun, last = (mark.begun, mark.last) if mark else (None, None)
+    history, foreign = History(log, query.checkpoint, query.query_id), False
+    for window in (begun, last):
+        if window is None or window.last <= recorded:
+            continue
+        epoch = history.foreign_epoch(window, attempts, checkpointed)
+        foreign |= epoch is not None and (window is not begun or _is_new_here(query, window, epoch))
+    return foreign
+
+
+def _is_new_here(query: Query, begun: Window, epoch: int) -> bool:
+    """Whether this log cannot have begun an epoch; else its manifest may just be lost.
+
+    Of an epoch that this log has begun, rows of one attempt may be in the table, and no other attempt may
+    be flushed.
+    """
+    (named,) = (each for each in begun.epochs if each.epoch == epoch)
+    return (
+        epoch > query.checkpoint.last_commit()
+        or named.generation > query.log.highest_generation()
+        or query.log.manifest(Attempt(epoch, named.generation)) is not None
+    )
 
 
 def _flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
@@ -171,7 +193,11 @@ def _flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
 def _is_usable(query: Query, past: Past, epoch: int) -> bool:
     """Tell whether the attempt that was flushed is in the log, to the byte; of another log's, any attempt."""
     if past.unflushed_here(epoch):
-        return any(attempt.epoch == epoch for attempt in query.log.attempts())
+        attempts = query.log.attempts()
+        choice = WindowChooser(query.log, query.checkpoint, query.query_id).epoch(
+            Choose(epoch, attempts)
+        )
+        return not isinstance(choice, ManifestMissing)
     attempt = _flushed_attempt(query, past, epoch)
     record = past.records.get(epoch)
     try:

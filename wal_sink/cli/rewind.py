@@ -22,6 +22,14 @@ def rewind(
             "--to", metavar="EPOCH", min=-1, help="The last epoch that counts as flushed."
         ),
     ],
+    restored: Annotated[
+        bool,
+        typer.Option(
+            "--restored",
+            help="Checkpoint and log were restored from a backup: what the ledger says is begun was begun"
+            " from the log that is lost.",
+        ),
+    ] = False,
     why: Why = "",
     wal: Wal = None,
     option: OptionPairs = None,
@@ -32,11 +40,12 @@ def rewind(
 
     For a target that was restored from a backup, or lost rows; possible as far as the log still holds
     the epochs, or a copy of it was put back. With --to the last flushed epoch: make a ledger row anew
-    that was lost, or lies behind, although the table holds everything.
+    that was lost, or lies behind, although the table holds everything. Of a log that was restored from a
+    backup, what the ledger does not know is flushed for the first time.
     """
     make_change(
         ChangeArguments(checkpoint, wal, option, why, yes, as_json),
-        lambda query, target: plan_rewind(query, target, to, now_us()),
+        lambda query, target: plan_rewind(query, target, to, now_us(), restored=restored),
         lambda done: (
             f"Epoch {to} is the last one that counts as flushed; {done.again} are flushed again."
             f" Recorded in {done.record}."

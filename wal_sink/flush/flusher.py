@@ -17,11 +17,12 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import LogUnavailable, MissingSegment, WrongOwner
 from wal_sink.flush.choose_window import WindowChooser
-from wal_sink.flush.other_log import refuse_other_log
+from wal_sink.flush.other_log import History
 from wal_sink.flush.read_window import FileGoneError
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.flush.target_connection import TargetConnection
+from wal_sink.flush.trimmer import Trimmer
 from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Owner, Window
@@ -47,7 +48,6 @@ from wal_sink.protocol.steps import (
 from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
-from wal_sink.wal.trim import TrimDelay, sweep, trim
 
 logger = line_logger(__name__)
 
@@ -99,11 +99,10 @@ class Flusher:
         self._chooser = WindowChooser(
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
         )
-        self._trim_delay = TrimDelay(pipeline.trim_delay_s, clock_us)
+        self._history = History(pipeline.log, pipeline.checkpoint, pipeline.query_id)
+        self.trimmer = Trimmer(pipeline.log, pipeline.trim_delay_s, clock_us)
         self._looked_s = 0.0
         self._started = False
-        self.half_written: int | None = None
-        """Files of killed writers that the first look has deleted; None: it has not succeeded yet."""
         run_history.watch(pipeline.query_id)
         pipeline.target.load()
 
@@ -116,9 +115,7 @@ class Flusher:
         try:
             view = self._look()
             step = next_step(view, self._target.owner)
-            if self.half_written is None:
-                # Not before the ledger is found to agree: `rewind` may need what is there.
-                self.half_written = sweep(self._log, view.trimmable)
+            self.trimmer.sweep(view.trimmable)
             if isinstance(step, Choose):
                 step = self._chooser.window(step, view)
             self._do(step, view)
@@ -161,7 +158,7 @@ class Flusher:
         attempts = self._log.attempts()
         fresh = asked and mark is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
-        trimmable = self._trim_delay.trimmable(self._log, recorded, attempts)
+        trimmable = self.trimmer.trimmable(recorded, attempts)
         return View(checkpointed, recorded, identity, asked, mark, attempts, rewound, trimmable)
 
     # --- do ---------------------------------------------------------------------------------------
@@ -173,25 +170,25 @@ class Flusher:
             case CreateLedger(flushed):
                 self._target.create(flushed)
             case RecordFlushed(window):
-                refuse_other_log(self._log, step, view)
+                self._history.refuse_other_log(step, view)
                 self._record(window, self._log.given_up(window))
             case Trim(epochs):
                 self.reporter.say("trimming", epochs[0])
-                trim(self._log, epochs)
+                self.trimmer.trim(epochs)
             case Resume(window):
                 self.reporter.say("resuming", window.first)
                 logger.info("resuming epochs %d to %d", window.first, window.last)
                 if not window.epochs[
                     0
                 ].manifest:  # else the manifests are compared as they are read
-                    refuse_other_log(self._log, step, view)
+                    self._history.refuse_other_log(step, view)
                 self._flush(window, given_up=self._log.given_up(window))
             case Begin() | PassOver():
                 self._begin(step, view)
             case ManifestMissing(epoch):
                 refuse_missing_manifest(epoch, self._target.read_ledger())
             case RecordsBehind():
-                refuse_other_log(self._log, step, view)
+                self._history.refuse_other_log(step, view)
 
     def _rest(self, rest: Rest, view: View) -> None:
         if rest.odd and self._checkpoint.last_commit() > view.checkpointed:
@@ -232,9 +229,9 @@ class Flusher:
             return
         self._target.finish(window)
         self._record(window, given_up)
-        if not self._trim_delay.seconds:
+        if not self.trimmer.waits:
             attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}
-            trim(self._log, [epoch.epoch for epoch in window.epochs], attempts)
+            self.trimmer.trim([epoch.epoch for epoch in window.epochs], attempts)
 
     def _write(self, window: Window, chosen: Sequence[Published], given_up: frozenset[int]) -> bool:
         """Write the rows; False when that is interrupted, or was finished by another flusher."""

@@ -7,52 +7,74 @@ compared by the digest of its manifests, which no other run can make: `docs/prot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.next_step import refuse_foreign, refuse_missing_records
-from wal_sink.protocol.steps import RecordFlushed, RecordsBehind, Resume, View
+from wal_sink.protocol.steps import Choose, PassOver, RecordFlushed, RecordsBehind, Resume, View
 from wal_sink.wal.log import Log
 
 
-def refuse_other_log(log: Log, step: RecordFlushed | RecordsBehind | Resume, view: View) -> None:
-    """Refuse a step that follows from the ledger row, if that is about another log; reads manifests.
+class History:
+    """What this log knows of the epochs that the ledger row names."""
 
-    :raises Diverged: it is.
-    :raises CorruptLog: records are missing, see `refuse_missing_records`.
-    """
-    foreign = foreign_epoch(log, step.window)
-    if isinstance(step, RecordsBehind):
-        refuse_missing_records(step.window, log.newest_flushed(), foreign, view)
-    else:
-        refuse_foreign(step.window, foreign, view)
+    def __init__(self, log: Log, checkpoint: Checkpoint, query_id: str) -> None:
+        self._log = log
+        self._chooser = WindowChooser(log, checkpoint, query_id)
 
+    def refuse_other_log(self, step: RecordFlushed | RecordsBehind | Resume, view: View) -> None:
+        """Refuse a step that follows from the ledger row, if that is about another log; reads manifests.
 
-def foreign_epoch(log: Log, window: Window) -> int | None:
-    """Return the first epoch of a window of the ledger row that is not of this log; None when all are.
+        :raises Diverged: it is.
+        :raises CorruptLog: records are missing, see `refuse_missing_records`.
+        """
+        foreign = self.foreign_epoch(step.window, view.attempts, view.checkpointed)
+        newest = self._log.newest_flushed() if foreign is not None else None
+        if newest is not None and newest.epoch >= step.window.last:
+            return  # others have flushed on since the look, and deleted what was compared
+        if isinstance(step, RecordsBehind):
+            refuse_missing_records(step.window, self._log.newest_flushed(), foreign, view)
+        else:
+            refuse_foreign(foreign, view)
 
-    An epoch is of this log if its manifest is here, to the byte; or if a record here says that it was
-    flushed, since another flusher may have trimmed it; or if an operator has given it up here.
-    """
-    given_up = log.given_up(window)
-    epochs = (begun for begun in window.epochs if begun.epoch not in given_up)
-    return next((begun.epoch for begun in epochs if not _is_here(log, begun)), None)
+    def foreign_epoch(
+        self, window: Window, attempts: Sequence[Attempt], checkpointed: int
+    ) -> int | None:
+        """Return the first epoch of a window of the ledger row that is not of this log; None when all are.
 
+        :param attempts: the manifests there are, listed after the ledger was read.
+        :param checkpointed: the highest epoch that `commits/` covers, read before.
+        """
+        given_up = self._log.given_up(window)
+        for begun in window.epochs:
+            rivals = [attempt for attempt in attempts if attempt.epoch == begun.epoch]
+            if begun.epoch in given_up or self._is_here(begun, rivals, checkpointed):
+                continue
+            return begun.epoch
+        return None
 
-def _is_here(log: Log, begun: BegunEpoch) -> bool:
-    if not begun.manifest:
-        return _is_passed_over_here(log, begun)
-    published = log.manifest(Attempt(begun.epoch, begun.generation))
-    if published is not None:
-        return published.digest == begun.digest
-    # The record is read after the manifest: a flusher creates the one before it deletes the other.
-    record = log.flushed(begun.epoch)
-    return record is not None and record.names(begun.digest, begun.offsets_digest)
+    def _is_here(self, begun: BegunEpoch, attempts: Sequence[Attempt], checkpointed: int) -> bool:
+        """Whether an epoch is of this log.
 
-
-def _is_passed_over_here(log: Log, begun: BegunEpoch) -> bool:
-    """Whether an epoch without manifest may be of this log: its newest attempt has the same offsets."""
-    if log.decision(begun.epoch) is not None:
-        return True
-    attempts = [attempt for attempt in log.attempts() if attempt.epoch == begun.epoch]
-    newest = log.manifest(max(attempts)) if attempts else None
-    return newest is None or newest.manifest.offsets_digest == begun.offsets_digest
+        It is if its manifest is here, to the byte; or if a record here says that it was flushed. Without
+        either, an epoch that Spark has not reached here is not. One that is checkpointed and has no attempt
+        left was flushed and trimmed here (rule 12), though its record is lost. Beside attempts, an epoch
+        without manifest is of this log only if it would be passed over here, too.
+        """
+        if begun.manifest:
+            published = self._log.manifest(Attempt(begun.epoch, begun.generation))
+            if published is not None:
+                return published.digest == begun.digest
+        # The record is read after the manifest: a flusher creates the one before it deletes the other.
+        record = self._log.flushed(begun.epoch)
+        if record is not None and record.names(begun.digest, begun.offsets_digest):
+            return True
+        if begun.epoch > checkpointed or not attempts:
+            return begun.epoch <= checkpointed
+        if begun.manifest:
+            return False
+        choice = self._chooser.epoch(Choose(begun.epoch, tuple(attempts)))
+        return isinstance(choice, PassOver) and choice.offsets_digest == begun.offsets_digest

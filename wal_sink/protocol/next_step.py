@@ -148,14 +148,15 @@ def refuse_other_owner(mark: Mark | None, owner: Owner) -> None:
         )
 
 
-def refuse_foreign(window: Window, foreign: int | None, view: View) -> None:
+def refuse_foreign(foreign: int | None, view: View) -> None:
     """Refuse to act on a window of the ledger row that is not of this log (rule 23).
 
     :param foreign: the first epoch of the window that is not of this log; None when all are.
     :raises Diverged: the ledger row follows another log.
     """
     if foreign is not None:
-        mark = view.recorded.epoch if view.recorded else window.first - 1
+        assert view.identity is not None
+        mark = view.recorded.epoch if view.recorded else view.identity.first_epoch - 1
         raise Diverged(
             f"The ledger row follows another log: what it says of epoch {foreign} is not in this one, which"
             f" is flushed up to {mark}",
@@ -170,17 +171,14 @@ def refuse_missing_records(
 
     They do when another flusher was at work between the two reads.
 
-    :param foreign: the first epoch of the window of which this log knows nothing; None when it has all.
-    :raises Diverged: the log was restored, or is a clone (rule 23): Spark is behind the ledger, or has
-        published again what the ledger says is flushed.
+    :param foreign: the first epoch of the window that is not of this log; None when all are.
+    :raises Diverged: the log was restored, or is a clone (rule 23).
     :raises CorruptLog: records are missing.
     """
     newest = recorded.epoch if recorded else -1
     if newest >= last.first - 1:
         return
-    again = any(newest < attempt.epoch <= last.last for attempt in view.attempts)
-    if again or view.checkpointed < last.last:
-        refuse_foreign(last, foreign, view)
+    refuse_foreign(foreign, view)
     raise CorruptLog(
         f"The ledger says that epoch {last.last} is flushed, the log records only {newest}",
         f"Restore the log's flushed/ folder from its newest copy. {remedies.restored(newest)}",

@@ -86,7 +86,8 @@ def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
             (f"Epoch {first} is begun" if alone else f"Epochs {first} to {last} are begun")
             + ": rows of it may be in the table, of one attempt",
             "Let a flusher finish it first, by starting the query; or give up what stops it:"
-            f" {remedies.skip(first if alone else None, begun=True)}, and let a flusher pass over it.",
+            f" {remedies.skip(first if alone else None, begun=True)}, and let a flusher pass over it. If"
+            " checkpoint and log were restored from a backup, pass --restored.",
         )
     if mark.flushed == floor == to:
         raise OptionError(

@@ -13,7 +13,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from wal_sink.errors import Diverged
+from wal_sink.errors import CorruptLog, Diverged
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
@@ -190,14 +190,37 @@ def _copied_manifests(log: Log, record: FlushedEpoch | None) -> set[str]:
     return {copy.path for copy in decision.files} if decision else set()
 
 
+def _is_overtaken(log: Log, attempt: Attempt) -> bool:
+    """Whether an attempt without a record is of a run that was fenced: it lost, however late it came.
+
+    Its epoch is flushed, and records as old have been deleted. The oldest that is left is of a higher
+    generation, so a newer run had gone on from there before this attempt was published.
+    """
+    epochs = log.flushed_epochs()
+    oldest = log.flushed(epochs[0]) if epochs else None
+    return (
+        oldest is not None
+        and attempt.epoch < oldest.epoch
+        and attempt.generation < oldest.generation
+    )
+
+
 def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
     """Compare an attempt with the record of its epoch.
 
     :raises Diverged: as `refuse_diverged`.
     """
+    if record is not None and attempt.generation == record.generation:
+        _refuse_other_bytes(log, attempt, record)
+        return
     found = log.manifest(attempt)
     if found is None:
         return  # another trimmer was faster
+    if record is None and _is_overtaken(log, attempt):
+        logger.warning(
+            "deleting %s: a run that was fenced has published it late", paths.manifest(attempt)
+        )
+        return
     if record is None:
         raise Diverged(
             f"{log.url}/{paths.manifest(attempt)} cannot be compared with what was flushed as epoch"
@@ -207,14 +230,6 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
             " flushed/ from a copy.",
         )
     same = found.manifest.offsets_digest == record.offsets_digest
-    if attempt.generation == record.generation:
-        if record.names(found.digest, found.manifest.offsets_digest):
-            return  # what was flushed
-        raise Diverged(
-            f"{log.url}/{paths.manifest(attempt)} is not what was flushed as epoch {attempt.epoch}",
-            "Two histories exist under one name: the log was restored from a backup, or the file was"
-            " replaced. Decide which is right; if it is the one in the table, move the manifest away.",
-        )
     if not (same or attempt.generation < record.generation):
         raise Diverged(
             f"{log.url}/{paths.manifest(attempt)} covers other source offsets than what was flushed"
@@ -229,3 +244,27 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
     logger.log(
         level, "deleting %s: its epoch was flushed from another attempt", paths.manifest(attempt)
     )
+
+
+def _refuse_other_bytes(log: Log, attempt: Attempt, record: FlushedEpoch) -> None:
+    """Compare the manifest that has the name of the flushed one with the record (rule 23).
+
+    A damaged one is deleted: its epoch is flushed, and nothing else has this name.
+
+    :raises Diverged: it is another manifest.
+    """
+    try:
+        found = log.manifest(attempt)
+    except CorruptLog:
+        logger.warning(
+            "deleting %s, which is damaged: its epoch is flushed", paths.manifest(attempt)
+        )
+        return
+    if found is None or not record.manifest:
+        return  # trimmed by another flusher, or passed over
+    if not record.names(found.digest, found.manifest.offsets_digest):
+        raise Diverged(
+            f"{log.url}/{paths.manifest(attempt)} is not what was flushed as epoch {attempt.epoch}",
+            "Two histories exist under one name: the log was restored from a backup, or the file was"
+            " replaced. Decide which is right; if it is the one in the table, move the manifest away.",
+        )

@@ -1,0 +1,85 @@
+"""Deletes what a flusher has flushed, and what killed tasks have left, without holding up the flush.
+
+Garbage that cannot be deleted (a bucket's policy, a folder of another user) makes the log grow. It never
+keeps committed rows from the target: the trimmer leaves it for a minute, says so, and the flush goes on
+(rule 18).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from state_backends import StateBackendError
+from wal_sink.log_context import line_logger
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import FlushedEpoch
+from wal_sink.wal.log import Log
+from wal_sink.wal.trim import TrimDelay, sweep, trim
+
+logger = line_logger(__name__)
+
+SWEEP_EVERY_S = 3_600.0
+
+AGAIN_S = 60.0
+"""After so many seconds the trimmer tries again to delete what could not be deleted."""
+
+
+class Trimmer:
+    """Trims and sweeps one query's log. Used by one thread.
+
+    :param delay_s: seconds that a flushed epoch stays in the log (`trim.delay`).
+    :param clock_us: microseconds since 1970.
+    """
+
+    def __init__(self, log: Log, delay_s: float, clock_us: Callable[[], int]) -> None:
+        self._log = log
+        self._delay = TrimDelay(delay_s, clock_us)
+        self._failed_s = self._swept_s = float("-inf")
+        self.half_written: int | None = None
+        """Files of killed writers that were deleted; None before the first sweep."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a flushed epoch stays in the log for some time."""
+        return bool(self._delay.seconds)
+
+    def trimmable(self, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]) -> int | None:
+        """Return the highest epoch that may be trimmed, with those before it; None: all that are flushed."""
+        if time.monotonic() < self._failed_s + AGAIN_S:
+            return -1
+        return self._delay.trimmable(self._log, recorded, attempts)
+
+    def trim(self, epochs: Sequence[int], flushed: Collection[Attempt] = ()) -> None:
+        """Delete flushed epochs; see `wal.trim.trim`.
+
+        :raises Diverged: what is left of one of them is of another history.
+        """
+        with self._leaving_garbage():
+            trim(self._log, epochs, flushed)
+
+    def sweep(self, trimmable: int | None) -> None:
+        """Delete what killed tasks and late ones have left, at the first call and then every hour.
+
+        Called once the ledger is found to agree: `rewind` may need what is there.
+        """
+        if time.monotonic() < self._swept_s + SWEEP_EVERY_S:
+            return
+        with self._leaving_garbage():
+            self.half_written = (self.half_written or 0) + sweep(self._log, trimmable)
+        self._swept_s = time.monotonic()
+
+    @contextlib.contextmanager
+    def _leaving_garbage(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, StateBackendError) as error:
+            self._failed_s = time.monotonic()
+            logger.warning(
+                "what is flushed cannot be deleted from %s; the log grows until it can, which is tried"
+                " every %.0f s: %r",
+                self._log.url,
+                AGAIN_S,
+                error,
+            )
