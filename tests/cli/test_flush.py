@@ -155,8 +155,8 @@ def test_what_is_begun_only_the_ledger_knows(job: Job) -> None:
 def test_what_is_left_goes_once_the_ledger_agrees(job: Job) -> None:
     """A flush that is interrupted leaves it; `--dry-run` says so, and asks no target."""
     disk = Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments")
-    with pytest.raises(errors.LogUnavailable):
-        job.world.flush(disk)
+    job.world.flush(disk)
+    assert disk.injected is not None
     left = job.world.log_backend.list(paths.SEGMENTS)
     assert left
     down = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")

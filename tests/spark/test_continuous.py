@@ -23,14 +23,23 @@ REMEDY = r"continuous(.|\n)*trigger\(processingTime=…\) or trigger\(availableN
 
 
 @contextmanager
-def continuous(spark: SparkSession, checkpoint: str) -> Iterator[StreamingQuery]:
-    """Start a query with the continuous trigger. Its target is never asked for anything."""
+def continuous(
+    spark: SparkSession, checkpoint: str, table: Table | None = None
+) -> Iterator[StreamingQuery]:
+    """Start a query with the continuous trigger.
+
+    :param table: where its rows fit; None where the target is never asked for anything.
+    """
     rows = spark.readStream.format("rate").option("numPartitions", 1).load()
-    writer = rows.selectExpr("value AS id").writeStream.format("wal_sink")
-    writer = writer.option("checkpointLocation", checkpoint)
-    writer = writer.options(
-        keyspace="none", table="none", **{"cassandra.contactPoints": "127.0.0.1"}
-    )
+    rows = rows.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
+    writer = rows.writeStream.format("wal_sink").option("checkpointLocation", checkpoint)
+    options: dict[str, str | int] = {
+        "cassandra.contactPoints": "127.0.0.1",
+        "cassandra.port": table.cassandra.port if table else 9042,
+        "keyspace": table.keyspace if table else "none",
+        "table": table.name if table else "none",
+    }
+    writer = writer.options(**options)
     query = writer.trigger(continuous="1 second").start()
     try:
         yield query
@@ -77,12 +86,14 @@ def test_an_exception_of_the_block_goes_through(
     assert "trigger(continuous=…)" in said.getMessage()
 
 
+@pytest.mark.cassandra
 def test_a_query_that_runs_already_is_stopped_when_the_session_is_registered(
-    spark: SparkSession, checkpoint: str
+    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
 ) -> None:
     """It had no handle to stop it as it started."""
+    table = Table(cassandra, keyspace)
     wal_sink.register(spark).close()  # the session has the format from now on
-    with continuous(spark, checkpoint) as query:
+    with continuous(spark, checkpoint, table) as query:
         sink = wal_sink.register(spark)
         wait_for(lambda: not query.isActive, seconds=10)
         with pytest.raises(OptionError, match=REMEDY):

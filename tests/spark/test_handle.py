@@ -248,7 +248,8 @@ def test_an_interrupt_at_any_line_of_close_leaves_nothing_behind(
             interrupted.append(line)
             if not sink.forgotten():
                 sink.close()
-            assert remains(cassandra.port) <= before, f"interrupted at line {line} of shutdown.py"
+            # A thread that was in a request ends after it, which may take longer than the interrupted wait.
+            wait_for(lambda: remains(cassandra.port) <= before, seconds=30)
     finally:
         query.stop()
     assert len(interrupted) > 8, "it was interrupted at each line, and ran through at last"
