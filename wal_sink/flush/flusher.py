@@ -178,9 +178,8 @@ class Flusher:
             case Resume(window):
                 self.reporter.say("resuming", window.first)
                 logger.info("resuming epochs %d to %d", window.first, window.last)
-                if not window.epochs[
-                    0
-                ].manifest:  # else the manifests are compared as they are read
+                # The flusher compares manifests as it reads them; an epoch that is passed over has none.
+                if not window.epochs[0].manifest:
                     self._history.refuse_other_log(step, view)
                 self._flush(window, given_up=self._log.given_up(window))
             case Begin() | PassOver():
