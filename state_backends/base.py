@@ -123,6 +123,13 @@ class StateBackend(ABC):
         """Return how many bytes can still be written; None where there is no bound, or none known."""
         return None
 
+    def open_to_others(self) -> bool:
+        """Whether every user of this host can get at the objects; False where that cannot be told.
+
+        What this package makes in a folder is not; a folder that was there before may be.
+        """
+        return False
+
     def probe(self) -> None:
         """Test with throw-away objects under `probe/` whether the store keeps its promises.
 

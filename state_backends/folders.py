@@ -1,7 +1,14 @@
-"""Makes the folders of a local store when needed, syncs them, and removes them when empty."""
+"""Makes the folders and files of a local store when needed, syncs them, and removes folders when empty.
+
+What is made belongs to its user alone: folders have the mode 0700, files 0600. Where the folder around
+them has the setgid bit, by which a folder is shared with its group, that group may do in a new folder what it
+may do around it, and read new files. Other users may do nothing, whatever the umask says. What exists keeps
+its mode.
+"""
 
 import errno
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,7 +37,7 @@ class Folders:
         try:
             for _ in range(_ATTEMPTS):
                 try:
-                    return os.open(file, _NEW_FILE, 0o666), made
+                    return _open_new(file), made
                 except FileNotFoundError:
                     _make(file.parent, made)
         except NotADirectoryError as error:
@@ -80,10 +87,44 @@ def sync(folder: Path) -> bool:
     return True
 
 
+def open_to_others(folder: Path) -> bool:
+    """Whether every user of this host can get into a folder; False when that cannot be told."""
+    try:
+        return all(each.stat().st_mode & stat.S_IXOTH for each in (folder, *folder.parents))
+    except OSError:
+        return False
+
+
+def _open_new(file: Path) -> int:
+    """Make a file that did not exist; return its descriptor."""
+    shared = _shared_bits(file.parent) & stat.S_IRGRP
+    descriptor = os.open(file, _NEW_FILE, stat.S_IRUSR | stat.S_IWUSR)
+    try:
+        if shared:  # not in open(): the umask may take the bit away
+            os.fchmod(descriptor, stat.S_IRUSR | stat.S_IWUSR | shared)
+    except OSError:
+        os.close(descriptor)
+        file.unlink()
+        raise
+    return descriptor
+
+
+def _shared_bits(folder: Path) -> int:
+    """Return what the group may do in a folder that is shared with it; 0 when it is not.
+
+    :raises FileNotFoundError: there is no such folder.
+    """
+    mode = folder.stat().st_mode
+    return mode & stat.S_IRWXG if mode & stat.S_ISGID else 0
+
+
 def _make(folder: Path, made: set[Path]) -> None:
     """Make `folder`, or the first of its parents that can be made: the caller tries again."""
     try:
-        folder.mkdir()
+        shared = _shared_bits(folder.parent)
+        folder.mkdir(stat.S_IRWXU | shared)
+        if shared:  # of which the umask may have taken some away
+            folder.chmod(stat.S_ISGID | stat.S_IRWXU | shared)
     except FileExistsError:
         # Not mkdir(exist_ok=True): that looks again, and takes a folder that a deleter has just
         # removed for a file. Opening the file tells the two apart.

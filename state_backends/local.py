@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from state_backends.base import StateBackend
 from state_backends.errors import StateBackendError
-from state_backends.folders import Folders
+from state_backends.folders import Folders, open_to_others
 from state_backends.paths import check_data, check_path, check_prefix, empty_object
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
@@ -24,7 +24,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
 
 
 class LocalBackend(StateBackend):
-    """Files below the folder `root`, which is made when the first object is.
+    """Files below the folder `root`, which is made when the first object is; for their modes see `folders`.
 
     Files are opened for reading through fsspec. Whole objects are read, written, listed and deleted
     without it, each for the reason given beside it. A writer works in a hidden file
@@ -142,6 +142,10 @@ class LocalBackend(StateBackend):
         while not folder.exists():
             folder = folder.parent
         return shutil.disk_usage(folder).free
+
+    def open_to_others(self) -> bool:
+        """See `StateBackend.open_to_others`."""
+        return open_to_others(self._root)
 
     @contextmanager
     def _linked(self, path: str) -> Iterator[tuple[BinaryIO, set[Path]]]:

@@ -66,7 +66,7 @@ ROOMS = {
     "admin": "flush progress configuration wal checkpoint protocol model targets.base options state_backends"
     " observer log_context clock errors remedies",
     "spark": "publish flush metrics progress configuration wal checkpoint protocol model targets.base"
-    " state_backends log_context clock errors",
+    " state_backends log_context remedies clock errors",
     "wal_sink": "spark progress errors",
     # What production does not install: each needs an extra. `cli.demo` imports the demo when it is called.
     "testing": "spark targets state_backends options model arrow_batches observer errors",

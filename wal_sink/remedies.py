@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 VERIFY = "`wal-sink verify CHECKPOINT` says what else is wrong."
 ADOPT = "`wal-sink adopt CHECKPOINT`"
 
@@ -48,6 +50,15 @@ def restored(flushed: int | None) -> str:
         "If checkpoint and log were restored from a backup: stop the query and every other flusher, then run"
         f" `wal-sink rewind CHECKPOINT --to {to}`. It makes the ledger follow this log; what the log holds"
         f" after epoch {to} is flushed. If they are a copy: start the copy with a new checkpoint."
+    )
+
+
+def open_to_others(log: str) -> str:
+    """Say that a log in a local folder can be read by every user of the host, and how to close it."""
+    folder = log.removeprefix("file://")
+    return (
+        f"every user of this host can get into {log}, which holds rows. What is written from now on belongs"
+        f" to its user alone; for what is there already: chmod -R go= {shlex.quote(folder)}"
     )
 
 

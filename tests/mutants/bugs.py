@@ -312,6 +312,20 @@ BUGS = (
         ("tests/contract/test_local_backend.py",),
     ),
     Bug(
+        "a file of the log gets the mode that the umask gives",
+        "state_backends/folders.py",
+        "os.open(file, _NEW_FILE, stat.S_IRUSR | stat.S_IWUSR)",
+        "os.open(file, _NEW_FILE, 0o666)",
+        ("tests/contract/test_permissions.py",),
+    ),
+    Bug(
+        "a folder of the log gets the mode that the umask gives",
+        "state_backends/folders.py",
+        "        folder.mkdir(stat.S_IRWXU | shared)\n",
+        "        folder.mkdir()\n",
+        ("tests/protocol/test_permissions.py",),
+    ),
+    Bug(
         "rows of several epochs get the timestamps of the first",
         "wal_sink/targets/cassandra/write/slice_buffer.py",
         "[_stamps(each) for each in slices]",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,22 @@ def test_each_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert SOCKET.description in levels[1][1]
     assert "bytes are free" in levels[2][1]
     assert levels[3][1] == "wal_sink: query q-1 starts"
+
+
+def test_a_log_that_every_user_can_read_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """One that an older version has made; its modes are not changed unasked."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        log = Log(open_backend(f"{folder}/a log"))
+        log.backend.create("log.json", b"{}")
+        for mode in (0o700, 0o755):
+            Path(folder).chmod(0o755)
+            Path(folder, "a log").chmod(mode)
+            say_in_force("q-1", configure(GIVEN | {"wal.maxBytes": "1"}), log, [], flush=True)
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warning.startswith(
+        f"query q-1: every user of this host can get into file://{folder}/a log"
+    )
+    assert warning.endswith(f"chmod -R go= '{folder}/a log'")
 
 
 def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) -> None:

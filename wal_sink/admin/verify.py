@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from wal_sink import remedies
 from wal_sink.admin.check_epochs import EpochCheck
 from wal_sink.admin.findings import Finding, Findings, Verified
 from wal_sink.admin.query import Query
@@ -187,6 +188,8 @@ class _Verification:
         if given_up := self._log.decided():
             listed = ", ".join(map(str, given_up))
             notes.append(f"operators gave up these epochs, see decisions/ in the log: {listed}")
+        if self._log.backend.open_to_others():
+            notes.append(remedies.open_to_others(self._log.url))
         segments = self._log.segments()
         if late := sum(epoch <= flushed for epoch, _ in segments):
             notes.append(f"{late} segments of flushed epochs go when a flusher starts")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from state_backends import StateBackendError
+from wal_sink import remedies
 from wal_sink.configuration import Configuration
 from wal_sink.progress.heartbeat import this_process
 from wal_sink.spark.internals import Source
@@ -37,6 +38,8 @@ def say_in_force(
             logger.warning("query %s: %s", query_id, unreplayable(lost))
         if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(log), log.url):
             logger.warning("query %s: %s", query_id, short)
+        if log.backend.open_to_others():
+            logger.warning("query %s: %s", query_id, remedies.open_to_others(log.url))
     except Exception:
         logger.warning("query %s: what is in force cannot be said", query_id, exc_info=True)
 

@@ -1,0 +1,129 @@
+"""Who may read a log in a local folder, whatever the umask says, and however the log was written."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from state_backends import LocalBackend, open_backend
+
+
+@pytest.fixture(params=[0o000, 0o002, 0o022, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    """A folder that every user of the host can enter, as an administrator makes it."""
+    top = tmp_path / "top"
+    top.mkdir()
+    top.chmod(0o755)
+    return top
+
+
+def _modes(top: Path) -> dict[str, int]:
+    return {
+        path.relative_to(top).as_posix(): stat.S_IMODE(path.stat().st_mode)
+        for path in top.rglob("*")
+    }
+
+
+def _write_in_every_way(backend: LocalBackend) -> None:
+    backend.create("runs/1.json", b"{}")
+    backend.create_missing({"flushed/1.json": b"{}", "flushed/2.json": b"{}"})
+    backend.replace("flusher.json", b"{}")
+    backend.replace("flusher.json", b"{ }")
+    with backend.open_output("segments/1/a.arrow") as output:
+        output.write(b"rows")
+
+
+@pytest.mark.usefixtures("umask")
+def test_folders_and_files_are_their_users_alone(top: Path) -> None:
+    """Every writer, every folder on the way down, also those above the log."""
+    _write_in_every_way(LocalBackend(top / "a" / "log"))
+    assert _modes(top) == {
+        "a": 0o700,
+        "a/log": 0o700,
+        "a/log/runs": 0o700,
+        "a/log/runs/1.json": 0o600,
+        "a/log/flushed": 0o700,
+        "a/log/flushed/1.json": 0o600,
+        "a/log/flushed/2.json": 0o600,
+        "a/log/flusher.json": 0o600,
+        "a/log/segments": 0o700,
+        "a/log/segments/1": 0o700,
+        "a/log/segments/1/a.arrow": 0o600,
+    }
+
+
+@pytest.mark.usefixtures("umask")
+def test_an_unfinished_file_is_its_users_alone(top: Path) -> None:
+    """The rows are in it before it has its name."""
+    with LocalBackend(top / "log").open_output("a.arrow") as output:
+        output.write(b"rows")
+        assert set(_modes(top / "log").values()) == {0o600}
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize(
+    ("given", "folders", "files"), [(0o2770, 0o2770, 0o640), (0o2757, 0o2750, 0o640)]
+)
+def test_a_folder_with_setgid_is_shared_with_its_group(
+    top: Path, given: int, folders: int, files: int
+) -> None:
+    """As the group's bits of the folder around say, at any depth; never with all users."""
+    top.chmod(given)
+    _write_in_every_way(LocalBackend(top / "log"))
+    for path in (top / "log").rglob("*"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (folders if path.is_dir() else files), path
+        assert path.stat().st_gid == top.stat().st_gid
+
+
+def test_a_group_that_may_not_read_a_folder_reads_nothing_in_it(top: Path) -> None:
+    """The setgid bit shares what the group's other bits say."""
+    top.chmod(0o2700)
+    LocalBackend(top / "log").create("log.json", b"{}")
+    assert set(_modes(top).values()) <= {0o700, 0o2700, 0o600}
+
+
+def test_what_exists_keeps_its_mode(top: Path) -> None:
+    """A log of an older version is not changed unasked; what is new in it is private."""
+    (top / "log" / "runs").mkdir(parents=True)
+    (top / "log" / "runs" / "1.json").write_bytes(b"{}")
+    for path in (top / "log", top / "log" / "runs"):
+        path.chmod(0o755)
+    (top / "log" / "runs" / "1.json").chmod(0o644)
+    backend = LocalBackend(top / "log")
+    backend.create("runs/2.json", b"{}")
+    backend.create("segments/1/a.arrow", b"rows")
+    assert _modes(top / "log") == {
+        "runs": 0o755,
+        "runs/1.json": 0o644,
+        "runs/2.json": 0o600,
+        "segments": 0o700,
+        "segments/1": 0o700,
+        "segments/1/a.arrow": 0o600,
+    }
+
+
+def test_it_is_told_whether_a_folder_is_open_to_others() -> None:
+    """Only if each folder on the way lets every user pass; never of a log that is made by the package."""
+    # Not pytest's folder, which is private.
+    with tempfile.TemporaryDirectory(dir="/tmp") as private:
+        backend = LocalBackend(Path(private, "log"))
+        assert not backend.open_to_others(), "there is none yet"
+        Path(private).chmod(0o755)
+        backend.create("log.json", b"{}")
+        assert not backend.open_to_others()
+        Path(private, "log").chmod(0o755)
+        assert backend.open_to_others()
+        Path(private).chmod(0o700)
+        assert not backend.open_to_others()
+    assert not open_backend("memory://others").open_to_others()
