@@ -29,8 +29,8 @@ BUGS = (
         "finish before write",
         "wal_sink/flush/flusher.py",
         "        if not self._write(window, chosen, given_up):\n            return\n"
-        "        self._target.finish(window)\n",
-        "        self._target.finish(window)\n"
+        "        if not self._target.finish(window):\n            return\n",
+        "        if not self._target.finish(window):\n            return\n"
         "        if not self._write(window, chosen, given_up):\n            return\n"
         "        with self._target.session() as session:\n"
         "            session.drain()\n",
@@ -52,9 +52,9 @@ BUGS = (
     Bug(
         "trim before finish",
         "wal_sink/flush/flusher.py",
-        "        self._target.finish(window)\n        self._record(window, given_up)\n",
+        "        if not self._target.finish(window):\n            return\n",
         "        self.trimmer.trim([epoch.epoch for epoch in window.epochs])\n"
-        "        self._target.finish(window)\n        self._record(window, given_up)\n",
+        "        if not self._target.finish(window):\n            return\n",
     ),
     Bug(
         "trim before the record",
@@ -226,6 +226,13 @@ BUGS = (
         "wal_sink/wal/trim.py",
         "for epoch, path in log.segments() if epoch <= upto and epoch not in but]",
         "for _, path in log.segments()]",
+    ),
+    Bug(
+        "a window taken for finished once the mark is past it",
+        "wal_sink/protocol/ledger_updates.py",
+        '        return "finished" if applied or mark.last == window else "overtaken"\n',
+        '        return "finished"\n',
+        ("tests/protocol/test_restored.py", "tests/unit/test_protocol_decisions.py"),
     ),
     Bug(
         "a window of another log taken for this one's",

@@ -456,7 +456,8 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
         if window.epochs[-1].rows and any(epoch < n for _, epoch in s.cells):
             raise BrokenError("an old value wins")
     if rules.begin and rules.names_all:
-        assert after_finish(outcome, window, mark) == "finished"
+        became = after_finish(window, mark, applied=outcome is Outcome.APPLIED)
+        assert became == ("finished" if mark.last == window else "overtaken")
     yield (
         f"flusher{f} finishes {n}: {outcome.value}",
         s._replace(mark=mark, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :])),

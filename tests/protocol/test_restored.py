@@ -16,6 +16,7 @@ from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.errors import CorruptLog, Diverged, OptionError, WalSinkError
+from wal_sink.flush.write_window import WindowWrite, WriteInThread
 from wal_sink.model import paths
 from wal_sink.model.records import FlushedEpoch
 
@@ -177,6 +178,45 @@ def test_rule_23_a_clone_at_the_same_path_stops_one_of_the_two(world: World) -> 
     rewind(world, 0)
     world.flush()
     assert world.table() == expected | {"staging": 99}
+
+
+def test_rule_16_a_window_that_another_log_overtook_is_not_finished(world: World) -> None:
+    """While the clone writes, the other side rewinds the row and flushes on: nothing is recorded."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    run.end()
+    log, checkpoint = files(world.log_backend), files(world.checkpoint)
+    production = world.checkpoint, world.log_backend, dict(world.committed)
+    place = f"memory://{uuid.uuid4().hex}"
+    for name, backup, at in (
+        ("checkpoint", checkpoint, world.checkpoint),
+        ("log_backend", log, world.log_backend),
+    ):
+        clone = open_backend(f"{place}/{name}")
+        restore(clone, backup)
+        clone.url = at.url
+        setattr(world, name, clone)
+    world.run().batch([("clone", 1)], offset="5")
+    cloned = world.log_backend, world.checkpoint
+
+    def others(rows: WindowWrite) -> bool:
+        """Write the rows; before they are finished, the original side rewinds and flushes its own epoch."""
+        done = WriteInThread()(rows)
+        world.checkpoint, world.log_backend = production[:2]
+        world.run().batch([("ours", 1)], offset="7")
+        rewind(world, 0, restored=True)
+        world.flush()
+        world.log_backend, world.checkpoint = cloned
+        return done
+
+    flusher = world.flusher()
+    flusher._write_rows = others
+    before = set(world.log_backend.list())
+    flusher.run_once()
+    assert world.log.flushed_epochs() == [0]
+    assert before <= set(world.log_backend.list())
+    assert isinstance(stops(world), Diverged)
 
 
 def test_rule_23_a_lost_record_is_made_from_the_ledger(world: World) -> None:

@@ -226,7 +226,8 @@ class Flusher:
         """
         if not self._write(window, chosen, given_up):
             return
-        self._target.finish(window)
+        if not self._target.finish(window):
+            return
         self._record(window, given_up)
         if not self.trimmer.waits:
             attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}

@@ -93,17 +93,20 @@ class TargetConnection:
             raise TargetUnavailable(f"Epoch {window.first} could not be begun", _ANSWERS)
         return False
 
-    def finish(self, window: Window) -> None:
+    def finish(self, window: Window) -> bool:
         """Wait until every row is acknowledged, then move the mark, unless another flusher has (rule 16).
 
+        :returns: whether the window is finished; False when the row has moved on without naming it.
         :raises LedgerShadowed, LedgerBehindLog: see `after_finish`.
         """
+        applied = False
         with self.session() as session:
             session.drain()
         for left in reversed(range(_FINISH_TRIES)):
             self._reporter.say("finishing", window.last)
             with self.session() as session:
                 outcome = session.finish(window)
+            applied |= outcome is Outcome.APPLIED
             if outcome is not Outcome.REFUSED:
                 self._asked = window.nonce
             try:
@@ -112,8 +115,9 @@ class TargetConnection:
                 if not left:
                     raise
                 continue  # `finish` again is harmless; another try of the step writes all rows
-            if after_finish(outcome, window, read_back) == "finished":
-                return
+            became = after_finish(window, read_back, applied=applied)
+            if became != "again":
+                return became == "finished"
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
 
     def claim_count(self, window: Window) -> bool:

@@ -77,10 +77,15 @@ def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:
 
 
 def after_finish(
-    outcome: Outcome, window: Window, mark: Mark | None
-) -> Literal["finished", "again"]:
-    """Decide what became of `finish`, from its answer and the ledger read after it (rule 16).
+    window: Window, mark: Mark | None, *, applied: bool
+) -> Literal["finished", "again", "overtaken"]:
+    """Decide what became of `finish`, from its answers and the ledger read after it (rule 16).
 
+    "overtaken" says nothing about the window: the row has moved on without naming it, by a flusher that
+    finished it and a later one, or after a rewind by another log. The flusher looks again, and records
+    nothing: a flusher that moves the row past a window has recorded that window first (rule 17).
+
+    :param applied: whether the target has acknowledged `finish`, now or at an earlier try.
     :raises LedgerShadowed: an update was acknowledged, of `finish` or of `begin`, but is not there.
     :raises LedgerBehindLog: the row is gone.
     """
@@ -90,9 +95,11 @@ def after_finish(
             f"Restore the ledger table, or make the row anew: {remedies.rewind(window.first - 1)}.",
         )
     if mark.flushed >= window.last:
-        return "finished"  # by this flusher or by another one
-    if mark.begun == window and outcome is not Outcome.APPLIED:
+        return "finished" if applied or mark.last == window else "overtaken"
+    if mark.begun == window and not applied:
         return "again"
+    if mark.flushed != window.first - 1 or mark.begun not in (None, window):
+        return "overtaken"  # neither as before `begin` nor as after it: it was rewound meanwhile
     raise LedgerShadowed(
         f"The ledger acknowledged an update for epoch {window.last} and still says that epoch"
         f" {mark.flushed} is flushed",
