@@ -12,6 +12,9 @@ PROTOCOL = (
 )
 """Where a bug is looked for, the quick ones first."""
 
+HEARTBEAT = ("tests/unit/test_heartbeat.py", "tests/protocol/test_future_heartbeat.py")
+"""Where a bug about who is alive is looked for."""
+
 
 class Bug(NamedTuple):
     """One deliberate bug."""
@@ -366,5 +369,33 @@ BUGS = (
         "        if unreported.acquire(blocking=False):\n            self._ended.put(ended)\n",
         "        self._ended.put(ended)\n",
         ("tests/cassandra/test_target_outage.py",),
+    ),
+    Bug(
+        "a flusher is alive at the first look",
+        "wal_sink/progress/heartbeat.py",
+        "        return True if self._changed else None\n",
+        "        return True\n",
+        HEARTBEAT,
+    ),
+    Bug(
+        "a flusher that falls silent stays alive",
+        "wal_sink/progress/heartbeat.py",
+        "_has_ended(report) or now_s - self._since_s >= SILENT_S:",
+        "_has_ended(report):",
+        HEARTBEAT,
+    ),
+    Bug(
+        "a flusher with an old report is dead at the first look",
+        "wal_sink/progress/heartbeat.py",
+        "_has_ended(report) or now_s",
+        "not seems_alive(report, time.time_ns() // 1_000) or now_s",
+        HEARTBEAT,
+    ),
+    Bug(
+        "no heartbeat in the middle of a request",
+        "wal_sink/flush/reporter.py",
+        "            if self._written is not None and self._is_due():\n",
+        "            if self._written is None and self._is_due():\n",
+        HEARTBEAT,
     ),
 )

@@ -17,6 +17,7 @@ from tests.protocol.engine import NOW_US, World
 from wal_sink import errors
 from wal_sink.admin.findings import Verified
 from wal_sink.admin.query import Query
+from wal_sink.admin.refuse_flusher import PATIENCE, Patience
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.admin.verify import verify
@@ -425,10 +426,12 @@ def elsewhere(world: World) -> StateBackend:
     return open_backend(url, world.storage_options)
 
 
-def give_up(world: World, epoch: int = BROKEN, *, begun: bool = True) -> Skipped:
+def give_up(
+    world: World, epoch: int = BROKEN, *, begun: bool = True, patience: Patience = PATIENCE
+) -> Skipped:
     """`wal-sink skip --to`."""
     to = elsewhere(world)
-    plan = plan_skip(query(world), world.target, epoch, to, NOW_US, begun=begun)
+    plan = plan_skip(query(world), world.target, epoch, to, NOW_US, begun=begun, patience=patience)
     return plan.carry_out(NOW_US, "as a test")
 
 

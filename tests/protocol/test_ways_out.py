@@ -20,6 +20,7 @@ import wal_sink
 from state_backends import StateBackend, open_backend
 from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, World
+from tests.protocol.looks import Looks
 from tests.protocol.test_corruption import (
     BROKEN,
     EPOCHS,
@@ -45,6 +46,7 @@ from tests.protocol.test_corruption import (
 from wal_sink import errors
 from wal_sink.admin.adopt import Adopted, plan_adopt
 from wal_sink.admin.query import Query, find_query
+from wal_sink.admin.refuse_flusher import PATIENCE, Patience
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -66,14 +68,20 @@ def gap(world: World, epoch: int = BROKEN, *, begun: bool = False) -> Skipped:
     return plan.carry_out(NOW_US)
 
 
-def report(world: World, error: str | None = None, *, transient: bool = False) -> None:
+def report(
+    world: World, error: str | None = None, *, transient: bool = False, beat: int = 0
+) -> None:
     """A flusher of another host reports, now."""
     said = error and ErrorReport(
         kind=error, what="it broke", remedy="", epoch=BROKEN, at_us=NOW_US, transient=transient
     )
     world.log.report(
         FlusherReport(
-            flusher="another-host:1", doing="writing", heartbeat_us=NOW_US, error=said or None
+            flusher="another-host:1",
+            doing="writing",
+            heartbeat_us=NOW_US,
+            beat=beat,
+            error=said or None,
         )
     )
 
@@ -357,14 +365,16 @@ def test_a_flusher_at_work_is_waited_for(world: World) -> None:
     """It may be about to flush what is given up; one that has stopped at an error is no harm."""
     fill(world)
     tear_manifest(world)
-    for transient in (None, "TargetUnavailable"):
-        report(world, transient, transient=True)
+    error: str | None = None
+    looks = Looks(lambda: report(world, error, transient=True, beat=looks.number))
+    for error in (None, "TargetUnavailable"):
+        report(world, error, transient=True)
         with pytest.raises(errors.FlusherAtWork, match="another-host"):
-            give_up(world)
+            give_up(world, patience=looks.patience)
     report(world, "CorruptLog")
-    for ago_s in (0, 60):  # a slice may take that long
-        with pytest.raises(errors.FlusherAtWork):
-            plan_rewind(query(world), world.target, 0, NOW_US + ago_s * 1_000_000)
+    looks = Looks(lambda: report(world, "CorruptLog", beat=looks.number))
+    with pytest.raises(errors.FlusherAtWork):
+        plan_rewind(query(world), world.target, 0, NOW_US, patience=looks.patience)
     given = give_up(world)
     assert given.decision.why == "as a test"
     goes_on_without(world, LOST)
@@ -380,17 +390,23 @@ def test_a_flusher_whose_process_is_gone_is_none(world: World) -> None:
     last = world.log.last_report()
     assert last is not None
     here = msgspec.structs.replace(last, flusher=f"{socket.gethostname()}:{os.getpid()}")
-    world.log.report(msgspec.structs.replace(here, error=None))
+    alive = msgspec.structs.replace(here, error=None)
+    world.log.report(alive)
+    looks = Looks(lambda: world.log.report(msgspec.structs.replace(alive, beat=looks.number)))
     with pytest.raises(errors.FlusherAtWork):
-        give_up_without_reason(world)
+        give_up_without_reason(world, looks.patience)
     here = msgspec.structs.replace(last, flusher=f"{socket.gethostname()}:{gone.pid}")
     world.log.report(here)
     given = give_up_without_reason(world)
     assert given.decision.why == "MissingManifest: it broke"
 
 
-def give_up_without_reason(world: World) -> Skipped:
-    plan = plan_skip(query(world), world.target, BROKEN, elsewhere(world), NOW_US, begun=False)
+def give_up_without_reason(world: World, patience: Patience = PATIENCE) -> Skipped:
+    plan = plan_skip(
+        *(query(world), world.target, BROKEN, elsewhere(world), NOW_US),
+        begun=False,
+        patience=patience,
+    )
     return plan.carry_out(NOW_US)
 
 

@@ -114,11 +114,15 @@ def test_a_flusher_that_is_not_there_is_waited_for_a_while() -> None:
 def test_the_error_that_stopped_the_flush_is_raised() -> None:
     """Rule 21: waiting would not help; an operator has to act."""
     refused = report(kind="TargetRefused", what="no such table", transient=False)
-    stopped = stopping_error(refused, NOW_US)
+    stopped = stopping_error(refused, NOW_US, alive=None)
     assert isinstance(stopped, TargetRefused)
     with pytest.raises(TargetRefused, match="no such table"):
         refuse_full(7, FULL, BLOCK, Flushing(refused, stopped, 0.0, 0.0), "file:///c")
-    assert stopping_error(refused, NOW_US + 121_000_000) is None, "a silent flusher says nothing"
-    assert stopping_error(report(what="passes"), NOW_US) is None
-    odd = stopping_error(report(kind="__name__", transient=False), NOW_US)
+    for hours in (-1, 1):
+        elsewhen_us = NOW_US + hours * 3_600_000_000
+        assert stopping_error(refused, elsewhen_us, alive=None) is None, "it may be dead"
+        assert stopping_error(refused, elsewhen_us, alive=False) is None
+        assert stopping_error(refused, elsewhen_us, alive=True) is not None, "its clock is wrong"
+    assert stopping_error(report(what="passes"), NOW_US, alive=True) is None
+    odd = stopping_error(report(kind="__name__", transient=False), NOW_US, alive=True)
     assert type(odd) is WalSinkError

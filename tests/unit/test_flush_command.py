@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from state_backends import open_backend
@@ -50,19 +52,35 @@ def test_a_query_that_goes_on_does_not_keep_it(world: World) -> None:
     assert world.table() == {"k": batches.next - 1}
 
 
-def test_an_unproven_choice_is_left_to_the_query_that_lives(world: World) -> None:
-    """Rule 11: its process sees the events that prove it, and publishes the next epoch."""
+@pytest.mark.parametrize("ahead_h", [-8_760, 0, 8_760])
+def test_an_unproven_choice_is_left_to_the_query_that_lives(
+    world: World, monkeypatch: pytest.MonkeyPatch, ahead_h: int
+) -> None:
+    """Rule 11: its process sees the events that prove it, and publishes the next epoch.
+
+    It lives while its report changes, however wrong its clock is.
+    """
+    monkeypatch.setattr("wal_sink.progress.heartbeat.SILENT_S", 3.0)
     world.run().publish([("dead", 1)])
     run = world.run(run_history=RunHistory())
     run.publish([("kept", 2)])
     run.write_commit([[("kept", 2)]], heard=False)
-    now_us = time.time_ns() // 1_000
-    world.log.report(FlusherReport(flusher="elsewhere:1", doing="nothing", heartbeat_us=now_us))
-    done = own(world).drain()
+    heartbeat_us = time.time_ns() // 1_000 + ahead_h * 3_600_000_000
+    report = FlusherReport(flusher="elsewhere:1", doing="nothing", heartbeat_us=heartbeat_us)
+    world.log.report(report)
+    with ThreadPoolExecutor(1) as pool:
+        drained = pool.submit(own(world).drain)
+        for beat in range(1, 100):
+            world.log.report(msgspec.structs.replace(report, beat=beat))
+            if drained.done():
+                break
+            time.sleep(0.2)
+        done = drained.result()
     assert "waiting" in done.why
     assert (done.pending_epochs, world.table()) == (1, {})
-    world.log.report(FlusherReport(flusher="elsewhere:1", doing="nothing", heartbeat_us=1))
+    started = time.monotonic()
     assert own(world).drain().pending_epochs == 0
+    assert time.monotonic() - started >= 3, "it has looked whether the report changes"
     assert world.table() == {"kept": 2}
 
 

@@ -344,10 +344,10 @@ def test_the_time_is_over(world: World, timeout: float) -> None:
 # --- no flusher -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("age_s", [None, 3_600.0])
+@pytest.mark.parametrize("age_s", [None, 3_600.0, -3_600.0 * 24 * 365 * 10])
 def test_no_flusher(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None) -> None:
     """No word for too long; an old process's last word gives the next one time to start."""
-    monkeypatch.setattr("wal_sink.progress.wait.SILENT_S", 0.1)
+    monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.1)
     world.run().batch([("a", 1)])
     if age_s is not None:
         report(world, age_s=age_s)
@@ -361,13 +361,15 @@ def test_no_flusher(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float 
 def test_a_flusher_that_reports_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a timeout, for as long as it lives."""
-    monkeypatch.setattr("wal_sink.progress.wait.SILENT_S", 0.1)
+    """Without a timeout, for as long as it lives, however wrong its clock is."""
+    monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.3)
     world.run().batch([("a", 1)])
-    report(world, age_s=-SECONDS)  # it goes on reporting
+    report(world)
     with waiting(world, None) as future:
-        time.sleep(0.3)
-        assert not future.done()
+        for beat in range(20):
+            time.sleep(0.05)
+            report(world, age_s=(-1) ** beat * 3_600.0 * beat)
+            assert not future.done()
         world.flush()
         assert future.result(SECONDS).rows == 1
 
@@ -376,7 +378,7 @@ def test_a_timeout_is_waited_for_without_a_flusher(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that gives a time has decided how long to wait; a flusher may start within it."""
-    monkeypatch.setattr("wal_sink.progress.wait.SILENT_S", 0.0)
+    monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.0)
     world.run().batch([("a", 1)])
 
     def later() -> None:

@@ -21,7 +21,7 @@ from wal_sink.admin.find_original import (
 )
 from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query, user_and_host
-from wal_sink.admin.refuse_flusher import refuse_flusher
+from wal_sink.admin.refuse_flusher import PATIENCE, Patience, refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
 from wal_sink.model import paths
@@ -124,11 +124,17 @@ class Adoption(NamedTuple):
 
 
 def plan_adopt(
-    query: Query, target: Target, now_us: int, *, original_is_gone: bool = False
+    query: Query,
+    target: Target,
+    now_us: int,
+    *,
+    original_is_gone: bool = False,
+    patience: Patience = PATIENCE,
 ) -> Adoption:
     """Read which places checkpoint, log and ledger row name, and refuse to adopt a copy.
 
     :param original_is_gone: the operator knows that an original that cannot be read is gone for good.
+    :param patience: how to wait for a flusher's sign of life.
     :raises WrongOwner: the original is still there.
     :raises LogUnavailable: it cannot be seen whether it is.
     :raises OptionError: nothing is to be changed, or nothing was ever published.
@@ -150,7 +156,7 @@ def plan_adopt(
             f"{query.checkpoint.url}, its log and its ledger row belong together",
             "There is nothing to adopt.",
         )
-    refuse_flusher(query.log, now_us, unless_stopped=True)
+    refuse_flusher(query.log, now_us, unless_stopped=True, patience=patience)
     plan = plan._replace(originals=_originals(plan))
     for original in plan.originals:
         refuse_copy(original, query, is_gone=original_is_gone)

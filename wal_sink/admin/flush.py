@@ -35,7 +35,7 @@ _TRIES = 4
 """How often a step is tried whose error may pass by itself."""
 
 _LOOK_S = 1.0
-"""How often `follow` tells its progress."""
+"""How often `follow` tells its progress, and `drain` looks whether another process still reports."""
 
 _SIGNAL_S = 0.1
 """How soon a waiting flusher notices a signal."""
@@ -120,10 +120,11 @@ class FlushCommand:
     ) -> None:
         self._query = query
         self._reporter = Reporter(query.log, gives_way=True, observer=observer)
+        self._run_history = HeartbeatHistory(query.log)
         self._flusher = Flusher(
             Pipeline(query.query_id, query.log, query.checkpoint, target, trim_delay_s),
             self._reporter,
-            run_history=HeartbeatHistory(query.log),
+            run_history=self._run_history,
         )
         self._trim_delay_s = trim_delay_s
         self._left_over: tuple[LogFile, ...] = ()
@@ -154,17 +155,23 @@ class FlushCommand:
             reraise=True,
         )
         try:
-            self._left_over = tries(_left_over, self._query.log, self._trim_delay_s)
-            while not self._stopping:
-                progress(self._tally.epochs, total)
-                with logging_query(self._query.query_id):
-                    step = tries(self._flusher.run_once)
-                self._reporter.succeeded()
-                self._tally.look()
-                if isinstance(step, Rest):
-                    return self._done(step.why)
-                if self._tally.flushed >= goal and _is_flush(step):
-                    return self._done("everything that was checkpointed at the start is flushed")
+            with self._reporter.beating():
+                self._left_over = tries(_left_over, self._query.log, self._trim_delay_s)
+                while not self._stopping:
+                    progress(self._tally.epochs, total)
+                    self._run_history.undecided = False
+                    with logging_query(self._query.query_id):
+                        step = tries(self._flusher.run_once)
+                    self._reporter.succeeded()
+                    self._tally.look()
+                    if isinstance(step, Rest) and self._run_history.undecided:
+                        self._sleep(_LOOK_S)
+                    elif isinstance(step, Rest):
+                        return self._done(step.why)
+                    elif self._tally.flushed >= goal and _is_flush(step):
+                        return self._done(
+                            "everything that was checkpointed at the start is flushed"
+                        )
         except WalSinkError as error:
             self._reporter.failed(error)
             raise

@@ -1,29 +1,70 @@
-"""Refuses a command while another process flushes the query."""
+"""Refuses a command while another process flushes the query: looks for a while whether one still reports."""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
 from wal_sink.errors import FlusherAtWork
-from wal_sink.progress.heartbeat import living_flusher
+from wal_sink.model.records import FlusherReport
+from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, read_report, said_ago
 from wal_sink.wal.log import Log
 
-_REMEDY = (
-    "Stop the query, or close the handle of wal_sink.register, and run the command again; if its"
-    " process was killed on another host, wait two minutes first."
-)
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""How often the command looks."""
+
+_REMEDY = "Stop the query, or close the handle of wal_sink.register, and run the command again."
 
 
-def refuse_flusher(log: Log, now_us: int, *, unless_stopped: bool) -> None:
-    """Refuse while a flusher of the query is alive.
+class Patience(NamedTuple):
+    """How a command waits for a flusher's sign of life."""
 
+    now_s: Callable[[], float] = time.monotonic
+    """Seconds from any moment on; never goes back."""
+    sleep: Callable[[float], None] = time.sleep
+    say: Callable[[str], None] = logger.warning
+    """Told why the command waits."""
+
+
+PATIENCE = Patience()
+"""By the clock of this process."""
+
+
+def refuse_flusher(
+    log: Log, now_us: int, *, unless_stopped: bool, patience: Patience = PATIENCE
+) -> None:
+    """Refuse while a flusher of the query is alive; take `SILENT_S` at most to find that out.
+
+    :param now_us: microseconds since 1970; it only tells the operator how long ago the report was.
     :param unless_stopped: a flusher that has stopped at an error, and only tries again, is no harm.
-    :raises FlusherAtWork: one is.
+    :raises FlusherAtWork: one is alive: it has reported while this looked.
     """
-    report = living_flusher(log, now_us)
-    if report is None:
-        return
-    if unless_stopped and report.error is not None and not report.error.transient:
-        return
-    ago = max(0, now_us - report.heartbeat_us) // 1_000_000
-    raise FlusherAtWork(
-        f"{report.flusher} flushes this query: {ago} seconds ago it was {report.doing!r}", _REMEDY
-    )
+    watch = FlusherWatch(patience.now_s)
+    waits = False
+    while True:
+        report = read_report(log)
+        if report is None or (unless_stopped and _stands(report)):
+            return
+        alive = watch.look(report)
+        if alive is False:
+            return
+        if alive:
+            raise FlusherAtWork(
+                f"{report.flusher} flushes this query: just now it was {report.doing!r}", _REMEDY
+            )
+        if not waits:
+            waits = True
+            patience.say(
+                f"{report.flusher} reported {said_ago(report, now_us)} that it flushes this query:"
+                f" {report.doing!r}. Looking for up to {SILENT_S:.0f} s whether it still does."
+            )
+        patience.sleep(_LOOK_S)
+
+
+def _stands(report: FlusherReport) -> bool:
+    """Whether a flusher stands at an error that does not pass by itself."""
+    return report.error is not None and not report.error.transient

@@ -14,7 +14,7 @@ import msgspec
 
 from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query, user_and_host
-from wal_sink.admin.refuse_flusher import refuse_flusher
+from wal_sink.admin.refuse_flusher import PATIENCE, Patience, refuse_flusher
 from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.other_log import History
@@ -116,11 +116,18 @@ class Rewind(NamedTuple):
 
 
 def plan_rewind(
-    query: Query, target: Target, to: int, now_us: int, *, restored: bool = False
+    query: Query,
+    target: Target,
+    to: int,
+    now_us: int,
+    *,
+    restored: bool = False,
+    patience: Patience = PATIENCE,
 ) -> Rewind:
     """Check that everything above an epoch can be flushed again; read its segments to the last byte.
 
     :param restored: the operator knows that checkpoint and log were restored from a backup (rule 23).
+    :param patience: how to wait for a flusher's sign of life.
     :raises OptionError: it cannot mean anything, see `protocol.rewind`.
     :raises MissingManifest: an epoch is no longer in the log.
     :raises FlusherAtWork: a flusher is alive.
@@ -128,7 +135,7 @@ def plan_rewind(
     """
     identity = query.identity()
     owner = query.owner(identity)
-    refuse_flusher(query.log, now_us, unless_stopped=False)
+    refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
     with ledger_row(target, owner) as row:
         mark = row.read()
     log = query.log

@@ -15,7 +15,7 @@ from state_backends import StateBackend
 from wal_sink.admin.copy_files import copy_file, refuse_inside
 from wal_sink.admin.ledger_row import LedgerRow, ledger_row
 from wal_sink.admin.query import Query, user_and_host
-from wal_sink.admin.refuse_flusher import refuse_flusher
+from wal_sink.admin.refuse_flusher import PATIENCE, Patience, refuse_flusher
 from wal_sink.errors import FlusherAtWork, OptionError, UnknownOffsetsFormat
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark
@@ -136,13 +136,21 @@ class Skip(NamedTuple):
 
 
 def plan_skip(
-    query: Query, target: Target, epoch: int, to: StateBackend | None, now_us: int, *, begun: bool
+    query: Query,
+    target: Target,
+    epoch: int,
+    to: StateBackend | None,
+    now_us: int,
+    *,
+    begun: bool,
+    patience: Patience = PATIENCE,
 ) -> Skip:
     """Check that the epoch can be given up.
 
     :param to: the files go there under the paths that they have in the log; None: nothing is kept. Then a
         flusher may be alive, since there is nothing that it could flush.
     :param begun: the operator knows that rows of it may be in the table.
+    :param patience: how to wait for a flusher's sign of life.
     :raises OptionError: it is not the next epoch, or is given up already; or there is nothing to copy, or
         something that is not to be copied; or `to` is no place for it.
     :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
@@ -161,7 +169,7 @@ def plan_skip(
             + (finish if present.where else ""),
         )
     if to is not None:
-        refuse_flusher(query.log, now_us, unless_stopped=True)
+        refuse_flusher(query.log, now_us, unless_stopped=True, patience=patience)
         refuse_inside(query, to)
     return plan
 

@@ -20,7 +20,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Owner
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch, LogIdentity
-from wal_sink.progress.heartbeat import is_alive, read_report
+from wal_sink.progress.heartbeat import read_report, said_ago
 from wal_sink.progress.scan import read_manifests, unnamed_segments
 from wal_sink.protocol.ledger_updates import refuse_shadowed
 from wal_sink.protocol.next_step import next_step, resting
@@ -202,7 +202,7 @@ class _Verification:
             )
         report = read_report(self._log)
         if report is not None:
-            live = "flushes" if is_alive(report, self._now_us) else "flushed last"
+            ago = said_ago(report, self._now_us)
             error = f"; its error: {report.error.kind}: {report.error.what}" if report.error else ""
-            notes.append(f"{report.flusher} {live}: {report.doing}{error}")
+            notes.append(f"{report.flusher} flushed last, {ago}: {report.doing}{error}")
         return notes

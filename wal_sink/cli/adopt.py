@@ -36,8 +36,8 @@ def adopt(
     """
     make_change(
         ChangeArguments(checkpoint, wal, option, why, yes, as_json),
-        lambda query, target: plan_adopt(
-            query, target, now_us(), original_is_gone=original_is_gone
+        lambda query, target, patience: plan_adopt(
+            query, target, now_us(), original_is_gone=original_is_gone, patience=patience
         ),
         lambda done: f"Adopted. Recorded in {done.record}.",
     )

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from wal_sink.admin.query import Query, find_query, target_of
+from wal_sink.admin.refuse_flusher import Patience
 from wal_sink.cli.arguments import option_values
 from wal_sink.cli.output import document, output
 from wal_sink.clock import now_us
@@ -47,7 +48,7 @@ class ChangeArguments(NamedTuple):
 
 def make_change(
     given: ChangeArguments,
-    plan: Callable[[Query, Target], Change[Done_co]],
+    plan: Callable[[Query, Target, Patience], Change[Done_co]],
     summary: Callable[[Done_co], str],
 ) -> None:
     """Plan a change, ask the operator, and carry it out.
@@ -58,7 +59,7 @@ def make_change(
     with output(as_json=given.as_json) as console:
         options = option_values(given.option)
         query = find_query(given.checkpoint, given.wal, options)
-        change = plan(query, target_of(query, options))
+        change = plan(query, target_of(query, options), Patience(say=_say))
         _confirm(change.consequences, yes=given.yes)
         done = change.carry_out(now_us(), given.why)
         if given.as_json:
@@ -67,16 +68,25 @@ def make_change(
             console.print(escape(summary(done)), soft_wrap=True)
 
 
+def _errors() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def _say(text: str) -> None:
+    """Tell the operator something on standard error."""
+    _errors().print(escape(text))
+
+
 def _confirm(consequences: str, *, yes: bool) -> None:
     """Say what is about to happen, and ask, on standard error.
 
     :param yes: the answer is given already.
     :raises OptionError: the answer is no, or there is none. Nothing was changed.
     """
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(escape(consequences))
+    _say(consequences)
     if yes:
         return
+    console = _errors()
     console.print("Go on? \\[y/N] ", end="")
     try:
         answer = sys.stdin.readline() if sys.stdin is not None else ""

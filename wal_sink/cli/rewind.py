@@ -45,7 +45,9 @@ def rewind(
     """
     make_change(
         ChangeArguments(checkpoint, wal, option, why, yes, as_json),
-        lambda query, target: plan_rewind(query, target, to, now_us(), restored=restored),
+        lambda query, target, patience: plan_rewind(
+            query, target, to, now_us(), restored=restored, patience=patience
+        ),
         lambda done: (
             f"Epoch {to} is the last one that counts as flushed; {done.again} are flushed again."
             f" Recorded in {done.record}."

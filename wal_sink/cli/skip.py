@@ -42,8 +42,8 @@ def skip(
     """
     make_change(
         ChangeArguments(checkpoint, wal, option, why, yes, as_json),
-        lambda query, target: plan_skip(
-            query, target, epoch, _place(to, query), now_us(), begun=begun
+        lambda query, target, patience: plan_skip(
+            query, target, epoch, _place(to, query), now_us(), begun=begun, patience=patience
         ),
         _summary,
     )

@@ -17,7 +17,7 @@ from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_
 from wal_sink.cli.output import AsJson, Failure, document, document_line, output
 from wal_sink.cli.quantities import byte_count, duration, epoch_id
 from wal_sink.errors import WalSinkError
-from wal_sink.progress.heartbeat import ENDED
+from wal_sink.progress.heartbeat import ENDED, FlusherWatch
 from wal_sink.progress.status import Status, read_status
 
 _EVERY_S = 1.0
@@ -105,25 +105,28 @@ def _lag(found: Status) -> str:
 def _flusher(found: Status) -> str:
     if found.flusher is None or found.heartbeat_seconds is None:
         return "none has ever reported"
-    ago = duration(found.heartbeat_seconds)
+    ago = f"{duration(max(0.0, found.heartbeat_seconds))} ago by that host's clock"
+    if found.heartbeat_seconds < -1:
+        ago = f"from the future: that host's clock is {duration(-found.heartbeat_seconds)} ahead"
     if found.flusher_alive:
-        return f"{found.flusher}, alive: {found.doing} (said {ago} ago)"
+        return f"{found.flusher}, alive: {found.doing} (last heartbeat {ago})"
     if found.doing == ENDED:
-        return f"{found.flusher} has ended in order, {ago} ago"
-    return f"{found.flusher} is gone; {ago} ago: {found.doing}"
+        return f"{found.flusher} has ended in order, {ago}"
+    return f"{found.flusher} is gone, as it seems; last heartbeat {ago}: {found.doing}"
 
 
-def _look(query: Query) -> Status:
-    return read_status(query.checkpoint, query.log)
+def _look(query: Query, watch: FlusherWatch | None = None) -> Status:
+    return read_status(query.checkpoint, query.log, watch)
 
 
 def _watch(query: Query, console: Console) -> None:
     """Show the screen until Ctrl-C; a store that does not answer is shown, and asked again."""
-    with Live(screen(_look(query)), console=console, auto_refresh=False) as live:
+    watch = FlusherWatch()
+    with Live(screen(_look(query, watch)), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(_EVERY_S)
             try:
-                live.update(screen(_look(query)), refresh=True)
+                live.update(screen(_look(query, watch)), refresh=True)
             except WalSinkError as error:
                 if not error.transient:
                     raise
@@ -132,9 +135,10 @@ def _watch(query: Query, console: Console) -> None:
 
 def _stream(query: Query) -> None:
     """Print a document each second, in the same way."""
+    watch = FlusherWatch()
     while True:
         try:
-            document_line(_look(query))
+            document_line(_look(query, watch))
         except WalSinkError as error:
             if not error.transient:
                 raise

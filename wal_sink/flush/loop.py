@@ -78,7 +78,8 @@ class FlushLoop(threading.Thread):
         with logging_query(self._pipeline.query_id):
             self._reporter.observer.started()
             try:
-                self._go_on()
+                with self._reporter.beating():
+                    self._go_on()
             except tenacity.RetryError:
                 return  # told to stop while failing; the error is reported
             finally:

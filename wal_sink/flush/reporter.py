@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from state_backends import StateBackendError
 from wal_sink.clock import now_us
@@ -11,7 +13,15 @@ from wal_sink.errors import WalSinkError
 from wal_sink.log_context import line_logger, log_epoch
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.observer import Observer
-from wal_sink.progress.heartbeat import ENDED, living_flusher, read_report, this_process
+from wal_sink.progress.heartbeat import (
+    BEAT_BILLED_S,
+    BEAT_S,
+    ENDED,
+    FlusherWatch,
+    read_report,
+    seems_alive,
+    this_process,
+)
 from wal_sink.wal.log import Log
 
 logger = line_logger(__name__)
@@ -19,11 +29,19 @@ logger = line_logger(__name__)
 AGAIN_S = 60.0
 """How often the same error is logged again; a weekend's outage would be fifty thousand lines."""
 
-_REPORT_EVERY_S = 5.0
+HUNG_S = 900.0
+"""A flusher that says nothing for so long is taken for hung: its heartbeat stops. One slice may take long
+where the target is slow."""
+
+_LOOK_S = 1.0
+"""How often the heartbeat's thread looks whether a report is due."""
 
 
 class Reporter:
     """Writes hints for people and for `await_flushed`. A hint that cannot be written never stops the flush.
+
+    The flush's thread says what it does. While `beating`, a thread of its own repeats that every few seconds:
+    a flusher in the middle of a long request is alive, and others see it by nothing else.
 
     :param log: the query's log; None: nothing is written.
     :param clock_us: microseconds since 1970.
@@ -48,17 +66,37 @@ class Reporter:
         self._epoch: int | None = None
         self._error: ErrorReport | None = None
         self._waits = ""
+        self._writing = threading.Lock()
+        self._beats = 0
+        self._beat_s = BEAT_BILLED_S if log is not None and log.backend.billed else BEAT_S
+        self._said_s = 0.0
         self._written_s = 0.0
         self._written: FlusherReport | None = None
+        self._another = FlusherWatch()
         self._failures = FailureLog()
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[None]:
+        """Go on reporting from a thread, while the flush's thread is in this block."""
+        over = threading.Event()
+        thread = threading.Thread(
+            target=self._beat, args=(over,), name="wal_sink-heartbeat", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def say(self, doing: str, epoch: int | None) -> None:
         """Note what the flusher is about to do; written at once when it concerns no epoch."""
         if epoch is not None:
             log_epoch(epoch)
         at_once = epoch is None and doing != self._doing
-        self._doing, self._epoch = doing, epoch
-        if at_once or time.monotonic() - self._written_s > _REPORT_EVERY_S:
+        self._said_s = time.monotonic()
+        self._doing, self._epoch, self._waits = doing, epoch, ""
+        if at_once or self._is_due():
             self._write()
 
     def succeeded(self) -> None:
@@ -75,9 +113,11 @@ class Reporter:
         :param tried: how often in a row by now.
         :param wait_s: seconds until the next try; None: the caller decides, and says what it decides.
         """
+        self._said_s = time.monotonic()
         ours = error if isinstance(error, WalSinkError) else None
         kind, transient = type(error).__name__, ours is not None and ours.transient
         self.observer.failed(kind if ours else "bug", transient=transient)
+        self._waits = ""
         if wait_s is not None:
             where = "" if self._epoch is None else f" at epoch {self._epoch}"
             self._waits = f"stopped by an error{where}: {tried} tries, the next in {wait_s:.0f} s"
@@ -90,24 +130,23 @@ class Reporter:
             transient=transient,
         )
         self._write()
-        self._waits = ""
         if wait_s is not None:
             self._failures.met(error, tried=tried)
 
     def forget_error(self) -> None:
         """Drop the error, before another try whose outcome a caller waits for."""
-        self._error = None
+        self._error, self._waits = None, ""
         self._write()
 
     def ended(self) -> None:
         """Note that the flusher has ended, and the error at which it stood, unless another reports since.
 
-        Without it a process that lives on would seem to flush for two minutes more. While two flushers
+        Without it a process that lives on would seem to flush for half a minute more. While two flushers
         report in turn, the end of one may hide the other, until that reports again.
         """
         if self._log is None or self._written is None:
             return
-        self._doing, self._epoch = ENDED, None
+        self._doing, self._epoch, self._waits = ENDED, None, ""
         try:
             last = read_report(self._log)
         except (OSError, StateBackendError):
@@ -115,15 +154,32 @@ class Reporter:
         if last == self._written:
             self._write()
 
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._written_s > self._beat_s
+
+    def _beat(self, over: threading.Event) -> None:
+        """Repeat the last report when it is old; not before there is one, nor for a flusher that hangs."""
+        while not over.wait(_LOOK_S):
+            if time.monotonic() - self._said_s > HUNG_S:
+                continue
+            if self._written is not None and self._is_due():
+                self._write()
+
     def _write(self) -> None:
+        with self._writing:
+            self._write_report()
+
+    def _write_report(self) -> None:
         self._written_s = time.monotonic()
         if self._log is None:
             return
+        self._beats += 1
         doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
         report = FlusherReport(
             flusher=this_process(),
             doing=self._waits or doing,
             heartbeat_us=self._clock_us(),
+            beat=self._beats,
             error=self._error,
         )
         try:
@@ -134,8 +190,15 @@ class Reporter:
             logger.warning("%s/flusher.json cannot be written: %r", self._log.url, error)
 
     def _another_reports(self, log: Log) -> bool:
-        last = living_flusher(log, self._clock_us())
-        return last is not None and last.flusher != this_process()
+        """Whether another process does; at the first look, whether it may, by the time of its report.
+
+        Where that guess is wrong, the other one reports again within seconds, and is seen to.
+        """
+        last = read_report(log)
+        if last is None or last.flusher == this_process():
+            return False
+        alive = self._another.look(last)
+        return seems_alive(last, self._clock_us()) if alive is None else alive
 
 
 class FailureLog:

@@ -159,4 +159,8 @@ class FlusherReport(Record, frozen=True, kw_only=True):
     """`<host>:<pid>` of the process that flushes."""
     doing: str
     heartbeat_us: int
+    """Clock of the flusher's host, which other hosts do not rely on."""
+    beat: int | msgspec.UnsetType = msgspec.UNSET
+    """How many reports this flusher has written: each differs from the one before, whatever its clock says.
+    Not there in reports of version 0.1.0."""
     error: ErrorReport | None = None

@@ -1,5 +1,11 @@
 """Tells whether a process flushes a query, from what flushers report of themselves in `flusher.json`.
 
+A flusher reports every few seconds, whatever it does. An observer takes it for alive while it sees that
+report change, by the observer's own monotonic clock (`FlusherWatch`), and for dead when it has looked long
+enough and saw no change. The time in the report is never compared for that: clocks of hosts differ and jump,
+so it would make a dead flusher look alive for years, or a living one dead.
+docs/protocol.md#whether-a-flusher-is-alive argues how long to look.
+
 A report is never the reason to send a row. It can delay a choice among attempts (`HeartbeatHistory`), fail a
 caller that waits (`await_flushed`; `Backpressure` in `commit`), or refuse a command (`refuse_flusher`).
 """
@@ -8,18 +14,59 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from collections.abc import Callable
 
 from wal_sink import errors
 from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model.records import FlusherReport
 from wal_sink.wal.log import Log
 
-SILENT_S = 120.0
-"""A flusher that has not reported for so long is taken for dead. One that rests reports every five
-seconds, one that fails at each try; but a slice may take long where the target is slow."""
+BEAT_S, BEAT_BILLED_S = 5.0, 10.0
+"""How often a flusher reports; less often where each report is paid for."""
+
+SILENT_S = 30.0
+"""An observer that saw no other report for so long takes the flusher for dead: three of the longer beats."""
+
+RECENT_S = 120.0
+"""How far the time of a report may lie from now, before or after, for a guess from a single look."""
 
 ENDED = "ended"
 """What a flusher reports to do when it has ended in order; its process may live on."""
+
+
+class FlusherWatch:
+    """Watches `flusher.json`: an observer passes it what it reads, again and again.
+
+    :param now_s: seconds from any moment on; never goes back.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._report: FlusherReport | None = None
+        self._changed = False
+        self._since_s: float | None = None
+
+    def look(self, report: FlusherReport | None) -> bool | None:
+        """Whether a flusher is alive; None as long as that cannot be known, `SILENT_S` at most.
+
+        It is dead for certain when it has reported its end, or when it ran on this host and its process is
+        gone. Else its report has to change.
+        """
+        now_s = self._now_s()
+        if self._since_s is None:
+            self._since_s = now_s
+        elif report != self._report:
+            self._changed, self._since_s = True, now_s
+        self._report = report
+        if report is None or _has_ended(report) or now_s - self._since_s >= SILENT_S:
+            return False
+        return True if self._changed else None
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since another report was seen, or since the first look."""
+        return 0.0 if self._since_s is None else self._now_s() - self._since_s
 
 
 def read_report(log: Log) -> FlusherReport | None:
@@ -30,22 +77,31 @@ def read_report(log: Log) -> FlusherReport | None:
         return None
 
 
-def living_flusher(log: Log, now_us: int) -> FlusherReport | None:
-    """Read the last report of a flusher that is alive; None when there is none."""
-    report = read_report(log)
-    return report if is_alive(report, now_us) else None
-
-
-def is_alive(report: FlusherReport | None, now_us: int) -> bool:
-    """Whether a flusher has reported lately, and not its end; one of this host must also have its process.
+def seems_alive(report: FlusherReport | None, now_us: int) -> bool:
+    """Guess from a single look whether a flusher is alive: for people, and where nothing depends on it.
 
     :param now_us: microseconds since 1970.
     """
-    if report is None or now_us - report.heartbeat_us > SILENT_S * 1_000_000:
-        return False
-    if report.doing == ENDED:
-        return False
-    return _process_runs(report) is not False
+    return report is not None and not _has_ended(report) and abs(age_s(report, now_us)) <= RECENT_S
+
+
+def age_s(report: FlusherReport, now_us: int) -> float:
+    """Seconds since a report by the clock of the host that wrote it; negative if that says a time to come.
+
+    :param now_us: microseconds since 1970.
+    """
+    return (now_us - report.heartbeat_us) / 1_000_000
+
+
+def said_ago(report: FlusherReport, now_us: int) -> str:
+    """Say in words when a flusher reported last.
+
+    :param now_us: microseconds since 1970.
+    """
+    ago_s = age_s(report, now_us)
+    if ago_s < -1:
+        return f"by its host's clock, which runs {-ago_s:,.0f} s ahead of this one"
+    return f"{max(0.0, ago_s):,.0f} s ago by its host's clock"
 
 
 def runs_on_this_host(report: FlusherReport | None) -> bool:
@@ -53,12 +109,16 @@ def runs_on_this_host(report: FlusherReport | None) -> bool:
     return report is not None and report.doing != ENDED and bool(_process_runs(report))
 
 
-def stopping_error(report: FlusherReport | None, now_us: int) -> WalSinkError | None:
+def stopping_error(
+    report: FlusherReport | None, now_us: int, *, alive: bool | None
+) -> WalSinkError | None:
     """Return the error at which a flusher has stopped, or ended; None when it goes on, or is silent.
 
     :param now_us: microseconds since 1970.
+    :param alive: what a `FlusherWatch` says of it. Of a flusher that is not known to live, an error counts if
+        its time is a recent one.
     """
-    if report is None or now_us - report.heartbeat_us >= SILENT_S * 1_000_000:
+    if report is None or not (alive or abs(age_s(report, now_us)) < RECENT_S):
         return None
     found = report.error
     if found is None or found.transient:
@@ -72,6 +132,11 @@ def stopping_error(report: FlusherReport | None, now_us: int) -> WalSinkError | 
 def this_process() -> str:
     """Return the name under which a flusher of this process reports."""
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _has_ended(report: FlusherReport) -> bool:
+    """Whether a flusher is dead for certain."""
+    return report.doing == ENDED or _process_runs(report) is False
 
 
 def _process_runs(report: FlusherReport) -> bool | None:

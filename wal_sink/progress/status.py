@@ -11,7 +11,7 @@ from wal_sink.clock import now_us
 from wal_sink.errors import CorruptLog
 from wal_sink.model.records import FlusherReport
 from wal_sink.progress.backlog import BacklogReader
-from wal_sink.progress.heartbeat import is_alive, read_report
+from wal_sink.progress.heartbeat import FlusherWatch, age_s, read_report, seems_alive
 from wal_sink.progress.scan import unnamed_segments
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
@@ -43,9 +43,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     flusher: str | None
     """`<host>:<pid>` of the process that flushes, or flushed last."""
     flusher_alive: bool
-    """Whether that has reported lately, has not ended and, on this host, still has its process."""
+    """Whether that reports, has not ended and, on this host, still has its process. One look takes a report
+    for a living one if its time is within two minutes of now; `status --watch` sees whether it changes."""
     heartbeat_seconds: float | None
-    """Since it has reported."""
+    """Since it has reported, by the clock of its host; negative if that runs ahead of this one."""
     doing: str | None
     """What the flusher does, or did last."""
     last_error: str | None
@@ -55,9 +56,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @store_errors()
-def read_status(checkpoint: Checkpoint, log: Log) -> Status:
+def read_status(checkpoint: Checkpoint, log: Log, watch: FlusherWatch | None = None) -> Status:
     """Read how far the flush is.
 
+    :param watch: of one who asks again and again: it sees whether the flusher is alive.
     :raises CheckpointNotVisible: no query's checkpoint is there.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     """
@@ -71,6 +73,7 @@ def read_status(checkpoint: Checkpoint, log: Log) -> Status:
     damaged = next((e for a, e in found.damaged.items() if a.epoch <= checkpointed), None)
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = read_report(log)
+    alive = watch.look(report) if watch is not None else None
     last_error, remedy = _last_error_and_remedy(report, damaged)
     unsafe = _unsafe(backlog.epochs, published, flushed)
     return Status(
@@ -89,10 +92,8 @@ def read_status(checkpoint: Checkpoint, log: Log) -> Status:
         safe_to_delete=unsafe is None,
         unsafe_because=unsafe,
         flusher=report.flusher if report else None,
-        flusher_alive=is_alive(report, now_us()),
-        heartbeat_seconds=(
-            max(0.0, (now_us() - report.heartbeat_us) / 1_000_000) if report else None
-        ),
+        flusher_alive=seems_alive(report, now_us()) if alive is None else alive,
+        heartbeat_seconds=age_s(report, now_us()) if report else None,
         doing=report.doing if report else None,
         last_error=last_error,
         remedy=remedy,

@@ -10,11 +10,14 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import FlushTimeout, NoFlusher
 from wal_sink.progress.backlog import count_epochs
-from wal_sink.progress.heartbeat import SILENT_S, stopping_error
+from wal_sink.progress.heartbeat import FlusherWatch, stopping_error
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
 
 _POLL_S, _POLL_BILLED_S = 0.05, 0.5
+
+_PATIENCE_S = 120.0
+"""How long to wait for a flusher of which there is no sign: the next one may be about to start."""
 
 
 class Flushed(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +39,7 @@ def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None =
 
     :param timeout: seconds; None waits for as long as a flusher is alive.
     :raises FlushTimeout: the time is over.
-    :raises NoFlusher: no flusher reports.
+    :raises NoFlusher: no flusher was seen to report for two minutes of the wait.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     :raises WalSinkError: the error at which the flusher has stopped.
     """
@@ -44,9 +47,11 @@ def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None =
     goal = checkpoint.last_commit()
     newest = log.newest_flushed()
     flushed = {newest.epoch: 0} if newest else {}
+    watch = FlusherWatch()
     while waiting := count_epochs(log, goal, newest.epoch if newest else -1):
         report = log.last_report()
-        if stopped := stopping_error(report, now_us()):
+        alive = watch.look(report)
+        if stopped := stopping_error(report, now_us(), alive=alive):
             raise stopped
         waited = time.monotonic() - started
         if timeout is not None and waited >= timeout:
@@ -56,8 +61,7 @@ def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None =
                 + (f"; last error: {error.kind}: {error.what}" if error else ""),
                 "Wait longer, or see that the target answers; nothing is lost, the log keeps them.",
             )
-        reported_s = report.heartbeat_us / 1_000_000 if report else float("-inf")
-        if timeout is None and min(waited, time.time() - reported_s) > SILENT_S:
+        if timeout is None and watch.silent_s > _PATIENCE_S:
             raise NoFlusher(
                 f"{waiting} epochs up to {goal} of {checkpoint.url} wait and no process flushes them",
                 "Start the query again under wal_sink.register(spark), or run"

@@ -10,7 +10,13 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model.backlog import Backlog
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.progress.backlog import BACKLOGS, BacklogReaders
-from wal_sink.progress.heartbeat import is_alive, read_report, runs_on_this_host, stopping_error
+from wal_sink.progress.heartbeat import (
+    FlusherWatch,
+    age_s,
+    read_report,
+    runs_on_this_host,
+    stopping_error,
+)
 from wal_sink.protocol.budget import Budget, Flushing, has_room, refuse_full, waiting
 from wal_sink.wal.log import Log
 
@@ -25,7 +31,7 @@ _SAY_EVERY_S = 60.0
 class Backpressure:
     """Backpressure for one epoch.
 
-    :param clock_us: microseconds since 1970; flushers report by theirs.
+    :param clock_us: microseconds since 1970; flushers report by theirs, and it only says how long ago.
     :param now_s: seconds from any moment on; never goes back.
     :param backlogs: what this process has published.
     """
@@ -48,6 +54,7 @@ class Backpressure:
         self._now_s = now_s
         self._sleep = sleep
         self._backlogs = backlogs
+        self._flusher = FlusherWatch(now_s)
         self._since_s: float | None = None
         self._seen_s = 0.0
         self._said_s = 0.0
@@ -85,16 +92,16 @@ class Backpressure:
         now_s, now_us = self._now_s(), self._clock_us()
         first = self._since_s is None
         report = read_report(self._log)
-        live = is_alive(report, now_us)
+        live = self._flusher.look(report)
         if first or live or backlog.flushed > self._flushed:
             self._seen_s = now_s
         self._since_s = now_s if self._since_s is None else self._since_s
         self._flushed = backlog.flushed
         flushing = Flushing(
             report,
-            stopping_error(report, now_us),
+            stopping_error(report, now_us, alive=live),
             0.0 if live else max(now_s - self._seen_s, 0.001),
-            max(0.0, (now_us - report.heartbeat_us) / 1_000_000) if report else 0.0,
+            max(0.0, age_s(report, now_us)) if report else 0.0,
             silent=runs_on_this_host(report),
         )
         refuse_full(epoch, backlog, self._budget, flushing, self._checkpoint.url)

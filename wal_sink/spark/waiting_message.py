@@ -13,7 +13,7 @@ from state_backends import StateBackendError
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.backlog import waiting_epochs
-from wal_sink.progress.heartbeat import living_flusher
+from wal_sink.progress.heartbeat import read_report, said_ago, seems_alive
 from wal_sink.spark.query_flush import QueryFlush
 
 logger = logging.getLogger(__name__)
@@ -54,8 +54,8 @@ def say_waiting(flush: QueryFlush, *, flushes_here: bool) -> None:
             ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
             f" the flush, or run `wal-sink flush {checkpoint}`."
         )
-    elif flusher := living_flusher(flush.log, now_us()):
-        how = f" for the process that flushes: {flusher.flusher} does"
+    elif (report := read_report(flush.log)) and seems_alive(report, now_us()):
+        how = f" for the process that flushes: {report.flusher} does, as it said {said_ago(report, now_us())}"
     else:
         how = " for the process that flushes: no process does now;"
         how += f" run `wal-sink flush {checkpoint} --follow`"
