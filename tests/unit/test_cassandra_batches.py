@@ -82,6 +82,16 @@ def test_the_server_weighs_cells_not_bytes() -> None:
     assert 299 * limit.byte_weight + limit.row_weight >= 1112
 
 
+def test_the_limits_that_options_give() -> None:
+    """Batches of many rows of one partition, and of several, are cut alike."""
+    found = limits(plan(), batch_bytes=2_048, batch_rows=30)
+    assert (found.bytes, found.rows) == (2_048, 30)
+    assert requests("aaaaabbbbb", limit=LIMITS._replace(rows=2)) == [
+        *["aa", "aa", "a"],
+        *["bb", "bb", "b"],
+    ]
+
+
 def plan(*columns: Column) -> Plan:
     return Plan(key="k", target="cassandra", table="t", columns=columns)
 

@@ -33,7 +33,7 @@ def test_defaults() -> None:
     assert (got.consistency_level, got.serial_consistency_level) == ("LOCAL_QUORUM", "SERIAL")
     assert got.ledger == ("shop", "wal_sink_ledger")
     assert got.local_datacenter == ""
-    assert (got.batch_bytes, got.concurrency) == ("auto", "auto")
+    assert (got.batch_bytes, got.batch_rows, got.concurrency) == ("auto", "auto", "auto")
 
 
 def test_values_are_converted_and_levels_are_case_insensitive() -> None:
@@ -46,13 +46,14 @@ def test_values_are_converted_and_levels_are_case_insensitive() -> None:
         cassandra__serialConsistencyLevel="Local_Serial",
         cassandra__nulls="write",
         cassandra__batchBytes="2048",
+        cassandra__batchRows="30",
         cassandra__concurrency="7",
     )
     assert got.hosts == ("a", "b", "::1")
     assert (got.port, got.request_timeout) == (9043, 2.5)
     assert (got.consistency_level, got.serial_consistency_level) == ("QUORUM", "LOCAL_SERIAL")
     assert got.nulls == "write"
-    assert (got.batch_bytes, got.concurrency) == (2048, 7)
+    assert (got.batch_bytes, got.batch_rows, got.concurrency) == (2048, 30, 7)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,8 @@ def test_required(missing: str) -> None:
         ("cassandra.batchBytes", "1023", "auto, or 1024 to 1048576"),
         ("cassandra.batchBytes", "1048577", "auto, or 1024 to 1048576"),
         ("cassandra.batchBytes", "48 KiB", "auto, or 1024 to 1048576"),
+        ("cassandra.batchRows", "0", "auto, or 1 to 65535"),
+        ("cassandra.batchRows", "65536", "auto, or 1 to 65535"),
         ("cassandra.concurrency", "0", "auto, or 1 to 1024"),
         ("cassandra.concurrency", "1025", "auto, or 1 to 1024"),
         ("cassandra.concurrency", "many", "auto, or 1 to 1024"),
@@ -256,6 +259,7 @@ def test_the_names_are_those_of_the_interface() -> None:
         "cassandra.ledgerTable",
         "cassandra.nulls",
         "cassandra.batchBytes",
+        "cassandra.batchRows",
         "cassandra.concurrency",
     ]
 

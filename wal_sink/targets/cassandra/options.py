@@ -90,6 +90,10 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         Literal["auto"] | Annotated[int, Meta(ge=1024, le=1024 * 1024)],
         Meta(description="most bytes of a batch of one partition: auto, or 1024 to 1048576"),
     ] = msgspec.field(name="cassandra.batchBytes", default="auto")
+    batch_rows: Annotated[
+        Literal["auto"] | Annotated[int, Meta(ge=1, le=65_535)],
+        Meta(description="most rows of a batch: auto, or 1 to 65535"),
+    ] = msgspec.field(name="cassandra.batchRows", default="auto")
     concurrency: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1, le=1024)],
         Meta(description="most requests in flight: auto, or 1 to 1024; fewer while they are slow"),

@@ -17,6 +17,7 @@ from wal_sink.targets.cassandra.driver.credentials import login
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import refuse_other_ledger
 from wal_sink.targets.cassandra.schema.table_metadata import read_table
 from wal_sink.targets.cassandra.write.writer import Writer
@@ -105,11 +106,13 @@ def open_session(options: CassandraOptions, owner: Owner) -> CassandraSession:
 
     :raises TargetUnavailable: no connection.
     :raises OptionError: login refused, or the datacenter has to be named.
-    :raises SchemaMismatch: the ledger's table is gone, or is something else.
+    :raises SchemaMismatch: the ledger's table is gone, or is something else; or nothing can be written
+        exactly once to this server.
     """
     connection = connect(options)
     try:
         with explained(options):
+            inspect_server(connection.session, options)
             refuse_other_ledger(read_table(connection.session, options.ledger))
     except BaseException:
         connection.close()

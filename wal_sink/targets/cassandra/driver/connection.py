@@ -41,6 +41,10 @@ LEDGER = "ledger"
 LEDGER_READ = "ledger read"
 """Execution profile of the ledger's reads: the serial level, which sees every acknowledged update."""
 
+_OF_ONE_NODE = ConsistencyLevel.LOCAL_ONE
+"""Level of what is sent without a profile: reads of a node's own tables, `system` and `system_schema`, which
+have one replica each, and so are refused at TWO and THREE; and statements about the schema."""
+
 _CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
 """Words by which OpenSSL's errors about certificates are known; not all have an exception type."""
 
@@ -181,7 +185,7 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
         )
 
     return {
-        EXEC_PROFILE_DEFAULT: profile(data),
+        EXEC_PROFILE_DEFAULT: profile(_OF_ONE_NODE),
         ROWS: profile(data),
         LEDGER: profile(data),
         LEDGER_READ: profile(serial),

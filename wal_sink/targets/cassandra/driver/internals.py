@@ -17,6 +17,7 @@ from cassandra.connection import (
 )
 from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import (
+    ConfigurationException,
     ErrorMessage,
     IsBootstrappingErrorMessage,
     OverloadedErrorMessage,
@@ -27,6 +28,7 @@ from cassandra.protocol import (
 
 __all__ = [
     "CAS_WRITE_UNKNOWN",
+    "ConfigurationException",
     "ConnectionBusy",
     "ConnectionException",
     "ErrorMessage",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+from uuid import UUID, uuid5
 
-from cassandra import Unauthorized
+from cassandra import InvalidRequest, Unauthorized
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.compare import refuse_not_durable
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
+
+log = logging.getLogger(__name__)
 
 LEDGER_COLUMNS = {
     "query_id": "text",
@@ -24,13 +29,31 @@ LEDGER_COLUMNS = {
 """The first is the primary key; the others are in the order of `Mark`. docs/cassandra.md explains them."""
 
 
-def create_ledger(name: TableName) -> str:
-    """Return the CREATE TABLE of the ledger."""
+_IDS = UUID("6d1c0f0a-5b3e-4c55-9d0e-0c8f4c3a7f21")
+"""The namespace of the ids of ledger tables (RFC 9562, version 5)."""
+_ID = "WITH id = {}"
+
+
+def create_ledger(name: TableName, *, with_id: bool = True) -> str:
+    """Return the CREATE TABLE of the ledger.
+
+    The table's id follows from its name. Before Cassandra 6 each node that is asked makes an id of its own:
+    of two queries that start for the first time at once, one could write to a table that the other's
+    replaces, and its row would be lost.
+
+    :param with_id: False for a server that lets nobody choose the id.
+    """
     columns = ", ".join(
         f"{column} {cql}" + (" PRIMARY KEY" if column == "query_id" else "")
         for column, cql in LEDGER_COLUMNS.items()
     )
-    return f"CREATE TABLE IF NOT EXISTS {name} ({columns})"
+    create = f"CREATE TABLE IF NOT EXISTS {name} ({columns})"
+    return f"{create} {_ID.format(ledger_id(name))}" if with_id else create
+
+
+def ledger_id(name: TableName) -> UUID:
+    """Return the id of the ledger's table: always the same for the same keyspace and table."""
+    return uuid5(_IDS, str(name))
 
 
 def ensure_ledger_table(session: Any, name: TableName) -> None:
@@ -77,16 +100,30 @@ def refuse_other_ledger(live: TableMetadata) -> None:
 
 
 def _create(session: Any, name: TableName) -> None:
-    create = create_ledger(name)
     try:
-        result = session.execute(create)
+        result = _created(session, name)
     except Unauthorized as error:
         raise SchemaMismatch(
             f"The ledger table {name} does not exist, and this role may not create it: {error}",
-            f"Have it created:\n{create};",
+            f"Have it created:\n{create_ledger(name)};",
         ) from error
     if not result.response_future.is_schema_agreed:
         raise TargetUnavailable(
             f"The nodes do not agree yet that {name} was created.",
             "See that all nodes are up (nodetool describecluster), and start again.",
         )
+
+
+def _created(session: Any, name: TableName) -> Any:
+    """Send the statement; once more without the id to a server that lets nobody choose it."""
+    try:
+        return session.execute(create_ledger(name))
+    except (InvalidRequest, SyntaxException, ConfigurationException) as error:
+        log.warning(
+            "%s is made without an id of its own, since the server takes none (%s): let one query start and"
+            " make it before others start for the first time, or two tables could be made under this name,"
+            " and the row of one query be lost",
+            name,
+            error,
+        )
+        return session.execute(create_ledger(name, with_id=False))

@@ -10,6 +10,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.schema.compare import match_columns, used_types
+from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
 from wal_sink.targets.cassandra.types.cql_type import user_types_text
@@ -26,6 +27,7 @@ def make_plan(options: CassandraOptions, schema: pa.Schema, key: str) -> Plan:
     :raises OptionError: the options do not fit the cluster.
     """
     with connect(options) as connection, explained(options):
+        inspect_server(connection.session, options)
         live = read_table(connection.session, options.data)
         columns = match_columns(schema, live)
         ensure_ledger_table(connection.session, options.ledger)

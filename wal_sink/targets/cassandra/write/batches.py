@@ -22,7 +22,8 @@ from wal_sink.targets.cassandra.types.cql_type import column_types
 Ints = npt.NDArray[np.int64]
 
 ROWS = 600
-"""Most rows of a request: half as many cost both sides more CPU a row, twice as many cost neither less."""
+"""Most rows of a request, where the option does not say: half as many cost both sides more CPU a row, twice
+as many cost neither less."""
 BYTES = 96 * 1024
 """Most bytes of one partition in a request, where the option does not say."""
 
@@ -61,7 +62,7 @@ class Batches(NamedTuple):
         return firsts if self.order is None else self.order[firsts]
 
 
-def limits(plan: Plan, batch_bytes: int = BYTES) -> Limits:
+def limits(plan: Plan, batch_bytes: int = BYTES, batch_rows: int = ROWS) -> Limits:
     """Return the limits for a plan's rows.
 
     Cassandra measures a row as its values, 20 bytes a cell and 50 a row (`Row.dataSize`: 8 bytes of
@@ -71,6 +72,7 @@ def limits(plan: Plan, batch_bytes: int = BYTES) -> Limits:
     """
     of_many_cells = any(tree.parts and not tree.frozen for tree in column_types(plan))
     return Limits(
+        rows=batch_rows,
         bytes=batch_bytes,
         row_weight=16 * len(plan.columns) + 32,
         byte_weight=6 if of_many_cells else 1,

@@ -20,7 +20,7 @@ from wal_sink.targets.cassandra.encode import encode, routing_keys
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
-from wal_sink.targets.cassandra.write.batches import BYTES, Limits, limits
+from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, Limits, limits
 from wal_sink.targets.cassandra.write.bind import bind
 from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.write.replicas import Replicas
@@ -55,6 +55,7 @@ class Writer:
         self._datacenter = connection.datacenter
         self._encodes = hook(connection.session)
         self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
+        self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows
         self._concurrency = Concurrency(
             MOST if options.concurrency == "auto" else options.concurrency
         )
@@ -98,8 +99,9 @@ class Writer:
         if self._prepared and not self._reported:
             self._reported = True
             log.info(
-                "batches of one partition have at most %d bytes; %d requests were in flight, and as the"
-                " cluster answers there will be up to %d",
+                "batches have at most %d rows, and of one partition %d bytes; %d requests were in flight, and"
+                " as the cluster answers there will be up to %d",
+                self._batch_rows,
                 self._batch_bytes,
                 self._concurrency.limit,
                 self._concurrency.most,
@@ -148,7 +150,7 @@ class Writer:
                 plan,
                 statement,
                 statement_head(statement.query_id, len(plan.columns) + 1),
-                limits(plan, self._batch_bytes),
+                limits(plan, self._batch_bytes, self._batch_rows),
                 Replicas(
                     self._session.cluster.metadata, plan.details["keyspace"], self._datacenter
                 ),

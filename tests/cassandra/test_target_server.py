@@ -1,0 +1,134 @@
+"""How a start meets a real server: levels of consistency, the ledger's id, what the server says of itself."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.ledger import Owner
+from wal_sink.options import parse
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.driver.connection import connect
+from wal_sink.targets.cassandra.options import CONSISTENCY_LEVELS
+from wal_sink.targets.cassandra.schema import ledger_table
+from wal_sink.targets.cassandra.schema.fitness import replicas_by_datacenter
+from wal_sink.targets.cassandra.schema.ledger_table import ledger_id
+from wal_sink.targets.cassandra.schema.server import SETTINGS, read_server
+from wal_sink.testing.cassandra.node import Node
+
+pytestmark = pytest.mark.cassandra
+
+SCHEMA = pa.schema([("id", pa.int32())])
+
+
+@pytest.fixture(scope="module")
+def shared(cassandra: Node) -> Iterator[str]:
+    """One keyspace for all tests here, of a strategy that every level fits; with a table."""
+    name = f"test_{secrets.token_hex(8)}"
+    (local,) = cassandra.execute("SELECT data_center FROM system.local")
+    cassandra.execute(
+        f"CREATE KEYSPACE {name} WITH replication = "
+        f"{{'class': 'NetworkTopologyStrategy', '{local.data_center}': 1}}"
+    )
+    cassandra.execute(f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    yield name
+    cassandra.execute(f"DROP KEYSPACE {name}")
+
+
+def options(node: Node, keyspace: str, **given: str) -> CassandraOptions:
+    raw = {
+        "keyspace": keyspace,
+        "table": "t",
+        "cassandra.contactPoints": node.host,
+        "cassandra.port": str(node.port),
+    }
+    return parse(
+        raw | {f"cassandra.{name}": value for name, value in given.items()}, CassandraOptions
+    )
+
+
+@pytest.mark.parametrize("level", CONSISTENCY_LEVELS)
+def test_a_start_at_every_level(cassandra: Node, shared: str, level: str) -> None:
+    """Also those that ask for more replicas than a node's own tables have: one."""
+    target = CassandraTarget(options(cassandra, shared, consistencyLevel=level))
+    plan = target.plan(SCHEMA, "k")
+    with target.connect(Owner(level, "log", "checkpoint")) as session:
+        assert session.read_ledger() is None
+        session.create(-1)
+        if level not in ("TWO", "THREE"):  # the keyspace has one replica
+            assert session.read_ledger() is not None
+    assert [column.name for column in plan.columns] == ["id"]
+
+
+def id_of(node: Node, keyspace: str, table: str) -> object:
+    (row,) = node.execute(
+        "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s",
+        [keyspace, table],
+    )
+    return row.id
+
+
+def test_the_ledgers_id(cassandra: Node, shared: str) -> None:
+    """Chosen by its name: starts at the same time on several nodes make one table."""
+    name = options(cassandra, shared, ledgerTable="Led").ledger
+    CassandraTarget(options(cassandra, shared, ledgerTable="Led")).plan(SCHEMA, "k")
+    assert id_of(cassandra, *name) == ledger_id(name)
+
+
+def test_a_ledger_that_is_made_again_is_empty(cassandra: Node, shared: str) -> None:
+    """The table has the id of the one that was dropped, and nothing of its rows."""
+    target = CassandraTarget(options(cassandra, shared, ledgerTable="again"))
+    for _ in range(2):
+        target.plan(SCHEMA, "k")
+        with target.connect(Owner("q", "log", "checkpoint")) as session:
+            assert session.read_ledger() is None
+            session.create(7)
+            assert session.read_ledger() is not None
+        cassandra.execute(f"DROP TABLE {shared}.again")
+
+
+def test_a_server_that_takes_no_id(
+    cassandra: Node,
+    shared: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Managed services make their own: the table is made all the same, and the risk is said."""
+    monkeypatch.setattr(ledger_table, "_ID", "WITH no_such_property = {}")
+    CassandraTarget(options(cassandra, shared, ledgerTable="led2")).plan(SCHEMA, "k")
+    assert "is made without an id of its own" in caplog.text
+    assert "no_such_property" in caplog.text
+    name = options(cassandra, shared, ledgerTable="led2").ledger
+    assert id_of(cassandra, *name) != ledger_id(name)
+
+
+def test_what_the_node_says_of_itself(cassandra: Node, shared: str) -> None:
+    """Its settings have the names by which they are asked for."""
+    with connect(options(cassandra, shared)) as connection:
+        server = read_server(connection.session)
+    assert server.release_version.startswith("5.0")
+    assert list(replicas_by_datacenter(server.replication[shared]).values()) == [1]
+    assert server.settings is not None
+    assert server.settings.keys() == set(SETTINGS)
+    assert server.settings["sai_string_term_size_fail_threshold"] == "8KiB"
+    assert (server.scylla_version, dict(server.tablets)) == ("", {})
+
+
+def test_a_server_that_cannot_keep_a_ledger(cassandra: Node, shared: str) -> None:
+    """Planner and flusher refuse it before anything is created or written.
+
+    The node is made known as Amazon Keyspaces by a keyspace that only that service has.
+    """
+    cassandra.create_keyspace("system_schema_mcs")
+    try:
+        target = CassandraTarget(options(cassandra, shared, ledgerTable="never"))
+        with pytest.raises(SchemaMismatch, match="is Amazon Keyspaces, which is not supported"):
+            target.plan(SCHEMA, "k")
+        with pytest.raises(SchemaMismatch, match="is Amazon Keyspaces, which is not supported"):
+            target.connect(Owner("q", "log", "checkpoint"))
+    finally:
+        cassandra.execute("DROP KEYSPACE system_schema_mcs")

@@ -1,0 +1,125 @@
+"""Judges a server by what it says of itself: refuses it, or says what will surprise. Pure.
+
+The answers of Amazon Keyspaces, Azure Cosmos DB and Scylla are those that others have recorded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from wal_sink.errors import SchemaMismatch
+from wal_sink.targets.cassandra.names import quote
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.schema.server import Server
+
+_KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
+"""The name of its cluster, and a keyspace that only it has."""
+_COSMOS = ("cosmosprod", "3.11.0")
+"""The name of its cluster, in lower case, and the version that it names."""
+_COSMOS_HOSTS = re.compile(r"\.cosmos\.(azure\.com|azure\.cn|azure\.us)$")
+_TABLETS_WITH_CONDITIONS = (2025, 4)
+"""The first Scylla that takes conditional updates where a keyspace has tablets."""
+
+_USE = "Write to Apache Cassandra, Astra or Scylla, or to a target of your own (docs/targets.md)."
+
+
+def refuse_unfit(server: Server, options: CassandraOptions) -> None:
+    """Refuse a server on which the guarantees of a target cannot hold, or not with these keyspaces.
+
+    :raises SchemaMismatch: names what the server lacks.
+    """
+    name, keyspace = _KEYSPACES_SERVICE
+    if server.cluster_name == name or keyspace in server.replication:
+        raise SchemaMismatch(
+            f"The cluster at {options.where} is {name}, which is not supported: it takes no reads at SERIAL,"
+            " by which the ledger is read, and write timestamps only in tables with client-side timestamps.",
+            _USE,
+        )
+    told = (server.cluster_name.lower(), server.release_version)
+    if told == _COSMOS or any(_COSMOS_HOSTS.search(host) for host in options.hosts):
+        raise SchemaMismatch(
+            f"The cluster at {options.where} is Azure Cosmos DB, which is not supported: it keeps one write"
+            " timestamp for a row and not one for each cell, so a row that comes late could clear what a"
+            " newer one has written to other columns.",
+            _USE,
+        )
+    _refuse_tablets(server, options.ledger.keyspace)
+
+
+def _refuse_tablets(server: Server, keyspace: str) -> None:
+    version = tuple(map(int, re.findall(r"\d+", server.scylla_version)[:2]))
+    if keyspace not in server.tablets or (version and version >= _TABLETS_WITH_CONDITIONS):
+        return
+    first = ".".join(map(str, _TABLETS_WITH_CONDITIONS))
+    raise SchemaMismatch(
+        f"Keyspace {keyspace} of the ledger has tablets, and Scylla {server.scylla_version} refuses"
+        f" conditional updates there; Scylla {first} is the first that takes them.",
+        "Keep the ledger in a keyspace without tablets, and name it in cassandra.ledgerTable; the table"
+        " itself may stay where it is:\n"
+        f"CREATE KEYSPACE {quote(keyspace + '_ledger')} WITH replication = {{'class':"
+        " 'NetworkTopologyStrategy', 'replication_factor': 3} AND tablets = {'enabled': false};",
+    )
+
+
+def notices(server: Server, options: CassandraOptions) -> Iterator[str]:
+    """Yield what will surprise at some time: a sentence with its remedy each."""
+    yield from _of_datacenters(server, options)
+    settings = server.settings or {}
+    if oldest := settings.get("minimum_timestamp_fail_threshold"):
+        yield (
+            f"The server refuses write timestamps that are older than {oldest}"
+            f" (minimum_timestamp_fail_threshold), except from superusers. {OLD_ROWS}"
+        )
+    if newest := settings.get("maximum_timestamp_fail_threshold"):
+        yield (
+            f"The server refuses write timestamps that are more than {newest} ahead of its clock"
+            " (maximum_timestamp_fail_threshold), except from superusers. Keep the clocks of the flusher's"
+            " host and of the nodes together."
+        )
+    if settings.get("user_timestamps_enabled") == "false":
+        yield (
+            "The server refuses USING TIMESTAMP (user_timestamps_enabled = false), except from superusers;"
+            " without it no row can be written exactly once. Set it to true on every node."
+        )
+    disallowed = re.findall(r"\w+", settings.get("write_consistency_levels_disallowed") or "")
+    if options.consistency_level in disallowed:
+        yield (
+            f"The server refuses writes at {options.consistency_level}"
+            " (write_consistency_levels_disallowed), except from superusers. Choose another"
+            " cassandra.consistencyLevel."
+        )
+
+
+OLD_ROWS = (
+    "Rows have the time at which their epoch was published: those that wait in the log for longer than that"
+    " cannot be written any more. Take the threshold out, or set it to more than the longest outage that the"
+    " log has to bridge, on every node, in cassandra.yaml or by JMX."
+)
+"""What minimum_timestamp_fail_threshold does to rows that wait, and the remedy."""
+
+
+def _of_datacenters(server: Server, options: CassandraOptions) -> Iterator[str]:
+    keyspace = options.ledger.keyspace
+    replicas = replicas_by_datacenter(server.replication.get(keyspace, {}))
+    if options.serial_consistency_level != "SERIAL" or len(replicas) < 2:
+        return
+    total = sum(replicas.values())
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(replicas.items()))
+    yield (
+        f"Keyspace {keyspace} of the ledger has {total} replicas in {len(replicas)} datacenters ({counts})."
+        f" At cassandra.serialConsistencyLevel = SERIAL each flush needs {total // 2 + 1} of them, across"
+        " datacenters: it is as slow as the way between them, and stops when too many are away, though rows"
+        f" need {options.consistency_level} only. If the flushers of a query only ever run beside one"
+        " datacenter, stop all of them and set LOCAL_SERIAL, everywhere the same."
+    )
+
+
+def replicas_by_datacenter(replication: Mapping[str, str]) -> dict[str, int]:
+    """Return how many replicas each datacenter has; empty where a keyspace does not say it by datacenter."""
+    counts = {
+        name: factor.partition("/")[0]  # 3/1: one of the three is transient
+        for name, factor in replication.items()
+        if name not in ("class", "replication_factor")
+    }
+    return {name: int(count) for name, count in counts.items() if count.isdecimal() and int(count)}
