@@ -1,5 +1,6 @@
 """What every store of a write-ahead log promises."""
 
+import builtins
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -102,6 +103,15 @@ class StateBackend(ABC):
         exist gives an empty list; one that cannot be read raises, because a listing cut short
         would look like objects that are missing. Unfinished objects are never listed.
         """
+
+    def list_fresh(self, prefix: str = "") -> builtins.list[str]:
+        """Return what `list` returns, and certainly no listing of an earlier moment.
+
+        For a caller to whom an object that is missing in the listing means something. A kind whose
+        `list` may be answered from a cache, against guarantee 3, overrides this. Raises
+        `StateBackendError` when only an old listing can be had.
+        """
+        return self.list(prefix)
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:

@@ -20,6 +20,8 @@ from state_backends.folders import Folders, open_to_others
 from state_backends.paths import check_data, check_path, check_prefix, empty_object
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
+_LISTINGS = 3
+"""How often a listing is tried that turns out to be an old one."""
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
 
 
@@ -111,6 +113,23 @@ class LocalBackend(StateBackend):
     def list(self, prefix: str = "") -> builtins.list[str]:
         """See `StateBackend.list`."""
         return sorted(path for path, name in self._files(prefix) if not name.startswith("."))
+
+    def list_fresh(self, prefix: str = "") -> builtins.list[str]:
+        """See `StateBackend.list_fresh`.
+
+        A network mount may answer a listing from what its host has cached. A new name in the folder makes
+        the host ask the server again, and a listing that has this name is not from before.
+        """
+        folder = check_prefix(prefix)
+        for _ in range(_LISTINGS):
+            with self._unfinished(self._root / folder / "listing") as (_, marker, _):
+                found = builtins.list(self._files(folder))
+            if any(name == marker.name for _, name in found):
+                return sorted(path for path, name in found if not name.startswith("."))
+        raise StateBackendError(
+            f"the mount of {self._root / folder} answers with an old listing: a file that was just made is "
+            "not in it. Mount it so that no host caches its folders (NFS: actimeo=0)"
+        )
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `StateBackend.delete`. Folders that become empty go as well."""

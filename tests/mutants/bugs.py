@@ -81,7 +81,7 @@ BUGS = (
         "        checkpointed = self._checkpoint.last_commit()\n",
         "        early = self._log.attempts()\n"
         "        checkpointed = self._checkpoint.last_commit()\n"
-        "        self._log.attempts = lambda: early  # type: ignore[method-assign]\n",
+        "        self._log.attempts = lambda **_: early  # type: ignore[method-assign]\n",
     ),
     Bug(
         "first manifest wins",
@@ -101,6 +101,43 @@ BUGS = (
         "wal_sink/publish/fencing.py",
         "    if log.highest_generation() > mine:\n",
         "    if log.highest_generation() > mine + 1_000:\n",
+    ),
+    Bug(
+        "a run looks for a higher claim before it claims",
+        "wal_sink/publish/fencing.py",
+        "    claim = log.claim(mine, Claim(run_id=run_id, options=dict(options)))\n",
+        "    newest = log.highest_generation()\n"
+        "    claim = log.claim(mine, Claim(run_id=run_id, options=dict(options)))\n"
+        "    if newest <= mine and claim.run_id == run_id:\n        return mine\n",
+        ("tests/protocol/test_old_runs.py",),
+    ),
+    Bug(
+        "the ticket of a run goes that may have to prove its epoch",
+        "wal_sink/wal/forget_runs.py",
+        "    oldest = min([claimed[-RUNS_KEPT], *waiting])\n",
+        "    oldest = claimed[-RUNS_KEPT]\n",
+        ("tests/protocol/test_old_runs.py",),
+    ),
+    Bug(
+        "the flusher chooses from a listing that may be an old one",
+        "wal_sink/flush/flusher.py",
+        "        attempts = self._log.attempts(fresh=asked)\n",
+        "        attempts = self._log.attempts()\n",
+        ("tests/protocol/test_stale_listing.py",),
+    ),
+    Bug(
+        "a run is fenced by a listing that may be an old one",
+        "wal_sink/wal/log.py",
+        "        return self._listed(paths.RUNS, paths.parse_run, fresh=True)\n",
+        "        return self._listed(paths.RUNS, paths.parse_run)\n",
+        ("tests/protocol/test_stale_listing.py",),
+    ),
+    Bug(
+        "a listing counts as fresh without the file that was made for it",
+        "state_backends/local.py",
+        "            if any(name == marker.name for _, name in found):\n",
+        "            if marker:\n",
+        ("tests/protocol/test_stale_listing.py",),
     ),
     Bug(
         "no generation check after publishing",

@@ -249,8 +249,8 @@ def test_verify_beside_a_flusher(world: World) -> None:
     listed = world.log.attempts
 
     class Slow(Log):
-        def attempts(self) -> tuple[Attempt, ...]:
-            found = listed()
+        def attempts(self, *, fresh: bool = False) -> tuple[Attempt, ...]:
+            found = listed(fresh=fresh)
             world.flush()
             return found
 

@@ -155,7 +155,7 @@ class Flusher:
             asked = not self._started or not resting(checkpointed, recorded, identity)
             mark = self._target.read_ledger() if asked else None
             self._started = True
-        attempts = self._log.attempts()
+        attempts = self._log.attempts(fresh=asked)
         fresh = asked and mark is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)

@@ -102,6 +102,9 @@ _GENERATION = "([0-9]{6}|[1-9][0-9]{6,})"
 parse_run = _parser(rf"{RUNS}{_GENERATION}\.json", int)
 """Generation of a claim."""
 
+parse_ticket = _parser(rf"{TICKETS}([0-9A-Za-z_-]+)\.json", str)
+"""Run that has a ticket."""
+
 parse_manifest = _parser(rf"{MANIFESTS}{_EPOCH}-{_GENERATION}\.json", _attempt)
 """Attempt that a manifest publishes."""
 

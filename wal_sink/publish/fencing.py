@@ -12,6 +12,7 @@ from state_backends import StateBackendError
 from wal_sink.errors import Fenced, NotRegistered, WalSinkError
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Claim, Kept, Ticket
+from wal_sink.wal.forget_runs import RUNS_KEPT
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -32,22 +33,21 @@ def claim_generation(log: Log, run_id: str, options: Mapping[str, str]) -> int:
     """Return the run's generation: one above its ticket, claimed once, and still the highest (rule 3).
 
     :param options: the sink's options without secrets, kept with the claim.
-    :raises NotRegistered: the run has no ticket.
+    The claim comes before the look: that of a run which was overtaken long ago may have been deleted, and can
+    then be made again, but only below a higher one that is there.
+
+    :raises NotRegistered: the run has no ticket, or no longer.
     :raises Fenced: a newer run has claimed a generation.
     """
     ticket = log.ticket(run_id)
     if ticket is None:
-        raise NotRegistered(
-            f"Run {run_id} has no ticket in {log.url}",
-            "Call wal_sink.register(spark) before start(), on the same SparkSession, and start"
-            " the query again. If it was called, look for its error in the driver's log.",
-        )
+        raise _without_ticket(log, run_id)
     mine = ticket.generation + 1
-    if log.highest_generation() > mine:
-        raise fenced(f"Generation {mine} was overtaken")
     claim = log.claim(mine, Claim(run_id=run_id, options=dict(options)))
     if claim.run_id != run_id:
         raise fenced(f"Generation {mine} is claimed by run {claim.run_id}")
+    if log.highest_generation() > mine:
+        raise fenced(f"Generation {mine} was overtaken")
     return mine
 
 
@@ -58,6 +58,21 @@ def refuse_overtaken(log: Log, attempt: Attempt) -> None:
     """
     if log.highest_generation() > attempt.generation:
         raise fenced(f"Generation {attempt.generation} was overtaken at epoch {attempt.epoch}")
+
+
+def _without_ticket(log: Log, run_id: str) -> NotRegistered:
+    """Return the error of a run without a ticket: it never had one, or was overtaken long ago."""
+    what, newest = f"Run {run_id} has no ticket in {log.url}", log.highest_generation()
+    if newest > RUNS_KEPT:
+        what += (
+            f": it was never given one, or at least {RUNS_KEPT} newer runs have published since, up to"
+            f" generation {newest}"
+        )
+    return NotRegistered(
+        what,
+        "Call wal_sink.register(spark) before start(), on the same SparkSession, and start"
+        " the query again. If it was called, look for its error in the driver's log.",
+    )
 
 
 def fenced(what: str) -> Fenced:

@@ -83,9 +83,15 @@ class Log:
             raise CorruptLog(f"{self._where(path)} vanished", "Do not edit the log by hand.")
         return present
 
-    def _listed(self, folder: str, parse: Callable[[str], N | None]) -> list[N]:
-        """List what the names of a folder's objects say, ascending; foreign names are passed over."""
-        parsed = map(parse, self.backend.list(folder))
+    def _listed(
+        self, folder: str, parse: Callable[[str], N | None], *, fresh: bool = False
+    ) -> list[N]:
+        """List what the names of a folder's objects say, ascending; foreign names are passed over.
+
+        :param fresh: see `StateBackend.list_fresh`.
+        """
+        names = self.backend.list_fresh(folder) if fresh else self.backend.list(folder)
+        parsed = map(parse, names)
         return sorted(name for name in parsed if name is not None)
 
     def _where(self, path: str) -> str:
@@ -128,7 +134,16 @@ class Log:
 
     def highest_generation(self) -> int:
         """Return the highest generation claimed, 0 for none."""
-        return max(self._listed(paths.RUNS, paths.parse_run), default=0)
+        return max(self.generations(), default=0)
+
+    def generations(self) -> list[int]:
+        """List the generations claimed, ascending: the highest one, and those before it that are left."""
+        return self._listed(paths.RUNS, paths.parse_run, fresh=True)
+
+    def ticketed(self) -> list[str]:
+        """List the runs that have a ticket."""
+        found = map(paths.parse_ticket, self.backend.list(paths.TICKETS))
+        return [run_id for run_id in found if run_id is not None]
 
     def claim(self, generation: int, claim: Claim) -> Claim:
         """Claim a generation unless it is claimed; return the claim that stands.
@@ -157,9 +172,12 @@ class Log:
 
     # --- what was published (rule 6) ---
 
-    def attempts(self) -> tuple[Attempt, ...]:
-        """List the manifests there are, ascending."""
-        return tuple(self._listed(paths.MANIFESTS, paths.parse_manifest))
+    def attempts(self, *, fresh: bool = False) -> tuple[Attempt, ...]:
+        """List the manifests there are, ascending.
+
+        :param fresh: to choose among them: one that is there is not missed, see `StateBackend.list_fresh`.
+        """
+        return tuple(self._listed(paths.MANIFESTS, paths.parse_manifest, fresh=fresh))
 
     def manifest(self, attempt: Attempt) -> Published | None:
         """Read a manifest and the digest of its file; None when it is gone."""

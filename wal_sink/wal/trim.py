@@ -18,6 +18,7 @@ from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
+from wal_sink.wal.forget_runs import forget_runs
 from wal_sink.wal.log import Log
 
 logger = line_logger(__name__)
@@ -119,6 +120,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
         log.delete(_kept_notes(log, upto))
+    forget_runs(log, mark.epoch if mark is not None else -1)
     return unfinished
 
 

@@ -188,6 +188,15 @@ class StateBackendContract:
         assert backend.list("manifests/") == []
         assert backend.list("segments/7/x") == []
 
+    def test_a_fresh_listing_has_what_a_listing_has(self, backend: StateBackend) -> None:
+        """(3) And leaves nothing behind: no object, and nothing for a sweep."""
+        assert backend.list_fresh("m/") == []
+        for path in ("m/1", "m/a/2", "z"):
+            backend.create(path, b"x")
+        assert backend.list_fresh("m/") == ["m/1", "m/a/2"]
+        assert backend.list_fresh() == backend.list() == ["m/1", "m/a/2", "z"]
+        assert backend.sweep_unfinished(0) == 0
+
     def test_list_loses_nothing_while_others_come_and_go(self, backend: StateBackend) -> None:
         """(3) Objects that stay are in every listing while others appear and vanish beside them."""
         # In two of the three folders of `come_and_go`; the third one comes and goes itself.

@@ -7,6 +7,7 @@ a `Crash` is a `BaseException`, which nothing in the product catches: the proces
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO, Literal, TypeVar
@@ -123,6 +124,9 @@ class FaultyBackend(StateBackend):
 
     def list(self, prefix: str = "") -> list[str]:
         return self.faults.call(f"list {prefix}", lambda: self.inner.list(prefix))
+
+    def list_fresh(self, prefix: str = "") -> builtins.list[str]:
+        return self.faults.call(f"list {prefix}", lambda: self.inner.list_fresh(prefix))
 
     def delete(self, paths: Iterable[str]) -> None:
         """Each object counts, so a crash leaves some of them."""

@@ -1,0 +1,129 @@
+"""Each start leaves a ticket and a claim: old ones go, and a run of old times that comes back stops."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.engine import World
+from tests.protocol.test_garbage import At
+from wal_sink.errors import Fenced, NotRegistered
+from wal_sink.model import paths
+from wal_sink.model.records import Claim, Ticket
+from wal_sink.testing.crash.faults import Faults
+from wal_sink.wal.forget_runs import RUNS_KEPT
+
+STORES = ("memory", "local")
+
+
+def starts(world: World, number: int) -> None:
+    """Let so many runs start and claim a generation each, and publish nothing."""
+    first = world.log.highest_generation() + 1
+    for generation in range(first, first + number):
+        run_id = f"start-{generation}"
+        world.log.create_ticket(Ticket(run_id=run_id, generation=generation - 1))
+        world.log.claim(generation, Claim(run_id=run_id, options={}))
+
+
+def test_old_tickets_and_claims_go_and_the_highest_generation_stays(world: World) -> None:
+    """What a start leaves does not pile up; a new run claims the generation after the highest."""
+    world.run().batch([("a", 1)])
+    world.flush()
+    starts(world, 2 * RUNS_KEPT)
+    newest = world.log.highest_generation()
+    world.flush()
+    assert world.log.generations() == list(range(newest - RUNS_KEPT + 1, newest + 1))
+    assert len(world.log.ticketed()) == RUNS_KEPT
+    run = world.run()
+    run.batch([("b", 2)])
+    assert world.log.highest_generation() == newest + 1
+    world.flush()
+    assert world.table() == world.expected()
+    claim = world.log.newest_claim()
+    assert claim is not None
+    assert claim.run_id == run.run_id
+
+
+def test_a_few_starts_cost_one_listing(world: World) -> None:
+    """Tickets are read now and then, not by every flusher that starts."""
+    world.run().batch([("a", 1)])
+    starts(world, RUNS_KEPT)
+    faults = Faults()
+    world.flush(faults)
+    assert not [each for each in faults.operations if paths.TICKETS in each]
+
+
+def test_rule_3_a_claim_that_is_made_again_is_fenced(world: World) -> None:
+    """A run stands still right before its claim; when it wakes, that number was claimed, and deleted."""
+
+    def others_start() -> None:
+        starts(world, 3 * RUNS_KEPT)
+        world.flush()
+        assert 2 not in world.log.generations()
+
+    world.run().batch([("a", 1)])
+    world.flush()
+    zombie = world.run(At(f"create {paths.run(2)}", others_start))
+    with pytest.raises(Fenced, match="overtaken"):
+        zombie.publish([("zombie", 1)])
+    assert zombie.run_id in world.log_backend.read(paths.run(2)).decode(), "its claim took effect"
+    assert world.log.attempts() == ()
+    world.run().batch([("b", 1)])
+    world.flush()
+    assert world.table() == world.expected()
+
+
+def test_rule_2_a_run_whose_ticket_is_gone_is_told_why(world: World) -> None:
+    """It published an epoch, stood still, and comes back after hundreds of starts."""
+    zombie = world.run()
+    zombie.batch([("a", 1)])
+    world.flush()
+    starts(world, 2 * RUNS_KEPT)
+    world.flush()
+    with pytest.raises(NotRegistered, match=f"at least {RUNS_KEPT} newer runs"):
+        zombie.publish([("zombie", 1)])
+    assert world.log.attempts() == ()
+
+
+def test_rule_11_a_run_that_may_have_to_prove_its_epoch_keeps_its_ticket(world: World) -> None:
+    """Two runs published the epoch; the older one writes `commits/1` after hundreds of starts."""
+    older, newer = world.run(), world.run()
+    older.batch([("a", 1)])
+    newer = world.run()
+    rows = [("older", 1)]
+    older.publish(rows)
+    newer.next = 1
+    newer.publish([("newer", 1)])
+    starts(world, 2 * RUNS_KEPT)
+    world.flush()
+    assert world.log.ticket(older.run_id) is not None
+    older.write_commit([rows], heard=False)
+    with pytest.raises(Fenced):
+        older.publish([("older", 2)])
+    world.flush()
+    assert world.log_backend.list(paths.KEPT) == []
+    assert world.table() == world.expected()
+    starts(world, 1)
+    world.flush()
+    assert world.log.ticket(older.run_id) is None, "there is nothing left to prove"
+
+
+def test_a_damaged_ticket_stops_nothing(world: World) -> None:
+    """It may be of a run that goes on, and is left alone."""
+    world.run().batch([("a", 1)])
+    world.flush()
+    world.log_backend.create(paths.ticket("damaged"), b"{")
+    starts(world, 2 * RUNS_KEPT)
+    world.flush()
+    assert len(world.log.ticketed()) == RUNS_KEPT + 1
+    assert world.table() == {"a": 1}
+
+
+def test_stops_go_with_their_tickets(world: World) -> None:
+    """A run that was told to stop leaves that note, too."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    world.log.create_stop(run.run_id)
+    starts(world, 2 * RUNS_KEPT)
+    world.flush()
+    assert not world.log.is_stopping(run.run_id)

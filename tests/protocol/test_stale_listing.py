@@ -1,0 +1,115 @@
+"""A network mount whose host answers a listing from what it has cached: nothing is decided from that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from state_backends import LocalBackend, StateBackendError
+from tests.protocol.engine import World
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import Fenced, LogUnavailable
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.model import paths
+from wal_sink.protocol.steps import Rest
+from wal_sink.publish.fencing import claim_generation
+from wal_sink.wal.log import Log
+
+STORES = ("local",)
+
+
+class CachingMount(LocalBackend):
+    """The same folder as another host sees it, which keeps what it has listed until it is told to forget.
+
+    :param asks_again: whether this host asks the server after a change of its own in a folder, as NFS does.
+    """
+
+    def __init__(self, root: Path, *, asks_again: bool) -> None:
+        super().__init__(root)
+        self.asks_again = asks_again
+        self._cached: dict[str, list[tuple[str, str]]] = {}
+
+    def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
+        found, folder = list(super()._files(prefix)), prefix.rstrip("/")
+        made_here = any(name.startswith(".") for _, name in found)
+        if folder in self._cached and self.asks_again and made_here:
+            self._cached[folder] = found
+        yield from self._cached.get(folder, found)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        super().delete(paths)
+        if self.asks_again:
+            self.forget()
+
+    def cache(self, prefix: str) -> None:
+        """Answer a listing of this folder from now on with what is there at this moment."""
+        self._cached[prefix.rstrip("/")] = list(super()._files(prefix))
+
+    def forget(self) -> None:
+        """Answer what is there."""
+        self._cached.clear()
+
+
+def mounted(world: World, *, asks_again: bool) -> CachingMount:
+    return CachingMount(Path(world.log_backend.url.removeprefix("file://")), asks_again=asks_again)
+
+
+def until_rest(flusher: Flusher) -> None:
+    while not isinstance(flusher.run_once(), Rest):
+        pass
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+def test_rule_9_a_listing_from_before_the_commit_is_not_chosen_from(
+    world: World, asks_again: bool
+) -> None:
+    """A dies after its manifest, B publishes the epoch and is kept; the flusher's host still lists A's."""
+    world.run().batch([("a", 1)])
+    mount = mounted(world, asks_again=asks_again)
+    flusher = Flusher(
+        Pipeline(world.query_id, Log(mount), Checkpoint(world.checkpoint), world.target),
+        clock_us=world.clock,
+        run_history=RunHistory(),
+    )
+    until_rest(flusher)
+    world.run().publish([("lost attempt", 1)])
+    mount.cache(paths.MANIFESTS)
+    world.run().batch([("kept attempt", 2)])
+    assert len(mount.list(paths.MANIFESTS)) == 1, "an ordinary listing is the old one"
+    if asks_again:
+        until_rest(flusher)
+    else:
+        with pytest.raises(LogUnavailable, match="answers with an old listing"):
+            until_rest(flusher)
+        assert world.table() == {"a": 1}
+        mount.forget()
+        until_rest(flusher)
+    assert world.table() == world.expected()
+    assert "kept attempt" in world.table()
+    mount.forget()
+    assert mount.sweep_unfinished(0) == 0, "no marker is left"
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+def test_rule_3_a_listing_from_before_the_claim_lets_no_run_go_on(
+    world: World, asks_again: bool
+) -> None:
+    """Another driver has claimed a generation, and this one's host does not list it yet."""
+    older = world.run()
+    older.batch([("a", 1)])
+    mount = mounted(world, asks_again=asks_again)
+    mount.cache(paths.RUNS)
+    world.run().publish([("b", 2)])
+    error = Fenced if asks_again else StateBackendError
+    with pytest.raises(error):
+        claim_generation(Log(mount), older.run_id, {})
+
+
+def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:
+    """Also of a folder that is not there yet; the marker is in neither."""
+    world.run().batch([("a", 1)])
+    for folder in (paths.MANIFESTS, paths.RUNS, paths.KEPT, ""):
+        assert world.log_backend.list_fresh(folder) == world.log_backend.list(folder)

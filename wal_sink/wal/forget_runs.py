@@ -1,0 +1,65 @@
+"""Deletes tickets and claims of runs that were fenced long ago: each start of a query leaves two (rule 3).
+
+The highest claim always stays, so a listing of `runs/` says what it said before. A run that comes back has no
+ticket any more, or finds a higher claim, and stops. What a run may still have to do is to prove that Spark
+kept its last epoch (rule 11), for which it needs its ticket: so the tickets stay as long as a manifest of
+that generation, or of a lower one, waits to be flushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from wal_sink.errors import CorruptLog
+from wal_sink.log_context import line_logger
+from wal_sink.model import paths
+from wal_sink.wal.log import Log
+
+logger = line_logger(__name__)
+
+RUNS_KEPT = 100
+"""So many of the newest claims stay, with the tickets of their runs. A listing of `runs/` that takes its time
+finds the highest claim of its beginning, unless so many runs claim a generation meanwhile."""
+
+_FORGOTTEN_TOGETHER = 100
+"""Tickets are read to tell whose they are: once for so many starts."""
+
+_REQUESTS_AT_A_TIME = 16
+"""Where each read is a request over a network."""
+
+
+def forget_runs(log: Log, flushed: int) -> int:
+    """Delete what runs have left that can neither publish nor prove anything; return how many claims.
+
+    :param flushed: the log's mark: what is published above it waits.
+    """
+    claimed = log.generations()
+    if len(claimed) < RUNS_KEPT + _FORGOTTEN_TOGETHER:
+        return 0
+    waiting = (each.generation for each in log.attempts(fresh=True) if each.epoch > flushed)
+    oldest = min([claimed[-RUNS_KEPT], *waiting])
+    gone = [generation for generation in claimed if generation < oldest]
+    if gone:
+        runs = _runs_before(log, oldest, log.ticketed())
+        log.delete(path for run in runs for path in (paths.ticket(run), paths.stop(run)))
+        log.delete(map(paths.run, gone))
+        logger.debug("forgot %d claims and %d tickets of old runs", len(gone), len(runs))
+    return len(gone)
+
+
+def _runs_before(log: Log, oldest: int, runs: Iterable[str]) -> list[str]:
+    """Return the runs whose generation lies before `oldest`; one whose ticket is damaged is left alone."""
+
+    def is_before(run_id: str) -> bool:
+        try:
+            ticket = log.ticket(run_id)
+        except CorruptLog:
+            return False
+        return ticket is not None and ticket.generation + 1 < oldest
+
+    runs = list(runs)
+    if not log.backend.billed:
+        return [run for run in runs if is_before(run)]
+    with ThreadPoolExecutor(_REQUESTS_AT_A_TIME) as pool:
+        return [run for run, gone in zip(runs, pool.map(is_before, runs), strict=True) if gone]
