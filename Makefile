@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test soak mutants bench screens lint format clean
+.PHONY: help demo check test simulate soak mutants bench screens lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,10 +20,13 @@ demo: $(READY) ## Real flights into Cassandra under SIGKILL, beside foreachBatch
 check: lint ## Lint, and the tests without servers, in less than 3 minutes (ARGS=… go to pytest)
 	$(BIN)/python -m pytest --numprocesses $(CHECK_JOBS) --dist worksteal \
 		-m 'not (long or s3 or cassandra or spark or docker or prometheus)' \
-		tests/unit tests/protocol tests/contract tests/test_architecture.py $(ARGS)
+		tests/unit tests/protocol tests/simulator tests/contract tests/test_architecture.py $(ARGS)
 
 test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=3 at a time)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+
+simulate: $(READY) ## Play random histories of the real code, all from one seed (ARGS=--help)
+	$(BIN)/python -m tests.simulator $(ARGS)
 
 soak: $(READY) ## Kill driver, workers and Cassandra 50 times (ARGS=--help)
 	$(BIN)/python -m tests.soak $(ARGS)

@@ -1,0 +1,126 @@
+"""Many histories, one after the other in each of some processes, until the time is over or one fails."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import multiprocessing
+import queue
+import time
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from typing import NamedTuple
+
+from tests.simulator import machine
+from tests.simulator.history import Outcome, play
+from tests.simulator.swarm import FAULTS
+
+
+class Campaign(NamedTuple):
+    """What is to be played."""
+
+    seed: int
+    """Of the first history; the others have the numbers after it."""
+    histories: int | None = None
+    """How many; None: as many as there is time for."""
+    seconds: float | None = None
+    """How long; None: until all are played."""
+    processes: int = 1
+    among: tuple[str, ...] = FAULTS
+    """The faults from which each history draws."""
+    go_on: bool = False
+    """Whether to go on after a failure."""
+
+
+class Played(NamedTuple):
+    """What came of it."""
+
+    histories: int
+    seconds: float
+    counts: Counter[str]
+    failures: list[Outcome]
+
+    @property
+    def per_second(self) -> float:
+        """Histories a second."""
+        return self.histories / self.seconds if self.seconds else 0.0
+
+
+_AT_ONCE = 20
+"""Histories between two reports of a process."""
+
+
+def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories: None) -> Played:
+    """Play in as many processes as wanted.
+
+    :param progress: told how many histories were played, again and again.
+    """
+    began_s = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    reports: Queue[list[Outcome] | None] = context.Queue()
+    stop = context.Event()
+    players = [
+        context.Process(target=_play, args=(campaign, number, began_s, reports, stop), daemon=True)
+        for number in range(campaign.processes)
+    ]
+    for player in players:
+        player.start()
+    histories, counts, failures = 0, Counter[str](), list[Outcome]()
+    left = len(players)
+    while left:
+        try:
+            outcomes = reports.get(timeout=_LOOK_S)
+        except queue.Empty:
+            if any(player.exitcode for player in players):
+                raise RuntimeError("a process of the simulator died") from None
+            continue
+        if outcomes is None:
+            left -= 1
+            continue
+        for outcome in outcomes:
+            histories += 1
+            counts.update(outcome.counts)
+            if outcome.violations:
+                failures.append(outcome)
+        if failures and not campaign.go_on:
+            stop.set()
+        progress(histories)
+    for player in players:
+        player.join()
+    return Played(histories, time.monotonic() - began_s, counts, failures)
+
+
+_LOOK_S = 1.0
+
+
+def _play(
+    campaign: Campaign,
+    number: int,
+    began_s: float,
+    reports: Queue[list[Outcome] | None],
+    stop: Event,
+) -> None:
+    """Play every n-th history in this process."""
+    prepare()
+    until_s = began_s + campaign.seconds if campaign.seconds is not None else float("inf")
+    outcomes: list[Outcome] = []
+    for each in itertools.count(number, campaign.processes):
+        over = campaign.histories is not None and each >= campaign.histories
+        if over or stop.is_set() or time.monotonic() > until_s:
+            break
+        outcomes.append(play(campaign.seed + each, among=campaign.among))
+        if len(outcomes) == _AT_ONCE or outcomes[-1].violations:
+            reports.put(outcomes)
+            outcomes = []
+    reports.put(outcomes)
+    reports.put(None)
+
+
+def prepare() -> None:
+    """Let this process be the simulated machine."""
+    machine.install()
+    logger = logging.getLogger("wal_sink")
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False

@@ -1,0 +1,218 @@
+"""A Spark application with a query: the same durable steps in the same order, and the sink's real code.
+
+The order is the one measured on Spark 4.3: `metadata`, `onQueryStarted`, read the checkpoint, `offsets/N`,
+tasks, `commit()`, `commits/N`, progress event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulator import rows
+from tests.simulator.flushing import Flushing
+from tests.simulator.judge import Computed
+from tests.simulator.machine import MACHINE, uuid4
+from tests.simulator.process import Thread
+from tests.simulator.site import Site
+from tests.simulator.target import SimulatedTarget
+from tests.simulator.volume import Mount
+from tests.simulator.world import World
+from wal_sink import clock, errors
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.model.plan import plan_key
+from wal_sink.model.task import Task
+from wal_sink.progress.backlog import BacklogReaders
+from wal_sink.protocol.budget import Budget
+from wal_sink.publish.backpressure import Backpressure
+from wal_sink.publish.fencing import take_ticket
+from wal_sink.publish.publisher import Publisher
+
+
+class Driver:
+    """A process in which Spark runs the query, one run after the other, and which flushes it."""
+
+    def __init__(self, world: World, site: Site) -> None:
+        self.world = world
+        self.site = site
+        self.process = world.process("driver")
+        self.main = Thread(self.process, "main")
+        self.run_history = RunHistory()
+        self.run_history.watch(world.query_id)
+        self.flushing = Flushing(world, site, self.process, self.run_history)
+        self.target = SimulatedTarget(world.database, self.process)
+        self.log = site.open_log(self.process)
+        self.store = Mount(site.checkpoint, self.process)
+        self.backlogs = BacklogReaders()
+        self.run: Run | None = None
+
+    def batch(self, count: int, *, heard: bool = True) -> None:
+        """Run a micro-batch with so many rows; start the query first, if it does not run."""
+        self.main.start(lambda: self._as_spark(lambda: self._batch(count, heard)))
+
+    def stop(self) -> None:
+        """Stop the query between two batches."""
+        if self.run is not None and not self.main.stands_still:
+            self.ended()
+
+    def ended(self, *, gave_way: bool = False) -> None:
+        """End the run as a query does whose driver lives on."""
+        if self.run is not None:
+            self.run_history.terminated(self.world.query_id, self.run.run_id, gave_way=gave_way)
+            self.run = None
+
+    def _batch(self, count: int, heard: bool) -> None:
+        if self.run is None:
+            self.run = Run(self)
+            self.run.start()
+        self.run.batch(count, heard=heard)
+
+    def _as_spark(self, act: Callable[[], None]) -> None:
+        """Do as Spark does: an error ends the query."""
+        world = self.world
+        try:
+            act()
+        except errors.Fenced:
+            world.counts["runs fenced"] += 1
+            if self.run is not None:
+                self.run.was_fenced()
+            self.ended()
+        except FileExistsError:
+            world.counts["runs gave way"] += 1
+            self.ended(gave_way=True)
+        except OSError as error:
+            self._ends(error, expected=True)
+        except errors.WalSinkError as error:
+            self._ends(error, expected=self._is_expected(error))
+        except Exception as error:  # noqa: BLE001 - a bug of the product, or of ours
+            world.judge.violate(f"a run ended with {error!r}")
+            self.ended()
+
+    def _ends(self, error: Exception, *, expected: bool) -> None:
+        self.world.trace.say(
+            f"    {self.process.name}: the query fails: {type(error).__name__}: {error}"
+        )
+        if not expected:
+            self.world.judge.violate(f"a run ended with {error!r}")
+        self.ended()
+
+    def _is_expected(self, error: errors.WalSinkError) -> bool:
+        """Whether an error of ours may end a run, after what was injected."""
+        kind = type(error).__name__
+        if kind in self.world.documented or error.transient or self._is_zombie():
+            return True
+        if kind == "NotRegistered":
+            return self.process.disturbed  # its ticket could not be written
+        return kind in {"LogFull", "NoFlusher", "StoppedWaiting"}
+
+    def _is_zombie(self) -> bool:
+        """Whether another run has completed the epoch: what this one needs may be gone."""
+        run, kept = self.run, self.site.kept
+        if run is None or run.next not in kept:
+            return False
+        attempt = kept[run.next]
+        return attempt is None or attempt.run_id != run.run_id
+
+
+class Run:
+    """One run of the query."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.world = driver.world
+        self.run_id = str(uuid4())
+        self.next = 0
+        self.planned = False
+        """Whether `offsets/<next>` is there, of this run or of one before."""
+        self.plan = ""
+
+    def start(self) -> None:
+        """Begin: the ticket before the checkpoint is read (rule 2)."""
+        driver, store = self.driver, self.driver.store
+        if not store.list("metadata"):
+            store.create("metadata", json.dumps({"id": self.world.query_id}).encode())
+        with contextlib.suppress(OSError):  # an error in the listener does not stop Spark
+            take_ticket(driver.log, self.run_id)
+        driver.run_history.started(self.world.query_id, self.run_id)
+        commits, offsets = self._newest("commits"), self._newest("offsets")
+        self.planned = offsets > commits
+        self.next = offsets if self.planned else commits + 1
+        key = plan_key(rows.SCHEMA, driver.target.name, driver.target.shape)
+        if driver.log.plan(key) is None:
+            driver.log.create_plan(driver.target.plan(rows.SCHEMA, key))
+        self.plan = key
+
+    def batch(self, count: int, *, heard: bool) -> None:
+        """Run one micro-batch to the end."""
+        driver, epoch = self.driver, self.next
+        if not self.planned:
+            driver.store.create(f"offsets/{epoch}", self._offsets())
+            self.planned = True
+        attempt = self._attempt(count)
+        task = Task(
+            query_id=self.world.query_id, run_id=self.run_id, epoch=epoch, partition=0, attempt=0
+        )
+        appended = rows.write(Mount(driver.site.log, driver.process), task, attempt.rows)
+        Publisher(
+            driver.log,
+            driver.site.open_checkpoint(driver.process),
+            plan=self.plan,
+            options={},
+            clock_us=clock.now_us,
+            room=self._room(),
+        ).publish(epoch, [appended])
+        body = json.dumps({"nextBatchWatermarkMs": 0, "by": self.run_id})
+        driver.store.create(f"commits/{epoch}", f"v1\n{body}".encode())
+        if heard:
+            driver.process.io(
+                "event", str(epoch), lambda: None
+            )  # it comes late, after a crash never
+            driver.run_history.progressed(self.world.query_id, self.run_id, epoch)
+        self.planned = False
+        self.next += 1
+        self.world.counts["batches"] += 1
+
+    def was_fenced(self) -> None:
+        """Tell the judge that this run was fenced as it came to an epoch: it has left its proof (rule 11)."""
+        judge = self.world.judge
+        before = judge.attempts.get((self.next - 1, self.run_id))
+        here = judge.attempts.get((self.next, self.run_id))
+        published = here is not None and here.published
+        if before is not None and not published and not self.driver.process.disturbed:
+            before.fenced_us = MACHINE.true_us
+
+    def _newest(self, folder: str) -> int:
+        names = [path.rpartition("/")[2] for path in self.driver.store.list(folder)]
+        return max(map(int, names), default=-1)
+
+    def _offsets(self) -> bytes:
+        """Plan a batch: sometimes with other data than a history that was lost."""
+        metadata: dict[str, Any] = {
+            "batchTimestampMs": clock.now_us() // 1_000,
+            "conf": {"spark.sql.shuffle.partitions": "2"},
+        }
+        offset = self.next * 10 + self.world.chance.randrange(2)
+        return f'v1\n{json.dumps(metadata)}\n{{"offset":{offset}}}'.encode()
+
+    def _attempt(self, count: int) -> Computed:
+        judge = self.world.judge
+        value = judge.next_value()
+        attempt = Computed(self.next, self.run_id, value, rows.rows_of(value, count))
+        judge.computed(attempt)
+        return attempt
+
+    def _room(self) -> Backpressure | None:
+        world, driver = self.world, self.driver
+        if world.max_bytes is None:
+            return None
+        return Backpressure(
+            Budget(world.max_bytes, "block"),
+            driver.site.open_checkpoint(driver.process),
+            driver.log,
+            clock_us=clock.now_us,
+            now_s=lambda: MACHINE.true_us / 1_000_000,
+            sleep=driver.process.sleep,
+            backlogs=driver.backlogs,
+        )

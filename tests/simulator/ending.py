@@ -1,0 +1,137 @@
+"""The end of a history: faults stop, what stands still wakes or dies, and the flush has to reach the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.simulator.driver import Driver
+from tests.simulator.flushing import Flushing
+from tests.simulator.machine import MACHINE
+from tests.simulator.operators import Operator
+from tests.simulator.world import World
+from wal_sink.errors import WalSinkError
+from wal_sink.model import paths
+
+if TYPE_CHECKING:
+    from tests.simulator.history import History
+
+_QUIET_S = 1_000.0
+"""After so long, a heartbeat of a dead flusher is old."""
+
+_MOST_ROUNDS = 6
+
+
+def end(history: History) -> None:
+    """Bring a history to its end, and let the judge look at it."""
+    world = history.world
+    world.happened("the end")
+    for site in world.judge.sites:
+        site.log.full = site.log.away = site.checkpoint.away = False
+    world.database.away = False
+    for host in world.hosts:
+        host.ahead_us = 0
+    world.swarm = replace(world.swarm, io_fault=0.0)
+    if world.chance.random() < 0.7:
+        for thread in history.standing():
+            if thread.stands_still:
+                history.turn(thread.process, thread.go_on)
+    for process in list(MACHINE.processes.values()):
+        process.kill()
+    if not world.judge.violations:
+        _Last(world).drain()
+
+
+class _Last:
+    """The last driver, in whose process the flush goes on to the end."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.site = world.site
+        self.flushing: Flushing | None = None
+
+    def drain(self) -> None:
+        """Flush everything; an error that is documented for this history gets its remedy."""
+        world = self.world
+        world.time_passes(_QUIET_S)
+        driver = Driver(world, self.site)
+        driver.batch(3)
+        for _ in range(_MOST_ROUNDS):
+            error = self._flush(driver)
+            if world.judge.violations:
+                return
+            if error is None:
+                break
+            self._mend(driver, error)
+            if world.judge.violations:
+                return
+            driver = Driver(world, self.site)
+        if (reached := self._mark()) != max(self.site.kept):
+            world.judge.violate(f"the flush rests at {reached} of {max(self.site.kept)}")
+            return
+        world.judge.complete(self.site, world.database.values())
+        self._garbage(driver)
+
+    def _flush(self, driver: Driver) -> WalSinkError | None:
+        """Flush until it rests at the end; an epoch more proves the one before."""
+        for _ in range(_MOST_ROUNDS):
+            if not driver.flushing.thread.stands_still:
+                driver.flushing.flush()
+            if driver.flushing.error is not None:
+                return driver.flushing.error
+            if self._mark() == max(self.site.kept, default=-1) and not driver.main.stands_still:
+                break
+            if driver.main.stands_still:
+                driver.main.go_on()
+            else:
+                driver.batch(3)
+            if self.world.judge.violations:
+                break
+        return None
+
+    def _mark(self) -> int:
+        mark = self.world.database.ledger.get(self.world.query_id)
+        return mark.flushed if mark is not None else -1
+
+    def _mend(self, driver: Driver, error: WalSinkError) -> None:
+        """Do as the error says: rewind to the log's own mark, or to the ledger's."""
+        driver.process.kill()
+        self.world.time_passes(_QUIET_S)
+        recorded = [
+            n
+            for p in self.site.log.paths(paths.FLUSHED)
+            if (n := paths.parse_flushed(p)) is not None
+        ]
+        floor = max(recorded, default=min(self.site.kept) - 1)
+        if type(error).__name__ == "WrongOwner":
+            operator = Operator(self.world, self.site)
+            operator.adopt()
+            operator.thread.finish()
+            if operator.error is None:
+                return
+        choices = [floor]
+        if type(error).__name__ == "LedgerBehindLog":
+            choices = list(range(min(self._mark(), floor), floor + 1))
+        for to in choices:
+            for restored in (False, True):
+                operator = Operator(self.world, self.site)
+                operator.rewind(to, restored=restored)
+                operator.thread.finish()
+                if operator.error is None:
+                    return
+        self.world.judge.violate(f"no remedy for {error.summary}")
+
+    def _garbage(self, driver: Driver) -> None:
+        """After two hours nothing of a flushed epoch is left in the log."""
+        self.world.time_passes(2 * 3_600.0 + self.world.trim_delay_s)
+        driver.flushing.flush()
+        log = self.site.log
+        mark = self._mark()
+        left = [
+            path
+            for folder in (paths.SEGMENTS, paths.MANIFESTS, paths.KEPT)
+            for path in log.paths(folder)
+            if int(path.split("/")[1][:20]) <= mark
+        ]
+        if left:
+            self.world.judge.violate(f"what is flushed is not trimmed: {left}")

@@ -1,0 +1,127 @@
+"""A flusher in a process: the real one, driven as the loop of the product drives it."""
+
+from __future__ import annotations
+
+from tests.simulator.machine import MACHINE
+from tests.simulator.process import Process, Thread
+from tests.simulator.site import Site
+from tests.simulator.target import SimulatedTarget
+from tests.simulator.world import World
+from wal_sink import clock
+from wal_sink.admin.heartbeat_history import HeartbeatHistory
+from wal_sink.errors import WalSinkError
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.protocol.steps import Rest
+
+_MOST_STEPS = 100
+
+
+class Flushing:
+    """A flusher and its thread.
+
+    :param run_history: what its process has seen of runs; None: it is a process without Spark.
+    """
+
+    def __init__(
+        self, world: World, site: Site, process: Process, run_history: RunHistory | None = None
+    ) -> None:
+        self.world = world
+        self.site = site
+        self.process = process
+        self.thread = Thread(process, "flush")
+        self.error: WalSinkError | None = None
+        """With which the last pass ended."""
+        self.rests = ""
+        """Why the last pass rested."""
+        self._run_history = run_history
+        self._heartbeats: HeartbeatHistory | None = None
+        self._flusher: Flusher | None = None
+        self._beats = Thread(process, "beat")
+        world.flushing.append(self)
+
+    @property
+    def has_query(self) -> bool:
+        """Whether a query has ever started there."""
+        return self.site.checkpoint.has("metadata")
+
+    def flush(self) -> None:
+        """Flush until there is nothing to do, or an error stops it."""
+        self.thread.start(self._pass)
+
+    def beat(self) -> None:
+        """Do as the thread does that repeats the flusher's report (`Reporter.beating`)."""
+        if self.process.alive and not self.process.stalled and self._flusher is not None:
+            reporter = self._flusher.reporter
+            self._beats.start(lambda: reporter._beat(_Once()))  # type: ignore[arg-type]
+
+    def _made(self) -> Flusher:
+        """Make the flusher, in its process."""
+        if self._flusher is not None:
+            return self._flusher
+        world, log = self.world, self.site.open_log(self.process)
+        if self._run_history is None:
+            self._heartbeats = HeartbeatHistory(log)
+        self._flusher = Flusher(
+            Pipeline(
+                world.query_id,
+                log,
+                self.site.open_checkpoint(self.process),
+                SimulatedTarget(world.database, self.process),
+                world.trim_delay_s,
+            ),
+            Reporter(log, clock.now_us, gives_way=self._run_history is None),
+            clock_us=clock.now_us,
+            run_history=self._run_history or self._heartbeats or RunHistory(),
+        )
+        return self._flusher
+
+    def _pass(self) -> None:
+        self.error, self.rests = None, ""
+        try:
+            flusher = self._made()
+        except OSError as error:
+            self.world.trace.say(f"    {self.process.name}: cannot begin: {error!r}")
+            return
+        for _ in range(_MOST_STEPS):
+            self.process.looked_us = MACHINE.true_us
+            if self._heartbeats is not None:
+                self._heartbeats.undecided = False
+            try:
+                step = flusher.run_once()
+            except WalSinkError as error:
+                flusher.close()
+                flusher.reporter.failed(error, wait_s=1.0)
+                self._stopped(error)
+                return
+            except Exception as error:  # noqa: BLE001 - a bug of the product, or of ours
+                self.world.judge.violate(f"a flusher raised {error!r}")
+                return
+            flusher.reporter.succeeded()
+            if not isinstance(step, Rest):
+                continue
+            if self._heartbeats is None or not self._heartbeats.undecided:
+                self.rests = step.why
+                return
+            self.process.nap(1.0)  # as `wal-sink flush` does
+        self.world.judge.violate("a flusher never rests")
+
+    def _stopped(self, error: WalSinkError) -> None:
+        self.error = error
+        self.world.counts[f"flush stopped: {type(error).__name__}"] += 1
+        self.world.trace.say(f"    {self.process.name}: the flush stops: {error.summary}")
+        if not error.transient and type(error).__name__ not in self.world.documented:
+            self.world.judge.violate(f"the flush stopped: {error.summary}")
+
+
+class _Once:
+    """Stands for the event that ends the thread of the heartbeat: it is set after one look."""
+
+    def __init__(self) -> None:
+        self._looked = False
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the thread ends."""
+        looked, self._looked = self._looked, True
+        return looked

@@ -1,0 +1,240 @@
+"""The judge: knows what Spark has truly completed, and looks at every write, deletion and ledger update.
+
+It uses none of the sink's code. A violation is noted, not raised, since it is found in the middle of the
+product's calls; the history looks at the notes after every step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.simulator.machine import MACHINE
+from tests.simulator.rows import SHARED
+from wal_sink.model.ledger import Window
+
+if TYPE_CHECKING:
+    from tests.simulator.site import Site
+
+
+@dataclass(eq=False)
+class Computed:
+    """What one run computed of one epoch: an attempt, as the judge knows it."""
+
+    epoch: int
+    run_id: str
+    value: int
+    rows: dict[str, int]
+    segments: tuple[str, ...] = ()
+    published: bool = False
+    """Whether its manifest was created."""
+    committed: bool = False
+    """Whether its run has written `commits/<epoch>`."""
+    lost: bool = False
+    """Whether the history to which it belonged was left, by restoring a backup."""
+    excused: bool = False
+    """Whether it was flushed by a choice that the flusher called unproven."""
+    arrived: set[str] = field(default_factory=set)
+    """The keys that the target has acknowledged."""
+    flushed: bool = False
+    """Whether the ledger says that it is flushed."""
+    fenced_us: int | None = None
+    """When its run was fenced afterwards, in order: then the run has left its proof."""
+
+    @property
+    def name(self) -> str:
+        """Return how messages call it."""
+        return f"epoch {self.epoch} of run {self.run_id[:8]}"
+
+
+class Judge(logging.Handler):
+    """Judges one history; a handler of the product's log, which says when a choice is not proven."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        super().__init__(logging.WARNING)
+        self.violations: list[str] = []
+        self.sites: list[Site] = []
+        self.counts = counts
+        self.cloned = False
+        """Whether two histories share one ledger row: then the table may hold rows of both."""
+        self.doubted: dict[int, int] = {}
+        """Epochs whose choice the flusher called unproven, and since when it had looked."""
+        self.attempts: dict[tuple[int, str], Computed] = {}
+        self._by_value: list[Computed] = []
+        self._by_digest: dict[str, Computed] = {}
+        self._by_segment: dict[str, Computed] = {}
+
+    def violate(self, what: str) -> None:
+        """Note a violation."""
+        self.violations.append(what)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hear that a choice is not proven."""
+        text = record.getMessage()
+        if "unproven" in text and (found := re.search(r"at epoch (\d+)", text)):
+            process = MACHINE.current
+            self.doubted[int(found[1])] = process.looked_us if process is not None else 0
+
+    # --- what runs do -----------------------------------------------------------------------------
+
+    def next_value(self) -> int:
+        """Return a value that no other attempt has."""
+        return len(self._by_value)
+
+    def computed(self, attempt: Computed) -> None:
+        """Learn what a run has computed."""
+        self.attempts[attempt.epoch, attempt.run_id] = attempt
+        self._by_value.append(attempt)
+
+    def published(self, data: bytes) -> None:
+        """Learn which file is the manifest of an attempt."""
+        manifest = json.loads(data)
+        attempt = self.attempts[manifest["epoch"], manifest["run_id"]]
+        attempt.published = True
+        attempt.segments = tuple(segment["path"] for segment in manifest["segments"])
+        self._by_digest[hashlib.sha256(data).hexdigest()] = attempt
+        for path in attempt.segments:
+            self._by_segment[path] = attempt
+
+    def committed(self, site: Site, epoch: int, run_id: str | None) -> None:
+        """Learn that Spark has completed an epoch.
+
+        :param run_id: who wrote `commits/<epoch>`; None: a tool of Spark's, so the epoch has no rows.
+        """
+        if epoch in site.kept:
+            return  # it was completed before its commit file was deleted
+        attempt = self.attempts[epoch, run_id] if run_id is not None else None
+        site.kept[epoch] = attempt
+        if attempt is None:
+            return
+        attempt.committed = True
+        if not attempt.published:
+            self.violate(f"Spark completed {attempt.name}, which is not published")
+        gone = [path for path in attempt.segments if not site.log.has(path)]
+        if gone and not attempt.flushed:
+            self.violate(f"Spark completed {attempt.name}, of which {gone} is gone from the log")
+
+    # --- what the flushers do ---------------------------------------------------------------------
+
+    def written(self, key: str, value: int) -> None:
+        """Look at a row that the target has taken."""
+        attempt = self._by_value[value]
+        if not (attempt.committed or attempt.excused):
+            self.violate(f"row {key} of {attempt.name} is visible, which Spark has not completed")
+        attempt.arrived.add(key)
+
+    def begun(self, window: Window) -> None:
+        """Look at a window that was begun: each epoch has to be the attempt that Spark kept."""
+        for begun in window.epochs:
+            attempt = self._by_digest.get(begun.digest) if begun.manifest else None
+            if begun.manifest and attempt is None:
+                self.violate(f"{begun.manifest} was begun, which no run has published")
+            elif attempt is None:
+                if not any(self._without_rows(site, begun.epoch) for site in self.sites):
+                    self.violate(f"epoch {begun.epoch} was begun without rows, and has some")
+            elif not any(site.kept.get(begun.epoch) is attempt for site in self.sites):
+                self._begun_of_another(attempt)
+
+    def _without_rows(self, site: Site, epoch: int) -> bool:
+        return epoch in site.given_up or (epoch in site.kept and site.kept[epoch] is None)
+
+    def _begun_of_another(self, attempt: Computed) -> None:
+        """An attempt was begun that Spark has not kept: allowed only where nothing could tell."""
+        site = next((site for site in self.sites if attempt.epoch in site.kept), None)
+        if site is None:
+            self.violate(f"{attempt.name} was begun before Spark has completed the epoch")
+            return
+        kept = site.kept[attempt.epoch]
+        if attempt.epoch not in self.doubted:
+            self.violate(
+                f"{attempt.name} was begun, and Spark kept {kept.name if kept else 'none'}"
+            )
+            return
+        proven_us = kept.fenced_us if kept is not None else None
+        if proven_us is not None and proven_us < self.doubted[attempt.epoch]:
+            self.violate(
+                f"{attempt.name} was begun unproven, although {kept.name if kept else ''} is proven"
+            )
+        self.counts["choices unproven and wrong"] += 1
+        attempt.excused = True
+        site.kept[attempt.epoch] = attempt
+
+    def finished(self, window: Window, table: dict[str, int]) -> None:
+        """Look at a window that was finished: all of its rows are there, and the newest epoch wins."""
+        for begun in window.epochs:
+            attempt = self._by_digest.get(begun.digest) if begun.manifest else None
+            if attempt is None:
+                continue
+            given_up = any(begun.epoch in site.given_up for site in self.sites)
+            if attempt.arrived < set(attempt.rows) and not given_up:
+                missing = sorted(set(attempt.rows) - attempt.arrived)
+                self.violate(f"{attempt.name} counts as flushed without its rows {missing}")
+            for key, value in attempt.rows.items():
+                if key != SHARED and table.get(key) != value and not given_up:
+                    self.violate(f"{attempt.name} is flushed, and {key} shows {table.get(key)}")
+            attempt.flushed = True
+
+    def rewound(self, flushed: int) -> None:
+        """Learn that the ledger row was set back: what is above is to be flushed again."""
+        for attempt in self._by_value:
+            if attempt.epoch > flushed:
+                attempt.flushed = False
+
+    def conceded(self, site: Site, upto: int) -> None:
+        """Learn that the operator vouches for the rows up to an epoch; what the target lacks is lost."""
+        for epoch, attempt in site.kept.items():
+            if attempt is not None and epoch <= upto and attempt.arrived < set(attempt.rows):
+                self.counts["epochs that a restored target lacks, and the log"] += 1
+                site.given_up.add(epoch)
+
+    def target_restored(self, table: dict[str, int]) -> None:
+        """Learn that the table has lost rows."""
+        shown = self._by_value[table[SHARED]].epoch if SHARED in table else -1
+        for attempt in self._by_value:
+            attempt.arrived = {
+                key
+                for key in attempt.arrived
+                if (attempt.epoch <= shown if key == SHARED else key in table)
+            }
+
+    def deleted(self, site: Site, path: str) -> None:
+        """Look at an object of the log that is about to be deleted."""
+        attempt = self._by_segment.get(path)
+        if attempt is None or attempt.flushed or attempt.epoch in site.given_up:
+            return
+        if site.kept.get(attempt.epoch) is attempt:
+            self.violate(f"{path} is deleted; Spark kept {attempt.name}, and it is not flushed")
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def complete(self, site: Site, table: dict[str, int]) -> None:
+        """Look at the table when all is flushed: every row once, no other, and the newest epoch wins."""
+        kept = {e: a for e, a in site.kept.items() if a is not None and e not in site.given_up}
+        for epoch, attempt in kept.items():
+            for key, value in attempt.rows.items():
+                if key != SHARED and table.get(key) != value:
+                    self.violate(
+                        f"row {key} of epoch {epoch} is missing: {table.get(key)} is there"
+                    )
+        allowed = {id(attempt) for attempt in kept.values()}
+        for key, value in table.items():
+            found = self._by_value[value]
+            allowed_here = id(found) in allowed or found.lost or found.epoch in site.given_up
+            if not allowed_here and not self.cloned:
+                self.violate(f"row {key} of {found.name} is there, which Spark did not keep")
+        newest = max((e for e, a in kept.items() if SHARED in a.rows), default=None)
+        if newest is not None and not self.cloned:
+            shown = self._by_value[table[SHARED]] if SHARED in table else None
+            if shown is not kept[newest] and not (shown and shown.epoch in site.given_up):
+                self.violate(f"the newest value of {SHARED} is of {kept[newest].name}, not {shown}")
+
+
+def body_run(data: bytes) -> str | None:
+    """Return which run wrote a file of `commits/`; None: a tool."""
+    found: dict[str, Any] = json.loads(data.split(b"\n")[1])
+    return found.get("by")

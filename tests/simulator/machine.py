@@ -1,0 +1,147 @@
+"""The machine that the product asks for the time, for random names and for processes: all from the seed.
+
+`install` puts it in the place of the modules `time`, `uuid`, `socket` and `os` in the product's own modules,
+and nowhere else: Python, pytest and pyarrow keep the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import sys
+import time
+import uuid
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.simulator.process import Process
+
+START_US = 1_700_000_000_000_000
+
+
+class Machine:
+    """What all processes of one history share: the true time, and chance."""
+
+    def __init__(self) -> None:
+        self.true_us = START_US
+        self.random = random.Random(0)
+        self.current: Process | None = None
+        """The process that runs now; None: the world itself."""
+        self.processes: dict[str, Process] = {}
+        """By `host:pid`."""
+
+    def reset(self, seed: int) -> None:
+        """Begin a history."""
+        self.true_us = START_US
+        self.random = random.Random(seed)
+        self.current = None
+        self.processes = {}
+
+    def now_us(self) -> int:
+        """Return what the clock of the current process's host says; it ticks whenever it is asked."""
+        self.true_us += 1
+        return self.true_us + (self.current.host.ahead_us if self.current is not None else 0)
+
+
+MACHINE = Machine()
+
+
+class _Time:
+    """Stands for the module `time`."""
+
+    def time_ns(self) -> int:
+        return MACHINE.now_us() * 1_000
+
+    def time(self) -> float:
+        return MACHINE.now_us() / 1_000_000
+
+    def monotonic(self) -> float:
+        MACHINE.true_us += 1
+        return (MACHINE.true_us - START_US) / 1_000_000 + 1_000.0
+
+    def sleep(self, seconds: float) -> None:
+        assert MACHINE.current is not None
+        MACHINE.current.sleep(seconds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def uuid4() -> uuid.UUID:
+    """Stand for `uuid.uuid4`."""
+    return uuid.UUID(int=MACHINE.random.getrandbits(128), version=4)
+
+
+class _Uuid:
+    """Stands for the module `uuid`."""
+
+    uuid4 = staticmethod(uuid4)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(uuid, name)
+
+
+class _Socket:
+    """Stands for the module `socket`."""
+
+    def gethostname(self) -> str:
+        return MACHINE.current.host.name if MACHINE.current is not None else "world"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(socket, name)
+
+
+class _Os:
+    """Stands for the module `os`."""
+
+    def getpid(self) -> int:
+        return MACHINE.current.pid if MACHINE.current is not None else 0
+
+    def kill(self, pid: int, signal: int) -> None:
+        assert signal == 0, "the product only asks whether a process is there"
+        assert MACHINE.current is not None
+        found = MACHINE.processes.get(f"{MACHINE.current.host.name}:{pid}")
+        if found is None or not found.alive:
+            raise ProcessLookupError(pid)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+_TIME = _Time()
+
+_STANDS_FOR: dict[int, Any] = {
+    id(time): _TIME,
+    id(time.monotonic): _TIME.monotonic,
+    id(time.sleep): _TIME.sleep,
+    id(uuid): _Uuid(),
+    id(uuid.uuid4): uuid4,
+    id(socket): _Socket(),
+    id(os): _Os(),
+}
+
+
+def install() -> None:
+    """Let every module of the product that is loaded by now ask the simulated machine."""
+    for name, module in list(sys.modules.items()):
+        if name.split(".", maxsplit=1)[0] not in {"wal_sink", "state_backends"}:
+            continue
+        for attribute, value in list(vars(module).items()):
+            if id(value) in _STANDS_FOR:
+                setattr(module, attribute, _STANDS_FOR[id(value)])
+            elif isinstance(value, type):
+                for method in vars(value).values():
+                    _replace_defaults(method)
+            else:
+                _replace_defaults(value)
+
+
+def _replace_defaults(function: object) -> None:
+    """Replace what a function has kept of the real modules as the defaults of its parameters."""
+    if not isinstance(function, FunctionType):
+        return
+    kept, named = function.__defaults__ or (), function.__kwdefaults__ or {}
+    function.__defaults__ = tuple(_STANDS_FOR.get(id(value), value) for value in kept) or None
+    named.update({name: _STANDS_FOR.get(id(value), value) for name, value in named.items()})

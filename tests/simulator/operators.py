@@ -1,0 +1,112 @@
+"""An operator: gives a command in a process of its own, at any time, and takes a refusal for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulator.machine import MACHINE
+from tests.simulator.process import Process, Thread
+from tests.simulator.site import Site
+from tests.simulator.target import SimulatedTarget
+from tests.simulator.volume import Mount, Volume
+from tests.simulator.world import World
+from wal_sink import clock
+from wal_sink.admin.adopt import plan_adopt
+from wal_sink.admin.query import Query
+from wal_sink.admin.refuse_flusher import Patience
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.skip import plan_skip
+from wal_sink.admin.verify import verify
+from wal_sink.errors import WalSinkError
+from wal_sink.progress.status import read_status
+
+
+class Operator:
+    """Somebody with a shell, for one command."""
+
+    def __init__(self, world: World, site: Site) -> None:
+        self.world = world
+        self.site = site
+        self.process: Process = world.process("operator")
+        self.thread = Thread(self.process, "command")
+        self.error: WalSinkError | None = None
+        """With which the command was refused, or ended."""
+        self.query = Query(
+            world.query_id, site.open_checkpoint(self.process), site.open_log(self.process)
+        )
+        self.patience = Patience(
+            now_s=lambda: MACHINE.true_us / 1_000_000,
+            sleep=self.process.nap,
+            say=lambda text: world.trace.say(f"    {self.process.name}: {text}"),
+        )
+        self.target = SimulatedTarget(world.database, self.process)
+
+    def status(self) -> None:
+        """Give `wal-sink status`."""
+        self._command("status", lambda: read_status(self.query.checkpoint, self.query.log))
+
+    def verify(self) -> None:
+        """Give `wal-sink verify`."""
+        self._command("verify", lambda: verify(self.query, lambda: self.target, clock.now_us()))
+
+    def rewind(self, to: int, *, restored: bool = False) -> None:
+        """Give `wal-sink rewind --to`."""
+
+        def act() -> None:
+            plan = plan_rewind(
+                self.query,
+                self.target,
+                to,
+                clock.now_us(),
+                restored=restored,
+                patience=self.patience,
+            )
+            plan.carry_out(clock.now_us())
+            self.world.judge.conceded(self.site, to)
+
+        self.world.documented |= {"LedgerBehindLog"}  # until it is carried out to its end
+        self._command(f"rewind --to {to}{' --restored' if restored else ''}", act)
+
+    def adopt(self) -> None:
+        """Give `wal-sink adopt`."""
+
+        def act() -> None:
+            plan = plan_adopt(self.query, self.target, clock.now_us(), patience=self.patience)
+            plan.carry_out(clock.now_us())
+
+        self._command("adopt", act)
+
+    def skip(self, epoch: int, *, begun: bool, copied: bool) -> None:
+        """Give `wal-sink skip EPOCH`, with a place for its files or without."""
+        place = Volume("simulated://copies", lambda _path, _data: None, lambda _path: None)
+
+        def act() -> None:
+            to = Mount(place, self.process) if copied else None
+            plan = plan_skip(
+                self.query,
+                self.target,
+                epoch,
+                to,
+                clock.now_us(),
+                begun=begun,
+                patience=self.patience,
+            )
+            plan.carry_out(clock.now_us())
+
+        self._command(f"skip {epoch}{' --begun' if begun else ''}", act)
+
+    def _command(self, name: str, act: Callable[[], object]) -> None:
+        verb = name.split(maxsplit=1)[0]
+        self.world.happened(f"operator: {verb}", name)
+
+        def run() -> None:
+            try:
+                act()
+            except (WalSinkError, OSError) as error:
+                self.error = error if isinstance(error, WalSinkError) else None
+                self.world.counts[f"operator: {verb} refused"] += 1
+                self.world.trace.say(f"    {self.process.name}: {type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - a bug of the product, or of ours
+                self.world.judge.violate(f"{name} raised {error!r}")
+
+        self.thread.start(run)

@@ -1,0 +1,223 @@
+"""Processes that take turns on one thread: each of their I/O calls may fail, be the last, or last for hours.
+
+A thread of a simulated process is a greenlet. It runs until its task is done, unless a fault was armed: at
+the n-th I/O call from then on the process dies, loses the answer, or stands still until it gets another turn.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+from tests.simulator.machine import MACHINE
+from wal_sink.testing.crash.faults import Crash
+
+if TYPE_CHECKING:
+    from tests.simulator.trace import Trace
+
+T = TypeVar("T")
+
+_INTERRUPTED = 0.03
+"""How probable it is that others act while a process waits for a second."""
+
+IO_US = 700
+"""How long an I/O call takes."""
+
+
+class Fault(enum.Enum):
+    """What happens at an I/O call."""
+
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after"
+    REFUSED = "refused"
+    """It has no effect, and the process hears of an error."""
+    ANSWER_LOST = "answer lost"
+    """It has its effect, and the process hears of an error."""
+    STALL_BEFORE = "stands still before"
+    STALL_AFTER = "stands still after"
+    LATE = "arrives late"
+    """The process dies, and the call has its effect some time later."""
+
+
+class Lost(ConnectionError):
+    """The error of a call that was refused, or whose answer was lost."""
+
+
+class Host:
+    """A machine with a clock of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ahead_us = 0
+        """By how much its clock is ahead of the true time."""
+
+
+class Process:
+    """A process of an operating system, with any number of threads."""
+
+    def __init__(
+        self, name: str, host: Host, trace: Trace, injected: Callable[[str], None]
+    ) -> None:
+        self.host = host
+        self.pid = 100 + len(MACHINE.processes)
+        self.name = f"{name}{self.pid - 99}"
+        self.alive = True
+        self.threads: list[Thread] = []
+        self.stalled = 0
+        """How many of its threads stand still at an I/O call."""
+        self._severed = False
+        self.disturbed = False
+        """Whether any of its calls has failed, so that a trace which it should have left may be missing."""
+        self.looked_us = 0
+        """When the flusher's step that is under way began."""
+        self.others_live: Callable[[], None] = lambda: None
+        """Lets the other processes report that they live."""
+        self._trace = trace
+        self._injected = injected
+        self._calls_left = -1
+        self._fault = Fault.CRASH_BEFORE
+        MACHINE.processes[f"{host.name}:{self.pid}"] = self
+
+    def arm(self, fault: Fault, call: int) -> None:
+        """Let a fault happen at the `call`-th I/O call from now on, from 1."""
+        self._fault, self._calls_left = fault, call
+
+    def disarm(self) -> None:
+        """Let nothing happen."""
+        self._calls_left = -1
+
+    def io(self, verb: str, what: str, effect: Callable[[], T]) -> T:
+        """Do an I/O call, or fail at it."""
+        if not self.alive:
+            raise Crash
+        MACHINE.true_us += IO_US
+        self._calls_left -= 1
+        if self._calls_left:
+            if self._trace.on:
+                return self._trace.call(self.name, verb, what, effect)
+            return effect()
+        return self._fail(verb, what, effect)
+
+    def _fail(self, verb: str, what: str, effect: Callable[[], T]) -> T:
+        fault = self._fault
+        self._injected(fault.value)
+        self._trace.say(f"{self.name}: {fault.value} {verb} {what}")
+        if fault is Fault.CRASH_BEFORE:
+            self.die()
+        if fault is Fault.REFUSED:
+            self.disturbed = True
+            raise Lost(f"{verb} {what}")
+        if fault is Fault.STALL_BEFORE:
+            self._stall()
+            return self._trace.call(self.name, verb, what, effect)
+        if fault is Fault.LATE:
+            self.stand_still(dies=True)
+            if self._severed:
+                raise Crash
+        try:
+            found = self._trace.call(self.name, verb, what, effect)
+        finally:
+            if fault is Fault.ANSWER_LOST:
+                self.disturbed = True
+                raise Lost(f"{verb} {what}")
+            if fault is not Fault.STALL_AFTER:
+                self.die()
+        self._stall()
+        return found
+
+    def _stall(self) -> None:
+        """Stand still, and report nothing meanwhile."""
+        self.stalled += 1
+        try:
+            self.stand_still()
+        finally:
+            self.stalled -= 1
+
+    def stand_still(self, *, dies: bool = False) -> None:
+        """Let others run; go on at the next turn, or end there if the process was killed meanwhile.
+
+        :param dies: the process is dead, but for the call under way.
+        """
+        if dies:
+            self.alive = False
+        getcurrent().parent.switch(dies)
+        if not self.alive and not dies:
+            raise Crash
+
+    def sleep(self, seconds: float) -> None:
+        """Let others run while this thread sleeps."""
+        MACHINE.true_us += int(seconds * 1_000_000)
+        self.stand_still()
+
+    def nap(self, seconds: float) -> None:
+        """Sleep for a moment in which nothing happens but that the living report; mostly."""
+        MACHINE.true_us += int(seconds * 1_000_000)
+        self.others_live()
+        if MACHINE.random.random() < _INTERRUPTED:
+            self.stand_still()
+
+    def die(self) -> None:
+        """End at once, from within."""
+        self.alive = False
+        raise Crash
+
+    def kill(self) -> None:
+        """End it from outside."""
+        self.alive = False
+        for thread in self.threads:
+            thread.finish()
+
+    def sever(self) -> None:
+        """End it with the calls that are on their way, as where its volumes are unmounted."""
+        self._severed = True
+        self.kill()
+
+
+class Thread:
+    """A thread of a process: does one task at a time, and may stand still in the middle of it."""
+
+    def __init__(self, process: Process, name: str) -> None:
+        self.process = process
+        self.name = name
+        self.since_us = 0
+        """When the task under way began."""
+        self.late = False
+        """Whether its process is dead, and a call of it on its way."""
+        self._greenlet: Any = None
+        process.threads.append(self)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it is in the middle of a task."""
+        return self._greenlet is not None
+
+    def start(self, task: Callable[[], None]) -> None:
+        """Begin a task, and run until it is done or stands still."""
+        assert self._greenlet is None
+        self.since_us = MACHINE.true_us
+        self._greenlet = greenlet(lambda: self._run(task))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Run until the task is done or stands still."""
+        before, MACHINE.current = MACHINE.current, self.process
+        try:
+            self.late = bool(self._greenlet.switch())
+        finally:
+            MACHINE.current = before
+            if self._greenlet.dead:
+                self._greenlet = None
+
+    def finish(self) -> None:
+        """Let a task go on to its end; that of a process that was killed ends at once."""
+        while self._greenlet is not None:
+            self.go_on()
+
+    def _run(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except Crash:
+            self.process.alive = False

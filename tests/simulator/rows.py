@@ -1,0 +1,80 @@
+"""The rows that runs compute: each attempt has values of its own, so that a row tells where it came from.
+
+The real `append` encodes them once; later attempts with the same rows write the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tests.simulator.machine import MACHINE
+from tests.simulator.process import Host, Process
+from tests.simulator.trace import Trace
+from tests.simulator.volume import Mount, Volume
+from wal_sink.model import paths
+from wal_sink.model.manifest import SegmentRef
+from wal_sink.model.task import Appended, Task
+from wal_sink.publish.append import append
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+SHARED = "shared"
+"""A key that nearly every epoch writes."""
+
+
+class _Encoded(NamedTuple):
+    data: bytes
+    ref: SegmentRef
+
+
+_encoded: dict[tuple[str, ...], _Encoded] = {}
+
+
+def rows_of(value: int, count: int) -> dict[str, int]:
+    """Return the rows of an attempt: keys, all with its value."""
+    return dict.fromkeys((SHARED, f"a{value}", f"b{value}")[:count], value)
+
+
+def write(backend: Mount, task: Task, rows: dict[str, int]) -> Appended:
+    """Do as a task does that appends rows to the log; no segment without rows."""
+    segments: tuple[SegmentRef, ...] = ()
+    if rows:
+        encoded = _encoding(rows)
+        name = paths.segment(task.epoch, task.partition, task.attempt, _unique())
+        with backend.open_output(name) as output:
+            output.write(encoded.data)
+        found = encoded.ref
+        segments = (SegmentRef(path=name, rows=found.rows, bytes=found.bytes, digest=found.digest),)
+    return Appended(query_id=task.query_id, run_id=task.run_id, epoch=task.epoch, segments=segments)
+
+
+def _unique() -> str:
+    return f"{MACHINE.random.getrandbits(64):016x}"
+
+
+def _encoding(rows: dict[str, int]) -> _Encoded:
+    name = (*rows, str(next(iter(rows.values()))))
+    if name not in _encoded:
+        scratch = Volume("simulated://scratch", lambda _path, _data: None, lambda _path: None)
+        known = dict(MACHINE.processes)
+        process = Process("encoder", Host("scratch"), Trace(), lambda _what: None)
+        MACHINE.processes = known
+        batch = pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows.items()], SCHEMA)
+        task = Task(query_id="q", run_id="r", epoch=0, partition=0, attempt=0)
+        random, MACHINE.random = MACHINE.random, type(MACHINE.random)(0)
+        true_us = MACHINE.true_us
+        try:
+            done = append(
+                [batch],
+                task=task,
+                backend=Mount(scratch, process),
+                check=lambda batch: batch,
+                compression="none",
+            )
+        finally:
+            MACHINE.random, MACHINE.true_us = random, true_us
+        (ref,) = done.segments
+        _encoded[name] = _Encoded(scratch.get(ref.path), ref)
+    return _encoded[name]

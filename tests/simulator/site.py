@@ -1,0 +1,74 @@
+"""A checkpoint with its log, where they lie, and what Spark has truly completed there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.simulator.judge import Computed, Judge, body_run
+from tests.simulator.process import Process
+from tests.simulator.volume import Files, Mount, Volume
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.model import paths
+from wal_sink.wal.log import Log
+
+
+class Backup(NamedTuple):
+    """A copy of a site, made in an instant."""
+
+    checkpoint: dict[str, Files]
+    log: dict[str, Files]
+    kept: dict[int, Computed | None]
+    given_up: set[int]
+
+
+class Site:
+    """One query's checkpoint and log."""
+
+    def __init__(self, judge: Judge, query_id: str) -> None:
+        self.query_id = query_id
+        self.kept: dict[int, Computed | None] = {}
+        """What Spark has completed, by epoch; None: an epoch without rows that a tool of Spark's made."""
+        self.given_up: set[int] = set()
+        """The epochs that an operator has given up."""
+        self._judge = judge
+        self.checkpoint = Volume("simulated://checkpoint", self._checkpointed, lambda _path: None)
+        self.log = Volume(f"simulated://log/{query_id}", self._logged, self._deleted)
+        judge.sites.append(self)
+
+    def open_checkpoint(self, process: Process) -> Checkpoint:
+        """Open the checkpoint in a process."""
+        return Checkpoint(Mount(self.checkpoint, process))
+
+    def open_log(self, process: Process) -> Log:
+        """Open the log in a process."""
+        return Log(Mount(self.log, process))
+
+    def backup(self) -> Backup:
+        """Copy everything."""
+        return Backup(
+            self.checkpoint.snapshot(), self.log.snapshot(), dict(self.kept), set(self.given_up)
+        )
+
+    def restore(self, backup: Backup) -> None:
+        """Put a copy in the place of everything; what Spark had completed since is left."""
+        self.checkpoint.restore(backup.checkpoint)
+        self.log.restore(backup.log)
+        for epoch, attempt in self.kept.items():
+            if attempt is not None and backup.kept.get(epoch) is not attempt:
+                attempt.lost = True
+        self.kept = dict(backup.kept)
+        self.given_up = set(backup.given_up)
+
+    def _checkpointed(self, path: str, data: bytes) -> None:
+        if path.startswith("commits/"):
+            self._judge.committed(self, int(path.rpartition("/")[2]), body_run(data))
+
+    def _logged(self, path: str, data: bytes) -> None:
+        if path.startswith(paths.MANIFESTS):
+            self._judge.published(data)
+        elif (epoch := paths.parse_decision(path)) is not None:
+            self.given_up.add(epoch)
+
+    def _deleted(self, path: str) -> None:
+        if path.startswith(paths.SEGMENTS):
+            self._judge.deleted(self, path)

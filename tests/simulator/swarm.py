@@ -1,0 +1,77 @@
+"""Swarm testing: each history draws which faults it may have, so that some have few, often.
+
+A history that may have everything has much of nothing: one fault hides what another one would show.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tests.simulator.process import Fault
+
+_IO_FAULTS = {
+    "crashes": (Fault.CRASH_BEFORE, Fault.CRASH_AFTER),
+    "lost answers": (Fault.REFUSED, Fault.ANSWER_LOST),
+    "zombies": (Fault.STALL_BEFORE, Fault.STALL_AFTER),
+    "late calls": (Fault.LATE,),
+}
+"""Faults at I/O calls, by the name under which a history draws them."""
+
+FAULTS = (
+    *_IO_FAULTS,
+    "lost events",
+    "restarts",
+    "standing drivers",
+    "other flushers",
+    "outages",
+    "full disks",
+    "clock jumps",
+    "purges",
+    "few records",
+    "small windows",
+    "trim delay",
+    "budget",
+    "repartitions",
+    "restored backups",
+    "clones",
+    "restored targets",
+    "operators",
+)
+"""What a history may draw."""
+
+
+KNOWN_HOLES = (("purges", "repartitions"),)
+"""Faults that the product does not bear together yet."""
+
+
+@dataclass(frozen=True)
+class Swarm:
+    """What one history may have."""
+
+    faults: frozenset[str]
+    steps: int
+    io_fault: float
+    """How probable a fault is at a turn."""
+
+    @classmethod
+    def drawn(cls, chance: random.Random, among: tuple[str, ...] = FAULTS) -> Swarm:
+        """Draw a history's faults."""
+        share = chance.choice((0.1, 0.25, 0.4))
+        faults = frozenset(fault for fault in among if chance.random() < share)
+        for one, other in KNOWN_HOLES:
+            if one in faults and other in faults:
+                faults -= {other}
+        if not faults & set(_IO_FAULTS):
+            faults |= {chance.choice(list(_IO_FAULTS))}
+        return cls(faults, chance.choice((10, 20, 30, 45)), chance.choice((0.05, 0.2, 0.4)))
+
+    @property
+    def io_faults(self) -> list[Fault]:
+        """The faults at I/O calls that it may have."""
+        return [
+            fault for name, faults in _IO_FAULTS.items() if name in self.faults for fault in faults
+        ]
+
+    def __contains__(self, fault: object) -> bool:
+        return fault in self.faults

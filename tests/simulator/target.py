@@ -1,0 +1,183 @@
+"""A target in memory: the ledger of `CellStore`, and rows whose newest write stays, watched by the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from tests.simulator.judge import Judge
+from tests.simulator.process import Lost, Process
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Kind, Session, Slice, Target
+from wal_sink.testing.cell_store import CellSession, CellStore, CellStoreOptions
+
+
+class Cell(NamedTuple):
+    """A write to a key: the higher timestamp stays, then the higher value."""
+
+    us: int
+    value: int
+
+
+class Snapshot(NamedTuple):
+    """A backup of the target."""
+
+    table: dict[str, Cell]
+    ledger: dict[str, Mark]
+
+
+class Database:
+    """Table and ledger."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.cells = CellStore(CellStoreOptions(keys="k"))
+        self.table: dict[str, Cell] = {}
+        self.away = False
+        self.judge = judge
+
+    @property
+    def ledger(self) -> dict[str, Mark]:
+        """Ledger rows by query."""
+        return self.cells.ledger
+
+    def snapshot(self) -> Snapshot:
+        """Copy everything."""
+        return Snapshot(dict(self.table), dict(self.ledger))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Put a copy in the place of everything."""
+        self.table = dict(snapshot.table)
+        self.cells.ledger = dict(snapshot.ledger)
+        self.judge.target_restored(self.values())
+
+    def values(self) -> dict[str, int]:
+        """Return what a reader sees."""
+        return {key: cell.value for key, cell in self.table.items()}
+
+    def put(self, key: str, value: int, us: int) -> None:
+        """Write a row."""
+        new = Cell(us, value)
+        if new > self.table.get(key, Cell(0, 0)):
+            self.table[key] = new
+        self.judge.written(key, value)
+
+
+class SimulatedTarget(Target):
+    """The database, as a process sees it."""
+
+    name = "cell_store"
+    options_type = CellStoreOptions
+
+    def __init__(self, database: Database, process: Process) -> None:
+        self._database = database
+        self._process = process
+
+    @property
+    def shape(self) -> Mapping[str, str]:
+        """Return what shapes the statements."""
+        return self._database.cells.shape
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Take any schema."""
+        self._refuse_away()
+        return self._process.io("plan", key[:8], lambda: self._database.cells.plan(schema, key))
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Take any row."""
+        return batch
+
+    def connect(self, owner: Owner) -> Session:
+        """Open a session."""
+        self._refuse_away()
+        self._process.io("connect", "", lambda: None)
+        return Connection(self._database, CellSession(self._database.cells, owner), self._process)
+
+    def classify(self, error: Exception) -> Kind:
+        """Retry what the simulator injects."""
+        return "retry" if isinstance(error, ConnectionError) else "fatal"
+
+    def _refuse_away(self) -> None:
+        if self._database.away:
+            raise ConnectionError("the target is away")
+
+
+class Connection(Session):
+    """A session of one process. The rows of a call are sent one by one, those of the last call by `drain`."""
+
+    def __init__(self, database: Database, ledger: CellSession, process: Process) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._process = process
+        self._in_flight: list[tuple[str, int, int]] = []
+
+    def read_ledger(self) -> Mark | None:
+        """Read the row."""
+        return self._io("read ledger", "", self._ledger.read_ledger)
+
+    def create(self, flushed: int) -> None:
+        """Create the row."""
+        self._io("create ledger", str(flushed), lambda: self._ledger.create(flushed))
+
+    def begin(self, window: Window) -> Outcome:
+        """Begin, and tell the judge."""
+
+        def effect() -> Outcome:
+            outcome = self._ledger.begin(window)
+            if outcome is Outcome.APPLIED:
+                self._database.judge.begun(window)
+            return outcome
+
+        return self._conditional("begin", f"{window.first}..{window.last}", effect)
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        """Send the rows of the call before; those of this call stay in flight until the next one."""
+        self.drain()
+        self._in_flight = [
+            (row["k"], row["v"], rows.first_us + index)
+            for index, row in enumerate(rows.batch.to_pylist())
+        ]
+
+    def drain(self) -> None:
+        """Send what is in flight."""
+        while self._in_flight:
+            key, value, us = self._in_flight[0]
+            self._io("write", f"{key}={value}", lambda: self._database.put(key, value, us))  # noqa: B023
+            del self._in_flight[0]
+
+    def finish(self, window: Window) -> Outcome:
+        """Finish, and tell the judge."""
+
+        def effect() -> Outcome:
+            outcome = self._ledger.finish(window)
+            if outcome is Outcome.APPLIED:
+                self._database.judge.finished(window, self._database.values())
+            return outcome
+
+        return self._conditional("finish", f"{window.first}..{window.last}", effect)
+
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        """Replace the row."""
+        return self._conditional(
+            "replace row", str(new.flushed), lambda: self._ledger.replace_row(seen, new)
+        )
+
+    def close(self) -> None:
+        """Forget what is in flight."""
+        self._in_flight = []
+
+    def _io(self, verb: str, what: str, effect: Callable[[], msgspec.Struct | None]) -> Mark | None:
+        if self._database.away:
+            raise ConnectionError("the target is away")
+        return self._process.io(verb, what, effect)  # type: ignore[return-value]
+
+    def _conditional(self, verb: str, what: str, update: Callable[[], Outcome]) -> Outcome:
+        if self._database.away:
+            raise ConnectionError("the target is away")
+        try:
+            return self._process.io(verb, what, update)
+        except Lost:
+            return Outcome.UNKNOWN  # as a driver reports a time-out of a conditional update

@@ -1,0 +1,51 @@
+"""Random histories of the real code, for a minute; and that the simulator can fail, and repeats itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from tests.protocol.cases import covered
+
+SEED = int(os.environ.get("WAL_SINK_SEED") or random.randrange(2**32))
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Play in processes of their own, since the simulated machine takes the place of the real one."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulator", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def play(minutes: float) -> None:
+    """Play histories in one process; print what failed."""
+    done = simulate("--seed", str(SEED), "--minutes", str(minutes), "--processes", "1")
+    figures = done.stdout.strip().splitlines()
+    covered("simulated histories", f"WAL_SINK_SEED={SEED}: {' '.join(figures[-1:])}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_few_histories() -> None:
+    """Whatever happens, in whatever order: for `make check`."""
+    play(0.1)
+
+
+@pytest.mark.long
+@pytest.mark.slow_first
+def test_a_minute_of_histories() -> None:
+    """Whatever happens, in whatever order; `make simulate` plays for longer."""
+    play(0.9)
+
+
+def test_a_seed_replays_one_history() -> None:
+    """Its trace is the same in another process, to the byte."""
+    first, second = (simulate("--seed", str(SEED)) for _ in range(2))
+    assert first.stdout == second.stdout
+    assert "=== the end" in first.stdout

@@ -1,0 +1,48 @@
+"""What happened in a history, line by line, for the person who replays it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tests.simulator.machine import MACHINE, START_US
+
+T = TypeVar("T")
+
+
+class Trace:
+    """Prints each step and each I/O call, with the true time, while it is on."""
+
+    def __init__(self, write: Callable[[str], None] | None = None) -> None:
+        self._write = write
+        self.on = write is not None
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        if self._write is not None:
+            self._write(f"{(MACHINE.true_us - START_US) / 1_000_000:14.3f} s  {text}")
+
+    def call(self, who: str, verb: str, what: str, effect: Callable[[], T]) -> T:
+        """Do a call, and print it with what came of it."""
+        if self._write is None:
+            return effect()
+        try:
+            found = effect()
+        except BaseException as error:
+            self.say(f"    {who}: {verb} {what} -> {type(error).__name__}")
+            raise
+        self.say(f"    {who}: {verb} {what}{_short(found)}")
+        return found
+
+
+def _short(found: object) -> str:
+    """Return what a call gave, if that is short to say."""
+    if isinstance(found, list):
+        names = ", ".join(
+            str(name).rpartition("/")[2].removesuffix(".json").lstrip("0") or "0" for name in found
+        )
+        return f" -> [{names}]"
+    if isinstance(found, bytes) or found is None:
+        return ""
+    text = str(found)
+    return f" -> {text}" if len(text) < 160 else f" -> {text[:160]}…"

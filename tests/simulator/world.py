@@ -1,0 +1,66 @@
+"""What all processes of one history share."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tests.simulator.judge import Judge
+from tests.simulator.machine import MACHINE
+from tests.simulator.process import Host, Process
+from tests.simulator.site import Site
+from tests.simulator.swarm import Swarm
+from tests.simulator.target import Database
+from tests.simulator.trace import Trace
+
+if TYPE_CHECKING:
+    from tests.simulator.flushing import Flushing
+
+
+class World:
+    """Hosts, stores, target, judge, and the chance that drives them."""
+
+    def __init__(self, swarm: Swarm, chance: random.Random, trace: Trace) -> None:
+        self.swarm = swarm
+        self.chance = chance
+        self.trace = trace
+        self.counts: Counter[str] = Counter()
+        """How often each thing happened."""
+        self.judge = Judge(self.counts)
+        self.database = Database(self.judge)
+        self.query_id = str(chance.getrandbits(64))
+        self.site = Site(self.judge, self.query_id)
+        """Where the query lives."""
+        self.hosts = [Host("one"), Host("two")]
+        self.flushing: list[Flushing] = []
+        """Every flusher there ever was."""
+        self.trim_delay_s = 0.0
+        self.max_bytes: int | None = None
+        """`wal.maxBytes`; None: no budget."""
+        self.documented: set[str] = set()
+        """Kinds of errors at which the flush may stop, after what was done to this history."""
+
+    def process(self, name: str) -> Process:
+        """Start a process on one of the hosts."""
+        process = Process(name, self.chance.choice(self.hosts), self.trace, self._injected)
+        process.others_live = self._beat
+        return process
+
+    def _beat(self) -> None:
+        """Let every flusher report that it lives, if its process does not stand still."""
+        for flushing in self.flushing:
+            flushing.beat()
+
+    def _injected(self, what: str) -> None:
+        self.counts[what] += 1
+
+    def happened(self, what: str, detail: str = "") -> None:
+        """Count a thing, and trace it."""
+        self.counts[what] += 1
+        if self.trace.on:
+            self.trace.say(f"=== {what} {detail}".rstrip())
+
+    def time_passes(self, seconds: float) -> None:
+        """Let time pass."""
+        MACHINE.true_us += int(seconds * 1_000_000)
