@@ -268,6 +268,20 @@ BUGS = (
         "for _, path in log.segments()]",
     ),
     Bug(
+        "what Spark made without a sink is forgotten when it is purged",
+        "wal_sink/flush/choose_window.py",
+        "            without_sink=self._log.without_sink(epoch) if untold else None,\n",
+        "",
+        ("tests/protocol/test_repartition.py",),
+    ),
+    Bug(
+        "a record covers what Spark computes again after it",
+        "wal_sink/protocol/coverage.py",
+        "    return highest is None or all(generation <= highest for generation in generations)\n",
+        "    return True\n",
+        ("tests/protocol/test_repartition.py",),
+    ),
+    Bug(
         "a window taken for finished once the mark is past it",
         "wal_sink/protocol/ledger_updates.py",
         '        return "finished" if applied or mark.last == window else "overtaken"\n',

@@ -25,6 +25,7 @@ from wal_sink.protocol.steps import Rest, Step
 from wal_sink.publish.append import append
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.publisher import Publisher
+from wal_sink.publish.without_sink import note_without_sink
 from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
@@ -156,6 +157,7 @@ class Run:
             self.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
         if listening:
             with contextlib.suppress(OSError):  # an error in the callback does not stop Spark
+                note_without_sink(self.log, Checkpoint(self.checkpoint))
                 take_ticket(self.log, self.run_id)
             run_history.watch(world.query_id)
             run_history.started(world.query_id, self.run_id)

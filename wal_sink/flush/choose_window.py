@@ -101,6 +101,13 @@ class WindowChooser:
         followed = any(attempt.epoch == epoch + 1 for attempt in step.attempts)
         after = None if followed else planned(epoch + 1)
         needs_neighbours = after is not None or not read
+        before = (
+            planned(epoch - 1) if needs_neighbours else None,
+            planned(epoch - 2) if not read else None,
+        )
+        now = planned(epoch)
+        # Where Spark has purged one of these, what it made without a sink is noted in the log.
+        untold = not read or (not followed and None in (now, after, before[0]))
         plain = Evidence(
             epoch=epoch,
             attempts=step.attempts,
@@ -108,12 +115,10 @@ class WindowChooser:
                 Contender(attempt, one.manifest.run_id, one.manifest.offsets_digest)
                 for attempt, one in read.items()
             ),
-            before=(
-                planned(epoch - 1) if needs_neighbours else None,
-                planned(epoch - 2) if not read else None,
-            ),
-            planned=planned(epoch),
+            before=before,
+            planned=now,
             after=after,
+            without_sink=self._log.without_sink(epoch) if untold else None,
         )
         if len(read) < 2:
             return plain

@@ -21,6 +21,7 @@ STOPS = "stops/"
 RUNS = "runs/"
 MANIFESTS = "manifests/"
 KEPT = "kept/"
+WITHOUT_SINK = "without_sink/"
 SEGMENTS = "segments/"
 FLUSHED = "flushed/"
 DECISIONS = "decisions/"
@@ -54,6 +55,11 @@ def manifest(attempt: Attempt) -> str:
 def kept(attempt: Attempt) -> str:
     """Path of the note that Spark kept an attempt."""
     return f"{KEPT}{attempt.epoch:020}-{attempt.generation:06}.json"
+
+
+def without_sink(epoch: int) -> str:
+    """Path of the note that Spark made an epoch, or passed over it, without a sink."""
+    return f"{WITHOUT_SINK}{epoch:020}.json"
 
 
 def segment_folder(epoch: int) -> str:

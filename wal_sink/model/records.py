@@ -58,6 +58,21 @@ class Kept(Record, frozen=True, kw_only=True):
     the epoch all the same, found that `commits/<epoch>` had been deleted since."""
 
 
+class WithoutSink(Record, frozen=True, kw_only=True):
+    """`without_sink/<epoch>.json`: Spark's state repartition made an epoch, or passed over it (rule 12).
+
+    A run that starts after it writes this note, since Spark deletes the files that tell. Created once and
+    never deleted.
+    """
+
+    epoch: int
+    offsets_digest: str
+    """Digest of the source offsets from which Spark had planned the epoch."""
+    highest: int
+    """The highest generation claimed when this was written. A run that claimed a higher one, and published
+    the epoch all the same, found that the checkpoint had been set back behind the epoch since."""
+
+
 class FlushedEpoch(Record, frozen=True, kw_only=True):
     """`flushed/<epoch>.json`: an epoch is in the target. The newest is the log's flushed mark (rule 17)."""
 

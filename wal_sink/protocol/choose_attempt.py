@@ -16,6 +16,7 @@ from wal_sink.errors import Diverged, MissingManifest
 from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
+from wal_sink.protocol.coverage import still_covers
 from wal_sink.protocol.steps import Begin, Contender, Evidence, ManifestMissing, PassOver, Rest
 
 
@@ -117,15 +118,20 @@ def _passed_over(evidence: Evidence) -> PassOver | None:
     if (decided := evidence.decision) is not None:  # rule 22
         why = f"given up by {decided.by} ({decided.verb}): {decided.why}"
         return PassOver(evidence.epoch, decided.generation, decided.offsets_digest, why)
-    if (planned := _without_rows(evidence)) is not None:
+    if (planned := without_rows(evidence)) is not None:
         published = [contender.attempt.generation for contender in evidence.contenders]
         return PassOver(evidence.epoch, max(published, default=0), planned)
     return None
 
 
-def _without_rows(evidence: Evidence) -> str | None:
-    """Return the digest of the source offsets of a batch that Spark has made without a sink."""
-    planned = evidence.planned
+def without_rows(evidence: Evidence) -> str | None:
+    """Return the digest of the source offsets of a batch that Spark has made without a sink (rule 12)."""
+    planned, note = evidence.planned, evidence.without_sink
+    if note is not None:
+        generations = [contender.attempt.generation for contender in evidence.contenders]
+        now = planned.digest if planned else None
+        if still_covers(note.highest, note.offsets_digest, generations, now):
+            return note.offsets_digest
     if planned is None:
         return None
     # The batch of a repartition copies the one before it, or the one before a batch passed over.

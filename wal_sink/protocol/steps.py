@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from wal_sink.model.ledger import Mark, Window
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.offsets import Offsets
-from wal_sink.model.records import Decision, FlushedEpoch, Kept, LogIdentity
+from wal_sink.model.records import Decision, FlushedEpoch, Kept, LogIdentity, WithoutSink
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,9 @@ class Evidence:
     """From what the two epochs before were planned, nearest first; None: purged, or cannot matter."""
     planned: Offsets | None = None
     after: Offsets | None = None
+    without_sink: WithoutSink | None = None
+    """That Spark made the epoch, or passed over it, without a sink; looked at only where `before`, `planned`
+    and `after` cannot tell, as Spark has purged them."""
     kept: tuple[Kept, ...] = ()
     """What fenced runs have left about the epoch."""
     committed: str | None = None

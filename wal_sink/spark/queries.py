@@ -19,6 +19,7 @@ from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.metrics.server import Exposition
 from wal_sink.publish.fencing import take_ticket
+from wal_sink.publish.without_sink import note_without_sink
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.flush_job import WriteByJob
@@ -64,8 +65,11 @@ class Queries:
     def started(self, query_id: str, run_id: str) -> None:
         """Start the flush and take the run's ticket; on Spark's thread, inside `start()`."""
         query = self._spark.streams.get(query_id)
-        if query is not None and (log := self._begin(query, run_id)) is not None:
-            take_ticket(log, run_id)  # last: a run with a ticket fills the log, flushed or not
+        if query is not None and (flush := self._begin(query, run_id)) is not None:
+            note_without_sink(flush.log, flush.checkpoint)  # before the ticket, see rule 12
+            take_ticket(
+                flush.log, run_id
+            )  # last: a run with a ticket fills the log, flushed or not
 
     def adopt_running(self) -> None:
         """Start the flush of queries that run already; a run has an earlier handle's ticket, or fails."""
@@ -112,7 +116,7 @@ class Queries:
             for flush in self.flushes():
                 RUN_HISTORY.terminated(flush.query_id, flush.run_id)
 
-    def _begin(self, query: StreamingQuery, run_id: str) -> Log | None:
+    def _begin(self, query: StreamingQuery, run_id: str) -> QueryFlush | None:
         """Start the flush of a query; None when it is of another format, refused, or this handle closed."""
         try:
             started = internals.started_query(query, FORMAT)
@@ -145,7 +149,7 @@ class Queries:
             earlier.loop.stop()  # its options may be old; two that overlap do no harm
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
         say_in_force(flush.query_id, configuration, log, started.sources, flush=self.flush)
-        return log
+        return flush
 
     def _loop(
         self, query_id: str, checkpoint: Checkpoint, log: Log, configuration: Configuration

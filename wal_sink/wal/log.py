@@ -28,6 +28,7 @@ from wal_sink.model.records import (
     LogIdentity,
     Stop,
     Ticket,
+    WithoutSink,
 )
 
 R = TypeVar("R", bound=Record)
@@ -224,6 +225,16 @@ class Log:
     def create_kept(self, kept: Kept) -> None:
         """Note that Spark kept an attempt, once."""
         self._create(paths.kept(Attempt(kept.epoch, kept.generation)), kept)
+
+    # --- what Spark made without a sink (rule 12) ---
+
+    def without_sink(self, epoch: int) -> WithoutSink | None:
+        """Read the note that Spark's offline state repartition made an epoch, or passed over it."""
+        return self._read(WithoutSink, paths.without_sink(epoch))
+
+    def create_without_sink(self, note: WithoutSink) -> None:
+        """Note that Spark made an epoch, or passed over it, without a sink, once."""
+        self._create(paths.without_sink(note.epoch), note)
 
     # --- what is flushed (rule 17) ---
 

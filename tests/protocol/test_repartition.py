@@ -1,0 +1,132 @@
+"""Rule 12 after Spark has purged `offsets/`: what its offline state repartition made is still known."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.engine import Rows, Run, World
+from tests.protocol.test_restored import files, restore
+from tests.protocol.test_rules import repartition
+from wal_sink.errors import MissingManifest
+from wal_sink.model import paths
+
+STORES = ("memory", "local")
+
+
+def batch(run: Run, retained: int, *partitions: Rows, offset: str | None = None) -> int:
+    """Run one micro-batch; while it is planned, Spark purges what lies `minBatchesToRetain` before it."""
+    run.write_offsets(offset)
+    checkpoint = run.world.checkpoint
+    for folder in ("offsets/", "commits/"):
+        checkpoint.delete(
+            path
+            for path in checkpoint.list(folder)
+            if int(path.removeprefix(folder)) < run.next - retained
+        )
+    return run.batch(*partitions, offset=offset)
+
+
+def go_on(run: Run, retained: int) -> None:
+    """Run batches until everything before them is purged."""
+    for number in range(retained + 3):
+        batch(run, retained, [("later", number)])
+
+
+@pytest.mark.parametrize("retained", [1, 2, 5])
+@pytest.mark.parametrize("published", [True, False])
+def test_rule_12_what_was_passed_over_stays_so_when_offsets_are_purged(
+    world: World, retained: int, *, published: bool
+) -> None:
+    """The target is away. Its data is planned again: flushed, it would be there twice."""
+    world.run().batch([("a", 1)])
+    failed = world.run()
+    failed.write_offsets()
+    appended = failed.tasks([("failed", 2)])
+    if published:
+        failed.commit(appended)
+    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    repartition(world, last_kept=0, batch=2, partitions=8)
+    run = world.run()
+    assert batch(run, retained, [("again", 2)], offset="1") == 3
+    go_on(run, retained)
+    assert "offsets/2" not in world.checkpoint.list("offsets/")
+    world.flush()
+    assert world.table() == {"a": 1, "again": 2, "later": retained + 2}
+    assert world.log_backend.list(paths.SEGMENTS) == []
+    assert world.log.attempts() == ()
+
+
+@pytest.mark.parametrize("retained", [1, 5])
+@pytest.mark.parametrize("partitions", [(8,), (8, 4, 2)])
+@pytest.mark.parametrize("flushed", [True, False])
+@pytest.mark.parametrize("died", [True, False])
+def test_rule_12_a_repartition_does_not_stop_the_flush_when_offsets_are_purged(
+    world: World, retained: int, partitions: tuple[int, ...], *, flushed: bool, died: bool
+) -> None:
+    """Several in a row; with a run that dies after it has purged and before it publishes."""
+    world.run().batch([("a", 1)])
+    if flushed:
+        world.flush()
+    for number, wanted in enumerate(partitions):
+        repartition(world, last_kept=number, batch=number + 1, partitions=wanted)
+    if died:
+        run = world.run()
+        run.write_offsets()
+        world.checkpoint.delete(
+            f"offsets/{epoch}" for epoch in range(run.next - retained) if retained == 1
+        )
+    go_on(world.run(), retained)
+    assert "offsets/1" not in world.checkpoint.list("offsets/")
+    world.flush()
+    assert world.table() == {"a": 1, "later": retained + 2}
+
+
+@pytest.mark.parametrize("offset", ["1", "7"])
+@pytest.mark.parametrize("flush_at_once", [True, False])
+def test_rule_12_a_note_ends_when_the_checkpoint_is_set_back(
+    world: World, offset: str, *, flush_at_once: bool
+) -> None:
+    """Spark computes the epoch again: its rows are flushed, although the note is still there."""
+    world.run().batch([("a", 1)])
+    checkpoint = files(world.checkpoint)
+    world.run().publish([("failed", 2)])
+    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    repartition(world, last_kept=0, batch=2, partitions=8)
+    world.run().end()
+    assert world.log.without_sink(1) is not None
+    restore(world.checkpoint, checkpoint)
+    run = world.run()
+    assert batch(run, 1, [("b", 2)], offset=offset) == 1
+    if flush_at_once:
+        world.flush()
+        assert world.table() == {"a": 1, "b": 2}
+    go_on(run, 1)
+    world.flush()
+    assert world.table() == world.expected() == {"a": 1, "b": 2, "later": 3}
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_rule_12_without_a_note_a_lost_manifest_is_an_error(world: World, kept: int) -> None:
+    """Nothing but a repartition is noted."""
+    run = world.run()
+    for number in range(3):
+        run.batch([(f"k{number}", number)])
+    run.end()
+    world.log.delete(path for path in world.log_backend.list(paths.MANIFESTS)[1:kept])
+    go_on(world.run(), 2)
+    assert world.log_backend.list(paths.WITHOUT_SINK) == []
+    if kept > 1:
+        with pytest.raises(MissingManifest, match="Epoch 1 "):
+            world.flush()
+    else:
+        world.flush()
+        assert world.table() == world.expected()
+
+
+def test_rule_12_a_log_of_another_checkpoint_gets_no_note(world: World) -> None:
+    """A copied checkpoint must not write about its epochs into the log of the original."""
+    world.run().batch([("a", 1)])
+    repartition(world, last_kept=0, batch=1, partitions=8)
+    world.checkpoint.url = "file:///copied"
+    world.run()
+    assert world.log_backend.list(paths.WITHOUT_SINK) == []

@@ -1,0 +1,70 @@
+"""Notes which epochs Spark made without a sink, as long as its checkpoint tells (rule 12).
+
+Spark's offline state repartition makes a batch, and may pass over one, without calling the sink. Only
+`offsets/` tells, and Spark purges that: while it plans an epoch, those that lie `minBatchesToRetain` before
+it. So a run notes what it finds when it starts, before its ticket and before Spark plans anything:
+`docs/protocol.md#rule-12`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import UnknownOffsetsFormat
+from wal_sink.model.records import WithoutSink
+from wal_sink.protocol.choose_attempt import without_rows
+from wal_sink.protocol.steps import Evidence
+from wal_sink.wal.log import Log
+
+logger = logging.getLogger(__name__)
+
+
+def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
+    """Note the epochs that Spark made, or passed over, without a sink; called while no run plans epochs.
+
+    Reads no file of `offsets/` as long as every epoch that is not flushed has a manifest.
+    """
+    identity = log.identity()
+    if identity is None or identity.checkpoint != checkpoint.url:
+        return  # nothing was published yet; or the log is of another checkpoint, which `commit` says
+    checkpointed = checkpoint.last_commit()
+    published = {attempt.epoch for attempt in log.attempts()}
+    # Listed after the manifests: a flusher creates the record before it deletes the manifest.
+    flushed = max(log.flushed_epochs(), default=identity.first_epoch - 1)
+    missing = set(range(flushed + 1, checkpointed + 1)) - published
+    highest = log.highest_generation()
+    try:
+        for epoch, digest in _without_rows(checkpoint, missing, flushed):
+            logger.info("epoch %d of %s was made without a sink", epoch, checkpoint.url)
+            log.create_without_sink(
+                WithoutSink(epoch=epoch, offsets_digest=digest, highest=highest)
+            )
+    except UnknownOffsetsFormat:
+        logger.debug(
+            "unknown offsets", exc_info=True
+        )  # no epoch is published then: `commit` raises it
+
+
+def _without_rows(
+    checkpoint: Checkpoint, missing: set[int], flushed: int
+) -> Iterator[tuple[int, str]]:
+    """Yield epochs with the digest of their source offsets, from the newest one down to the purged ones.
+
+    A batch of the repartition has no manifest; the one before it, which it may pass over, may have one.
+    """
+    near = missing | {epoch - 1 for epoch in missing if epoch - 1 > flushed}
+    for epoch in sorted(near, reverse=True):
+        planned = checkpoint.planned(epoch)
+        if planned is None:
+            return
+        evidence = Evidence(
+            epoch,
+            (),
+            before=(checkpoint.planned(epoch - 1), checkpoint.planned(epoch - 2)),
+            planned=planned,
+            after=checkpoint.planned(epoch + 1),
+        )
+        if (digest := without_rows(evidence)) is not None:
+            yield epoch, digest
