@@ -282,6 +282,20 @@ BUGS = (
         ("tests/protocol/test_repartition.py",),
     ),
     Bug(
+        "a decision outlives its epoch",
+        "wal_sink/progress/given_up.py",
+        "    return decision if covers else None\n",
+        "    return decision\n",
+        ("tests/protocol/test_set_back.py",),
+    ),
+    Bug(
+        "a begun attempt is given up by an earlier decision",
+        "wal_sink/progress/given_up.py",
+        "            highest(decision), decision.offsets_digest, [begun.generation], begun.offsets_digest\n",
+        '            None, "", [begun.generation], begun.offsets_digest\n',
+        ("tests/protocol/test_set_back.py",),
+    ),
+    Bug(
         "a window taken for finished once the mark is past it",
         "wal_sink/protocol/ledger_updates.py",
         '        return "finished" if applied or mark.last == window else "overtaken"\n',

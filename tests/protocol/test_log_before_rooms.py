@@ -14,6 +14,7 @@ from pathlib import Path
 from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink.model.ledger import Mark, Owner, Window
+from wal_sink.progress.given_up import newest_decision
 from wal_sink.testing.cell_store import Cell, Row
 
 KEPT = Path(__file__).with_name("log_before_rooms")
@@ -26,8 +27,8 @@ def test_a_log_written_before_the_move_is_flushed_after_it() -> None:
     ledger = json.loads((KEPT / "ledger.json").read_text(encoding="utf-8"))
     table = json.loads((KEPT / "table.json").read_text(encoding="utf-8"))
     world = _world(ledger, table["there"])
-    assert world.log.decision(2) is not None
-    assert world.log.decision(3) is not None
+    assert newest_decision(world.log, 2) is not None
+    assert newest_decision(world.log, 3) is not None
 
     world.flush()
 

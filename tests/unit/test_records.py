@@ -143,6 +143,24 @@ GOLDEN_RECORDS: dict[str, Record] = {
         rows=1_001,
         last_us=US + 1_005,
     ),
+    "decision_with_highest": Decision(
+        verb="set-aside",
+        epoch=41,
+        by="anna@worker-1",
+        at_us=US + 4_000,
+        why="CorruptLog: Segment … has 3 bytes",
+        where="file:///backup/lost/0d0a7c52-8a3f-4c8e-8f57-2f1b7a7f9c11",
+        files=(
+            FileCopy(
+                path="segments/00000000000000000041/000000-0-aaaa.arrow", bytes=3, digest="a" * 64
+            ),
+        ),
+        generation=3,
+        offsets_digest="c" * 64,
+        rows=1_001,
+        last_us=US + 1_005,
+        highest=4,
+    ),
     "intervention": Intervention(
         verb="adopt",
         by="anna@worker-1",

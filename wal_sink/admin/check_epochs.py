@@ -13,6 +13,7 @@ from wal_sink.flush.read_window import FileGoneError, begun_manifest, plan_of
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.progress.given_up import given_up_since_begun
 from wal_sink.protocol.choose_attempt import refuse_missing_manifest
 from wal_sink.protocol.steps import Begin, Choose, ManifestMissing, PassOver
 from wal_sink.remedies import lost_segment, skip_lost
@@ -38,6 +39,7 @@ class EpochCheck:
         self._attempts = tuple(attempts)
         self._findings = findings
         self._progress = progress
+        self._chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
         self.segments = 0
         self.bytes = 0
 
@@ -51,16 +53,26 @@ class EpochCheck:
         missing: list[int] = []
         given_up = set(self._log.decided())
         for epoch in epochs:
-            if epoch in given_up:
-                with self._findings.noting(epoch, f"{self._log.url}/{paths.decision(epoch)}"):
-                    self._log.decision(epoch)
-            elif epoch in decided:
+            if epoch in given_up and self._is_given_up(epoch, begun):
+                continue
+            if epoch in decided:
                 needed += [(manifest, True) for manifest in self._begun(decided[epoch])]
             else:
                 found = self._manifests(epoch, missing if epoch <= checkpointed else None)
                 needed += [(manifest, False) for manifest in found]
         self._missing(missing)
         self._read(needed)
+
+    def _is_given_up(self, epoch: int, begun: Window | None) -> bool:
+        """Whether a decision about an epoch is in force; else what was published before it does not count."""
+        with self._findings.noting(epoch, f"{self._log.url}/{paths.decision(epoch)}"):
+            if begun is not None and begun.first <= epoch <= begun.last:
+                given_up = given_up_since_begun(self._log, begun)
+                return not begun.epochs[epoch - begun.first].manifest or epoch in given_up
+            decision, step = self._chooser.since_decided(Choose(epoch, self._attempts))
+            self._attempts = step.attempts
+            return decision is not None
+        return True  # it is unreadable: a flusher would stop there
 
     def _begun(self, begun: BegunEpoch) -> list[Manifest]:
         self._readable(begun.epoch)
@@ -85,8 +97,7 @@ class EpochCheck:
         if missing is None:
             return readable
         with self._findings.noting(epoch):
-            chooser = WindowChooser(self._log, self._query.checkpoint, self._query.query_id)
-            match chooser.epoch(Choose(epoch, self._attempts)):
+            match self._chooser.epoch(Choose(epoch, self._attempts)):
                 case Begin(attempts):
                     return [found for found in readable if found.attempt in attempts]
                 case ManifestMissing():

@@ -15,6 +15,7 @@ from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import FlushedEpoch
+from wal_sink.progress.given_up import in_force, newest_decision
 from wal_sink.progress.scan import read_manifests
 from wal_sink.protocol.steps import Begin, Choose
 from wal_sink.targets.base import Target
@@ -132,14 +133,24 @@ def states(query: Query, epoch: int, standing: Standing) -> dict[Attempt, State]
     :raises WalSinkError: at which a flusher would stop, too, such as `Diverged`.
     """
     attempts = [attempt for attempt in standing.attempts if attempt.epoch == epoch]
-    if epoch in standing.given_up:
-        return dict.fromkeys(attempts, "given up")
+    found: dict[Attempt, State] = dict.fromkeys(attempts, "given up")
+    later = _not_given_up(query, epoch, standing)
     if epoch > standing.checkpointed:
-        return dict.fromkeys(attempts, "not checkpointed")
-    taken = [attempt for attempt in attempts if attempt in standing.begun]
+        return found | dict.fromkeys(later, "not checkpointed")
+    taken = [attempt for attempt in later if attempt in standing.begun]
     state: State = "begun" if taken else "waiting"
-    chosen = taken or _chosen(query, epoch, standing)
-    return {attempt: state if attempt in chosen else "superseded" for attempt in attempts}
+    chosen = taken or (_chosen(query, epoch, standing) if later else ())
+    return found | {attempt: state if attempt in chosen else "superseded" for attempt in later}
+
+
+def _not_given_up(query: Query, epoch: int, standing: Standing) -> list[Attempt]:
+    """Return the attempts at an epoch that no operator has given up."""
+    attempts = [attempt for attempt in standing.attempts if attempt.epoch == epoch]
+    if epoch not in standing.given_up:
+        return attempts
+    chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
+    decision, step = chooser.since_decided(Choose(epoch, tuple(attempts)))
+    return [] if decision else list(step.attempts)
 
 
 def iso(us: int) -> str:
@@ -158,7 +169,7 @@ def _recorded(record: FlushedEpoch, given_up: Collection[int]) -> EpochLine:
     return EpochLine(
         epoch=record.epoch,
         generation=record.generation or None,
-        state="given up" if record.epoch in given_up else "flushed",
+        state="given up" if record.epoch in given_up and not record.manifest else "flushed",
         rows=record.rows,
         bytes=record.bytes,
         published=iso(record.published_us),
@@ -170,7 +181,8 @@ def _unflushed(query: Query, epoch: int, standing: Standing) -> list[EpochLine]:
     if not attempts and (record := query.log.flushed(epoch)) is not None:
         return [_recorded(record, standing.given_up)]  # flushed and trimmed since
     if not attempts:
-        given_up = epoch in standing.given_up
+        decision = newest_decision(query.log, epoch)
+        given_up = decision is not None and in_force(decision, (), query.checkpoint)
         return [EpochLine(epoch=epoch, state="given up" if given_up else "no manifest")]
     found = read_manifests(query.log, attempts)
     problem = None

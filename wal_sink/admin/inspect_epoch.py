@@ -18,6 +18,7 @@ from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Column
 from wal_sink.model.records import Decision, FlushedEpoch
+from wal_sink.progress.given_up import newest_decision
 from wal_sink.protocol.choose_attempt import refuse_missing_manifest
 from wal_sink.remedies import lost_segment
 from wal_sink.wal.segment import read_segment
@@ -93,7 +94,7 @@ def inspect_epoch(
     """
     checkpointed = query.checkpoint.last_commit()
     standing = read_standing(query, checkpointed, begun)
-    record, decision = query.log.flushed(epoch), query.log.decision(epoch)
+    record, decision = query.log.flushed(epoch), newest_decision(query.log, epoch)
     problems, views = [], []
     known: dict[Attempt, State] = {}
     if record is None:

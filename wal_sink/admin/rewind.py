@@ -23,6 +23,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Decision, FlushedEpoch, Intervention
+from wal_sink.progress.given_up import in_force
 from wal_sink.protocol.rewind import Past, refuse_lost, refuse_rewind, rewound
 from wal_sink.protocol.steps import Choose, ManifestMissing
 from wal_sink.targets.base import Target
@@ -66,7 +67,7 @@ class Rewind(NamedTuple):
         )
         if self.again:
             text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, with newer timestamps."
-        if given_up := [epoch for epoch in self.again if epoch in self.past.decisions]:
+        if given_up := [epoch for epoch in self.again if epoch in self.past.given_up]:
             listed = ", ".join(map(str, given_up))
             text += f" Not the rows of these, which were given up and stay so: {listed}."
         known = self.past.mark.flushed if self.past.mark else None
@@ -140,13 +141,19 @@ def plan_rewind(
         mark = row.read()
     log = query.log
     records = {e: record for e in log.flushed_epochs() if (record := log.flushed(e)) is not None}
-    decisions = {e: decision for e in log.decided() if (decision := log.decision(e)) is not None}
+    decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}
     earlier = [int(done.after["last_us"]) for done in log.interventions("rewind")]
+    earlier += [decision.last_us for each in decisions.values() for decision in each]
+    published = {*log.attempts(), *(Attempt(e, record.generation) for e, record in records.items())}
     past = Past(
         identity,
         mark,
         records,
-        decisions,
+        frozenset(
+            epoch
+            for epoch, each in decisions.items()
+            if each and in_force(each[-1], published, query.checkpoint)
+        ),
         usable={},
         rewound_us=max(earlier, default=0),
         checkpointed=query.checkpoint.last_commit(),
@@ -225,8 +232,9 @@ def _pin(plan: Rewind, epoch: int, now_us: int) -> None:
     if past.unflushed_here(epoch):
         return  # this log has never begun it: rule 11 chooses
     if past.passed_over(epoch):
-        if epoch not in past.decisions:
-            query.log.create_decision(_without_rows(past.records[epoch], now_us))
+        if epoch not in past.given_up:
+            decision = _without_rows(past.records[epoch], now_us, query.log.highest_generation())
+            query.log.create_decision(decision, len(query.log.decisions(epoch)))
         return
     kept = _flushed_attempt(query, past, epoch)
     if kept is None:
@@ -235,7 +243,7 @@ def _pin(plan: Rewind, epoch: int, now_us: int) -> None:
     query.log.delete(paths.manifest(attempt) for attempt in others)
 
 
-def _without_rows(record: FlushedEpoch, now_us: int) -> Decision:
+def _without_rows(record: FlushedEpoch, now_us: int, highest: int) -> Decision:
     return Decision(
         verb="rewind",
         epoch=record.epoch,
@@ -248,6 +256,7 @@ def _without_rows(record: FlushedEpoch, now_us: int) -> Decision:
         offsets_digest=record.offsets_digest,
         rows=0,
         last_us=0,
+        highest=highest,
     )
 
 

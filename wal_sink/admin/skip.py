@@ -21,6 +21,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.records import Decision
+from wal_sink.progress.given_up import in_force
 from wal_sink.progress.heartbeat import read_report
 from wal_sink.progress.scan import read_manifests
 from wal_sink.protocol.skip import Situation, refuse_to_skip, refuse_wrong_copy
@@ -48,6 +49,8 @@ class Skip(NamedTuple):
     """The place that gets the files."""
     present: Decision | None
     """A decision that an interrupted command has left: only deleting remains."""
+    outdated: int = 0
+    """How many decisions about the epoch there are that no longer cover it: Spark computed it again."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -92,7 +95,7 @@ class Skip(NamedTuple):
         with ledger_row(self.target, self.query.owner(self.query.identity())) as row:
             return Skipped(
                 query_id=self.query.query_id,
-                record=f"{self.query.log.url}/{paths.decision(decision.epoch)}",
+                record=f"{self.query.log.url}/{paths.decision(decision.epoch, self.outdated)}",
                 decision=decision,
                 # Read after the decision is durable: a flusher may have begun the epoch before.
                 rows_possibly_in_target=_was_begun(decision.epoch, row.read()),
@@ -108,6 +111,9 @@ class Skip(NamedTuple):
         files = (
             tuple(copy_file(query.log, path, to) for path in self.files) if to is not None else ()
         )
+        highest = (
+            query.log.highest_generation()
+        )  # before the look: a run that comes later is not covered
         with ledger_row(self.target, query.owner(query.identity())) as row:
             now = _look(query, row, seen.epoch, begun=seen.begun is not None)
         if now._replace(checkpointed=seen.checkpointed) != seen:
@@ -131,7 +137,9 @@ class Skip(NamedTuple):
                 offsets_digest=_offsets_digest(query, seen, manifests),
                 rows=_rows(seen, manifests),
                 last_us=begun.last_us if begun else 0,
-            )
+                highest=highest,
+            ),
+            self.outdated,
         )
 
 
@@ -158,7 +166,10 @@ def plan_skip(
     """
     with ledger_row(target, query.owner(query.identity())) as row:
         seen = _look(query, row, epoch, begun=begun)
-    plan = Skip(query, target, seen, to, query.log.decision(epoch))
+    decisions, present = query.log.decisions(epoch), None
+    if decisions and in_force(decisions[-1], seen.attempts, query.checkpoint):
+        present = decisions.pop()
+    plan = Skip(query, target, seen, to, present, len(decisions))
     if (present := plan.present) is None:
         refuse_wrong_copy(seen, copied=to is not None)
     elif to is None or present.where != to.url:

@@ -20,6 +20,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Owner
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch, LogIdentity
+from wal_sink.progress.given_up import outdated
 from wal_sink.progress.heartbeat import read_report, said_ago
 from wal_sink.progress.scan import read_manifests, unnamed_segments
 from wal_sink.protocol.ledger_updates import refuse_shadowed
@@ -188,6 +189,12 @@ class _Verification:
         if given_up := self._log.decided():
             listed = ", ".join(map(str, given_up))
             notes.append(f"operators gave up these epochs, see decisions/ in the log: {listed}")
+        if again := outdated(self._log, self._query.checkpoint, flushed, self._log.attempts()):
+            listed = ", ".join(map(str, again))
+            notes.append(
+                "the checkpoint was set back, and Spark has computed these epochs again after operators gave"
+                f" them up: what was published since is flushed: {listed}"
+            )
         if self._log.backend.open_to_others():
             notes.append(remedies.open_to_others(self._log.url))
         segments = self._log.segments()

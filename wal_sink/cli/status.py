@@ -78,6 +78,9 @@ def screen(found: Status) -> Table:
     line("oldest waits", duration(found.oldest_pending_seconds) if found.pending_epochs else "-")
     if found.orphan_segments:
         line("orphans", f"{found.orphan_segments:,} segments that no manifest names")
+    if found.outdated_decisions:
+        listed = ", ".join(map(str, found.outdated_decisions))
+        line("computed again", f"{listed}: given up before, and flushed all the same", "yellow")
     line("flusher", _flusher(found), "" if found.flusher_alive else "yellow")
     line("last error", found.last_error or "none", "red" if found.last_error else "green")
     if found.remedy:

@@ -15,6 +15,8 @@ from wal_sink.flush.read_window import plan_of
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.log_context import line_logger
 from wal_sink.model.manifest import Attempt, Manifest, Published
+from wal_sink.model.records import Decision
+from wal_sink.progress.given_up import highest, in_force, newest_decision
 from wal_sink.protocol.choose_attempt import choose, doubts
 from wal_sink.protocol.steps import Begin, Choose, Contender, Evidence, PassOver, View
 from wal_sink.protocol.windows import Choice, fits, following, is_final, joined
@@ -41,6 +43,7 @@ class WindowChooser:
         self._checkpoint = checkpoint
         self._query_id = query_id
         self._run_history = run_history or RunHistory()
+        self._outdated: set[int] = set()
 
     def window(self, first: Choose, view: View) -> Choice:
         """Choose the next window; log a choice that something speaks against.
@@ -60,7 +63,7 @@ class WindowChooser:
 
         :raises CorruptLog, Diverged: the epoch cannot be flushed.
         """
-        decision = self._log.decision(step.epoch)
+        decision, step = self.since_decided(step)
         if decision is not None:  # its manifests may be unreadable, or gone
             return choose(Evidence(step.epoch, step.attempts, decision=decision))
         read = self._manifests(step)
@@ -68,6 +71,25 @@ class WindowChooser:
         if not isinstance(choice, Begin):
             return choice
         return replace(choice, manifests=tuple(read[attempt] for attempt in choice.attempts))
+
+    def since_decided(self, step: Choose) -> tuple[Decision | None, Choose]:
+        """Return the decision that gives the epoch up; or the step with what was published after it.
+
+        What was published before a decision stays given up, although Spark computed the epoch again.
+        """
+        decision = newest_decision(self._log, step.epoch)
+        if decision is None or in_force(decision, step.attempts, self._checkpoint):
+            return decision, step
+        if step.epoch not in self._outdated:
+            self._outdated.add(step.epoch)
+            logger.warning(
+                "epoch %d was given up by %s, and Spark has computed it again since: it is flushed",
+                step.epoch,
+                decision.by,
+            )
+        covered = highest(decision) or 0
+        newer = (a for a in step.attempts if a.epoch != step.epoch or a.generation > covered)
+        return None, step._replace(attempts=tuple(newer))
 
     def _choices(self, first: Choose, checkpointed: int) -> Iterator[Choice]:
         """Choose epoch by epoch, up to the one that does not fit into the window.

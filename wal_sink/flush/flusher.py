@@ -28,6 +28,7 @@ from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Owner, Window
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.observer import Delivered
+from wal_sink.progress.given_up import given_up_since_begun
 from wal_sink.protocol.choose_attempt import refuse_missing_manifest
 from wal_sink.protocol.ledger_updates import flush_records, plan_window, plan_without_rows
 from wal_sink.protocol.next_step import next_step, resting
@@ -171,7 +172,7 @@ class Flusher:
                 self._target.create(flushed)
             case RecordFlushed(window):
                 self._history.refuse_other_log(step, view)
-                self._record(window, self._log.given_up(window))
+                self._record(window, given_up_since_begun(self._log, window))
             case Trim(epochs):
                 self.reporter.say("trimming", epochs[0])
                 self.trimmer.trim(epochs)
@@ -181,7 +182,7 @@ class Flusher:
                 # The flusher compares manifests as it reads them; an epoch that is passed over has none.
                 if not window.epochs[0].manifest:
                     self._history.refuse_other_log(step, view)
-                self._flush(window, given_up=self._log.given_up(window))
+                self._flush(window, given_up=given_up_since_begun(self._log, window))
             case Begin() | PassOver():
                 self._begin(step, view)
             case ManifestMissing(epoch):

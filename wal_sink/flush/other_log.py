@@ -13,6 +13,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt
+from wal_sink.progress.given_up import given_up_since_begun
 from wal_sink.protocol.next_step import refuse_foreign, refuse_missing_records
 from wal_sink.protocol.steps import Choose, PassOver, RecordFlushed, RecordsBehind, Resume, View
 from wal_sink.wal.log import Log
@@ -48,7 +49,7 @@ class History:
         :param attempts: the manifests there are, listed after the ledger was read.
         :param checkpointed: the highest epoch that `commits/` covers, read before.
         """
-        given_up = self._log.given_up(window)
+        given_up = given_up_since_begun(self._log, window)
         for begun in window.epochs:
             rivals = [attempt for attempt in attempts if attempt.epoch == begun.epoch]
             if begun.epoch in given_up or self._is_here(begun, rivals, checkpointed):

@@ -77,9 +77,9 @@ def flushed(epoch: int) -> str:
     return f"{FLUSHED}{epoch:020}.json"
 
 
-def decision(epoch: int) -> str:
-    """Path of an operator's decision to give an epoch up."""
-    return f"{DECISIONS}{epoch:020}.json"
+def decision(epoch: int, number: int = 0) -> str:
+    """Path of an operator's decision to give an epoch up; `number` decisions about it came before."""
+    return f"{DECISIONS}{epoch:020}{f'-{number}' if number else ''}.json"
 
 
 def intervention(verb: str, at_us: int) -> str:
@@ -129,7 +129,7 @@ parse_segment_task = _parser(
 parse_flushed = _parser(rf"{FLUSHED}{_EPOCH}\.json", int)
 """Epoch of a record of a flushed epoch."""
 
-parse_decision = _parser(rf"{DECISIONS}{_EPOCH}\.json", int)
+parse_decision = _parser(rf"{DECISIONS}{_EPOCH}(?:-[1-9][0-9]*)?\.json", int)
 """Epoch that an operator has given up."""
 
 parse_intervention = _parser(rf"{DECISIONS}([a-z]+)-[0-9]{{20}}\.json", str)

@@ -115,7 +115,9 @@ class FileCopy(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(Record, frozen=True, kw_only=True):
     """`decisions/<epoch>.json`: an operator has given an epoch up; flushers pass over it (rule 22).
 
-    Created once and never deleted: it says which rows the table lacks, and where they are.
+    Created once and never deleted: it says which rows the table lacks, and where they are. When the
+    checkpoint is set back behind it, and Spark computes the epoch again, it no longer covers the epoch; a
+    later decision is `decisions/<epoch>-<number>.json`.
     """
 
     verb: Literal["set-aside", "accept-gap", "rewind"]
@@ -136,6 +138,9 @@ class Decision(Record, frozen=True, kw_only=True):
     """Rows that are given up; -1 when their number is not known."""
     last_us: int
     """The last write timestamp that rows of the epoch may have in the target; 0 when it was not begun."""
+    highest: int | msgspec.UnsetType = msgspec.UNSET
+    """The highest generation claimed when the operator decided: a run that has claimed a higher one computed
+    the epoch again. Not there in decisions of version 0.1.0; they cover every generation."""
 
 
 class Intervention(Record, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from wal_sink.clock import now_us
 from wal_sink.errors import CorruptLog
 from wal_sink.model.records import FlusherReport
 from wal_sink.progress.backlog import BacklogReader
+from wal_sink.progress.given_up import outdated
 from wal_sink.progress.heartbeat import FlusherWatch, age_s, read_report, seems_alive
 from wal_sink.progress.scan import unnamed_segments
 from wal_sink.wal.log import Log
@@ -36,6 +37,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Since the oldest pending epoch was published; 0 for none."""
     orphan_segments: int
     """Segments of unflushed epochs that no manifest names: of failed attempts, or of a batch under way."""
+    outdated_decisions: tuple[int, ...] = ()
+    """Epochs above `flushed` that operators gave up and that Spark has computed again since, after its
+    checkpoint was set back: what it published then is flushed."""
     safe_to_delete: bool
     """Whether checkpoint and log could be deleted without losing a row that Spark has computed."""
     unsafe_because: str | None
@@ -89,6 +93,7 @@ def read_status(checkpoint: Checkpoint, log: Log, watch: FlusherWatch | None = N
         pending_bytes=backlog.bytes,
         oldest_pending_seconds=backlog.oldest_seconds(backlog.read_us),
         orphan_segments=len(unnamed_segments(segments, found)),
+        outdated_decisions=outdated(log, checkpoint, flushed, attempts),
         safe_to_delete=unsafe is None,
         unsafe_because=unsafe,
         flusher=report.flusher if report else None,

@@ -5,13 +5,13 @@ Nothing is skipped, no two attempts are mixed, and timestamps grow: docs/protoco
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from wal_sink import remedies
 from wal_sink.errors import MissingManifest, OptionError
 from wal_sink.model.ledger import Mark, Owner
-from wal_sink.model.records import Decision, FlushedEpoch, LogIdentity
+from wal_sink.model.records import FlushedEpoch, LogIdentity
 from wal_sink.protocol.next_step import refuse_other_owner
 
 
@@ -23,12 +23,12 @@ class Past(NamedTuple):
     """The ledger row; None: there is none."""
     records: Mapping[int, FlushedEpoch]
     """The `flushed/` records, by epoch."""
-    decisions: Mapping[int, Decision]
-    """The epochs that were given up."""
+    given_up: Collection[int]
+    """The epochs that were given up, and that Spark has not computed again since."""
     usable: Mapping[int, bool]
     """Whether the flushed attempt of an epoch above `to` is whole in the log; others have no entry."""
     rewound_us: int = 0
-    """The highest `last_us` that an earlier rewind was about to give the row."""
+    """The highest `last_us` that an earlier rewind was about to give the row, or that a decision notes."""
     checkpointed: int = -1
     foreign: bool = False
     """Whether the ledger row follows another log: this one was restored, or is a clone (rule 23)."""
@@ -51,7 +51,7 @@ class Past(NamedTuple):
     def passed_over(self, epoch: int) -> bool:
         """Whether an epoch was flushed without rows."""
         record = self.records.get(epoch)
-        return epoch in self.decisions or (record is not None and not record.manifest)
+        return epoch in self.given_up or (record is not None and not record.manifest)
 
 
 def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
@@ -125,7 +125,7 @@ def _possible(past: Past, least: int) -> int | None:
 def rewound(past: Past, to: int, owner: Owner) -> Mark:
     """Return the row that the ledger gets."""
     used = [record.base_us + max(record.rows, 1) - 1 for record in past.records.values()]
-    used += [past.rewound_us, *(decision.last_us for decision in past.decisions.values())]
+    used += [past.rewound_us]
     if past.mark is not None:
         windows = (past.mark.begun, past.mark.last)
         used += [past.mark.last_us, *(window.last_us for window in windows if window)]

@@ -15,7 +15,6 @@ from wal_sink import remedies
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.codec import Record, digest
-from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
@@ -264,22 +263,23 @@ class Log:
 
     # --- what operators have decided (rule 22) ---
 
-    def decision(self, epoch: int) -> Decision | None:
-        """Read the decision to give an epoch up."""
-        return self._read(Decision, paths.decision(epoch))
-
-    def given_up(self, window: Window) -> frozenset[int]:
-        """Return the epochs that an operator has given up since they were begun."""
-        begun = [epoch.epoch for epoch in window.epochs if epoch.manifest]
-        return frozenset(epoch for epoch in begun if self.decision(epoch) is not None)
+    def decisions(self, epoch: int) -> list[Decision]:
+        """Read the decisions to give an epoch up, oldest first; only the last one can be in force."""
+        found: list[Decision] = []
+        while (decision := self._read(Decision, paths.decision(epoch, len(found)))) is not None:
+            found.append(decision)
+        return found
 
     def decided(self) -> list[int]:
         """List the epochs that were given up, ascending."""
-        return self._listed(paths.DECISIONS, paths.parse_decision)
+        return sorted(set(self._listed(paths.DECISIONS, paths.parse_decision)))
 
-    def create_decision(self, decision: Decision) -> Decision:
-        """Record a decision unless there is one; return the one that stands."""
-        return self._settle(paths.decision(decision.epoch), decision)
+    def create_decision(self, decision: Decision, number: int = 0) -> Decision:
+        """Record a decision unless there is one; return the one that stands.
+
+        :param number: how many decisions about the epoch there are, none of them in force.
+        """
+        return self._settle(paths.decision(decision.epoch, number), decision)
 
     def record_intervention(self, intervention: Intervention) -> str:
         """Record what an operator is about to do; return the record's path."""

@@ -146,14 +146,15 @@ def list_trimmable(log: Log, delay: TrimDelay) -> tuple[str, ...]:
     return (*_segments(log, upto), *_kept_notes(log, upto), *manifests, *records)
 
 
-def refuse_diverged(log: Log, epoch: int, attempts: Iterable[Attempt]) -> None:
+def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None:
     """Refuse to delete what is left of a flushed epoch, if it is of another history (rule 18).
 
     :param attempts: the manifests of the epoch.
     :raises Diverged: one that was not flushed covers other source offsets, or cannot be compared.
     """
     record = log.flushed(epoch)
-    copied = _copied_manifests(log, record)
+    flushed = record.generation if record is not None and record.manifest else None
+    copied = _copied_manifests(log, epoch) if {a.generation for a in attempts} - {flushed} else ()
     for attempt in attempts:
         if paths.manifest(attempt) not in copied:
             _refuse_other_history(log, attempt, record)
@@ -184,12 +185,9 @@ def _old_records(log: Log, remaining: Iterable[Attempt]) -> list[str]:
     return old if needed is None else [path for path in old if path < needed]
 
 
-def _copied_manifests(log: Log, record: FlushedEpoch | None) -> set[str]:
-    """Return the paths of manifests that an operator has copied away: they may be unreadable."""
-    if record is None or record.manifest:
-        return set()
-    decision = log.decision(record.epoch)
-    return {copy.path for copy in decision.files} if decision else set()
+def _copied_manifests(log: Log, epoch: int) -> set[str]:
+    """Return the paths of manifests that operators have copied away: they may be unreadable."""
+    return {copy.path for decision in log.decisions(epoch) for copy in decision.files}
 
 
 def _is_overtaken(log: Log, attempt: Attempt) -> bool:

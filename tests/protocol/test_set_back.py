@@ -1,0 +1,181 @@
+"""Rule 22 after the checkpoint was set back: a decision does not give up what Spark computes after it."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+from tests.protocol.test_corruption import query
+from tests.protocol.test_restored import files, restore
+from wal_sink.admin.inspect import inspect
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.skip import plan_skip
+from wal_sink.admin.verify import verify
+from wal_sink.errors import MissingManifest, OptionError
+from wal_sink.model import paths
+from wal_sink.model.records import Decision
+from wal_sink.progress.given_up import newest_decision
+from wal_sink.progress.status import read_status
+
+STORES = ("memory", "local")
+
+
+def skip(world: World, epoch: int, to: str | None = None) -> Decision:
+    """Give an epoch up; any flusher has been dead for long."""
+    now_us = world.clock.us + 600_000_000
+    place = open_backend(to) if to else None
+    return (
+        plan_skip(query(world), world.target, epoch, place, now_us, begun=False)
+        .carry_out(now_us)
+        .decision
+    )
+
+
+def lost(world: World) -> dict[str, bytes]:
+    """Flush epoch 0; then epoch 1 loses its manifest. Return the checkpoint of before it."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    checkpoint = files(world.checkpoint)
+    run.batch([("b", 1)])
+    run.end()
+    world.log.delete(world.log_backend.list(paths.MANIFESTS))
+    return checkpoint
+
+
+def set_back(world: World, checkpoint: dict[str, bytes]) -> None:
+    """Put a backup of the checkpoint back, so that Spark computes epoch 1 again."""
+    restore(world.checkpoint, checkpoint)
+    world.committed.pop(1, None)
+
+
+@pytest.mark.parametrize("offset", ["1", "88"])
+@pytest.mark.parametrize("purged", [True, False])
+def test_rule_22_a_decision_ends_when_spark_computes_its_epoch_again(
+    world: World, caplog: pytest.LogCaptureFixture, offset: str, *, purged: bool
+) -> None:
+    """With the same source offsets, or with more of them: the rows are good, and are flushed."""
+    checkpoint = lost(world)
+    skip(world, 1)
+    set_back(world, checkpoint)
+    run = world.run()
+    run.batch([("b", 1), ("c", 2)], offset=offset)
+    run.batch([("d", 3)])
+    if purged:
+        world.checkpoint.delete(["offsets/0", "offsets/1"])
+    assert read_status(query(world).checkpoint, world.log).outdated_decisions == (1,)
+    found = verify(query(world), lambda: world.target, 0)
+    assert found.findings == ()
+    assert any("computed these epochs again" in note for note in found.notes)
+    listed = inspect(query(world), None, 10).epochs
+    assert [(line.epoch, line.state) for line in listed if line.epoch == 1] == [(1, "waiting")]
+    with caplog.at_level(logging.WARNING):
+        world.flush()
+    assert "Spark has computed it again since" in caplog.text
+    assert world.table() == world.expected() == {"a": 0, "b": 1, "c": 2, "d": 3}
+    assert [record.rows for record in world.log.flushed_since(0)] == [2, 1]
+    assert read_status(query(world).checkpoint, world.log).outdated_decisions == ()
+    assert inspect(query(world), None, 10).epochs[1].state == "flushed"
+
+
+def test_rule_22_what_was_given_up_stays_so_beside_what_came_later(world: World) -> None:
+    """The manifest that no one can read does not stop the flush of the one that Spark published since."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    checkpoint = files(world.checkpoint)
+    run.batch([("b", 1)])
+    (torn,) = world.log_backend.list(paths.MANIFESTS)
+    world.log.delete([torn])
+    world.log_backend.create(torn, b"{torn")
+    given = skip(world, 1, f"memory://copies/{world.query_id}")
+    world.log_backend.create(torn, b"{torn")  # as if the command had died before it deleted this
+    set_back(world, checkpoint)
+    world.run().batch([("b", 2)], offset="9")
+    assert given.highest == 1
+    assert verify(query(world), lambda: world.target, 0).findings == ()
+    states = [(line.generation, line.state) for line in inspect(query(world), None, 10).epochs[1:]]
+    assert states == [(1, "damaged"), (2, "waiting")]
+    world.flush()
+    assert world.table() == {"a": 0, "b": 2}
+
+
+def test_rule_22_an_epoch_is_given_up_again(world: World) -> None:
+    """The second decision stands beside the first one, and is the one in force."""
+    checkpoint = lost(world)
+    first = skip(world, 1)
+    set_back(world, checkpoint)
+    world.run().batch([("b", 2)], offset="9")
+    world.log.delete(world.log_backend.list(paths.MANIFESTS))
+    with pytest.raises(MissingManifest, match="Epoch 1 "):
+        world.flush()  # the offsets are others than those that were given up
+    again = skip(world, 1)
+    assert world.log.decisions(1) == [first, again]
+    with pytest.raises(OptionError, match="given up already"):
+        skip(world, 1)
+    world.run().batch([("c", 3)])
+    world.flush()
+    assert world.table() == {"a": 0, "c": 3}
+    assert newest_decision(world.log, 1) == again
+    assert world.log.decided() == [1]
+
+
+def test_rule_22_a_begun_attempt_from_after_a_decision_is_finished(world: World) -> None:
+    """A flusher died in the middle of its rows: the decision is about another attempt."""
+    checkpoint = lost(world)
+    skip(world, 1)
+    set_back(world, checkpoint)
+    world.run().batch([("b", 2)], offset="9")
+    flusher = world.flusher()
+    flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]  # it dies
+    flusher.run_once()
+    assert verify(query(world), lambda: world.target, 0).findings == ()
+    world.flush()
+    assert world.table() == {"a": 0, "b": 2}
+
+
+def test_rule_22_a_rewind_flushes_again_what_came_after_a_decision(world: World) -> None:
+    """The record says that rows were flushed, whatever was decided about an earlier attempt."""
+    world.trim_delay_s = 3_600
+    checkpoint = lost(world)
+    skip(world, 1)
+    set_back(world, checkpoint)
+    world.run().batch([("b", 2)], offset="9")
+    world.flush()
+    world.checkpoint.delete(["offsets/0", "offsets/1"])
+    world.store.table.clear()
+    now_us = world.clock.us + 600_000_000
+    plan = plan_rewind(query(world), world.target, 0, now_us)
+    assert "given up" not in plan.consequences
+    plan.carry_out(now_us)
+    world.flush()
+    assert world.table() == {"b": 2}
+
+
+def test_rule_22_a_rewind_does_not_pass_over_what_is_trimmed(world: World) -> None:
+    """The decision is about an earlier attempt; the rows that were flushed are gone from the log."""
+    checkpoint = lost(world)
+    skip(world, 1)
+    set_back(world, checkpoint)
+    world.run().batch([("b", 2)], offset="9")
+    world.flush()
+    world.checkpoint.delete(["offsets/0", "offsets/1"])
+    with pytest.raises(MissingManifest):
+        plan_rewind(query(world), world.target, 0, world.clock.us + 600_000_000)
+
+
+@pytest.mark.parametrize("offset", ["1", "88"])
+def test_rule_22_an_old_decision_covers_every_generation(world: World, offset: str) -> None:
+    """It does not say when it was made: only other source offsets tell that Spark has computed anew."""
+    checkpoint = lost(world)
+    given = skip(world, 1)
+    world.log.delete([paths.decision(1)])
+    world.log.create_decision(msgspec.structs.replace(given, highest=msgspec.UNSET))
+    set_back(world, checkpoint)
+    world.run().batch([("b", 2)], offset=offset)
+    world.flush()
+    assert world.table() == ({"a": 0} if offset == "1" else {"a": 0, "b": 2})

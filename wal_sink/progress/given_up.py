@@ -1,0 +1,74 @@
+"""Tells which epochs operators have given up, as long as Spark has not computed them again (rule 22)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import CorruptLog, UnknownOffsetsFormat
+from wal_sink.model.ledger import Window
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import Decision
+from wal_sink.protocol.coverage import still_covers
+from wal_sink.wal.log import Log
+
+
+def newest_decision(log: Log, epoch: int) -> Decision | None:
+    """Read the last decision about an epoch; None: it was never given up."""
+    decisions = log.decisions(epoch)
+    return decisions[-1] if decisions else None
+
+
+def in_force(
+    decision: Decision, attempts: Iterable[Attempt], checkpoint: Checkpoint
+) -> Decision | None:
+    """Return the decision if its epoch is passed over; None if Spark has computed the epoch again since.
+
+    :param attempts: the manifests there are.
+    """
+    published = [each.generation for each in attempts if each.epoch == decision.epoch]
+    try:
+        planned = checkpoint.planned(decision.epoch)
+    except UnknownOffsetsFormat:  # nothing of an epoch that is given up has to be readable
+        planned = None
+    digest = planned.digest if planned else None
+    covers = still_covers(highest(decision), decision.offsets_digest, published, digest)
+    return decision if covers else None
+
+
+def highest(decision: Decision) -> int | None:
+    """Return the highest generation that a decision covers; None: every one."""
+    return None if decision.highest is msgspec.UNSET else decision.highest
+
+
+def given_up_since_begun(log: Log, window: Window) -> frozenset[int]:
+    """Return the epochs of a begun window that an operator has given up since they were begun."""
+    given_up = set()
+    for begun in window.epochs:
+        decision = newest_decision(log, begun.epoch) if begun.manifest else None
+        if decision is not None and still_covers(
+            highest(decision), decision.offsets_digest, [begun.generation], begun.offsets_digest
+        ):
+            given_up.add(begun.epoch)
+    return frozenset(given_up)
+
+
+def outdated(
+    log: Log, checkpoint: Checkpoint, flushed: int, attempts: Collection[Attempt]
+) -> tuple[int, ...]:
+    """Return the epochs above the mark that were given up, and that Spark has computed again since.
+
+    :param flushed: the log's mark.
+    :param attempts: the manifests there are.
+    """
+    found = []
+    for epoch in log.decided():
+        # An unreadable decision stops the flush when it comes to its epoch.
+        with contextlib.suppress(CorruptLog):
+            decision = newest_decision(log, epoch) if epoch > flushed else None
+            if decision is not None and not in_force(decision, attempts, checkpoint):
+                found.append(epoch)
+    return tuple(found)
