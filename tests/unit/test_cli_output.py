@@ -6,7 +6,10 @@ import json
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+import wal_sink
+from wal_sink.cli.main import app
 from wal_sink.cli.output import output
 from wal_sink.errors import LogUnavailable, OptionError
 
@@ -28,3 +31,17 @@ def test_what_a_store_raises_is_an_error_of_the_command(capsys: pytest.CaptureFi
     assert ended.value.exit_code == LogUnavailable.exit_code
     assert "A store or a file cannot be used: PermissionError('/aside')" in shown.err
     assert json.loads(shown.out)["error"] == "LogUnavailable"
+
+
+def test_the_version_is_told() -> None:
+    """Which version a machine has is the first question of every report."""
+    shown = CliRunner().invoke(app, ["--version"])
+    assert (shown.exit_code, shown.output) == (0, f"wal-sink {wal_sink.__version__}\n")
+
+
+@pytest.mark.parametrize("command", [[], ["status"], ["flush"], ["rewind"]])
+def test_help_has_a_short_name(command: list[str]) -> None:
+    """`-h` says what `--help` says, of the whole and of each command."""
+    short, long = (CliRunner().invoke(app, [*command, flag]) for flag in ("-h", "--help"))
+    assert (short.exit_code, short.output) == (0, long.output)
+    assert "Usage" in short.output

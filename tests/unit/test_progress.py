@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+import wal_sink
 from state_backends import open_backend
 from tests.protocol.engine import NOW_US, World
 from wal_sink import errors
@@ -70,6 +72,42 @@ def test_without_a_checkpoint_there_is_no_status(world: World) -> None:
     """A wrong location is not reported as an idle query."""
     with pytest.raises(CheckpointNotVisible):
         look(world)
+
+
+def test_a_status_can_be_read_at_the_prompt_and_in_a_notebook(world: World) -> None:
+    """Both show the lines of `wal-sink status`; what could steer a terminal or a page is escaped."""
+    batches = world.run()
+    batches.batch([("a", 1)])
+    world.flush()
+    batches.batch([("b", 2)], [("c", 3)])
+    what = "down \x1b[31m<b>"
+    report(
+        world, ErrorReport(kind="E", what=what, remedy="See to\nit.", at_us=NOW_US, transient=True)
+    )
+    found = look(world)
+    assert re.search(r"^checkpointed +1$", repr(found), re.MULTILINE)
+    assert re.search(r"^lag +1 epochs, 2 rows, ", repr(found), re.MULTILINE)
+    assert re.search(r"^last error +E: down \\x1b\[31m<b>$", repr(found), re.MULTILINE)
+    assert re.search(r"^what to do +See to\n +it\.$", repr(found), re.MULTILINE)
+    assert (
+        "<td style='text-align:left;white-space:pre-wrap'>1 epochs, 2 rows, " in found._repr_html_()
+    )
+    assert "&lt;b&gt;" in found._repr_html_()
+
+
+def test_what_was_waited_for_can_be_read() -> None:
+    """A sentence, at the prompt and in a notebook."""
+    one = Flushed(epoch=4, rows=1_200, seconds=2.04)
+    assert repr(one) == "every epoch up to 4 is flushed; waited 2.0 s for 1,200 rows"
+    assert one._repr_html_() == f"<p>{one!r}</p>"
+    assert repr(Flushed(epoch=4, rows=0, seconds=0.0)) == "every epoch up to 4 is flushed"
+    assert "nothing is checkpointed yet" in repr(Flushed(epoch=-1, rows=0, seconds=0.0))
+
+
+def test_the_package_lists_its_names() -> None:
+    """What a user finds by completion is the public names, also those that are imported on first use."""
+    assert set(dir(wal_sink)) == {*wal_sink.__all__, "__version__"}
+    assert all(hasattr(wal_sink, name) for name in dir(wal_sink))
 
 
 def test_before_the_first_publish(world: World) -> None:

@@ -6,6 +6,8 @@ import uuid
 
 import pyarrow as pa
 
+from wal_sink.progress.printable import printable
+
 _UUID = pa.binary(16)
 _MOST = 80
 """Characters after which a value is cut."""
@@ -36,13 +38,6 @@ def _of_arrow(value: pa.Scalar) -> str:
         return str(value.cast(pa.string()).as_py())
     except pa.ArrowException:  # it is inside of a list or a struct
         return f"(a {value.type} that cannot be shown)"
-
-
-def printable(text: str) -> str:
-    r"""Return text without characters that steer a terminal: `\x1b` instead of an escape."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def _cut(text: str) -> str:

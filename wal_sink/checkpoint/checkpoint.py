@@ -15,6 +15,10 @@ from wal_sink.errors import CheckpointNotVisible
 from wal_sink.model.offsets import Offsets, parse_offsets
 from wal_sink.model.records import LogUrl
 
+_WHERE = (
+    "Give the query's checkpointLocation, as a location that the driver and this process share."
+)
+
 
 class Checkpoint:
     """A checkpoint folder.
@@ -45,10 +49,14 @@ class Checkpoint:
         """
         try:
             return _one_name(json.loads(self._backend.read("metadata"))["id"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        except FileNotFoundError as error:
             raise CheckpointNotVisible(
-                f"No query id can be read from {self.url}/metadata ({type(error).__name__})",
-                "Give checkpointLocation as a location that the driver and this process share.",
+                f"{self.url} is no checkpoint: no such folder, or without Spark's file metadata",
+                _WHERE,
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointNotVisible(
+                f"No query id can be read from {self.url}/metadata ({type(error).__name__})", _WHERE
             ) from error
 
     def log_url(self) -> str | None:
@@ -94,7 +102,7 @@ class Checkpoint:
         if found is None:
             raise CheckpointNotVisible(
                 f"{self.url}/offsets/{epoch} is not there although Spark is committing epoch {epoch}",
-                "Give checkpointLocation as a location that the driver and this process share.",
+                _WHERE,
             )
         return found
 

@@ -19,9 +19,9 @@ from wal_sink.admin.query import find_query, sink_options, target_of
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.cli.progress_bar import LateBar
-from wal_sink.cli.quantities import byte_count, epoch_id
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import Exposition, expose
+from wal_sink.progress.quantities import byte_count, epoch_id
 
 
 def flush(

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from wal_sink.admin.inspect import EpochLine, Inspected, iso
 from wal_sink.admin.inspect_epoch import AttemptView, InspectedEpoch
-from wal_sink.admin.value_text import printable
-from wal_sink.cli.quantities import byte_count, epoch_id
 from wal_sink.model.records import FlushedEpoch
+from wal_sink.progress.printable import printable
+from wal_sink.progress.quantities import byte_count, epoch_id
 
 _STYLES = {
     "flushed": "green",

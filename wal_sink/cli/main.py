@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from wal_sink.cli.adopt import adopt
@@ -20,7 +23,27 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _say_version(*, asked: bool) -> None:
+    if asked:
+        typer.echo(f"wal-sink {version('wal_sink')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Say the version.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Take the options that belong to no command."""
+
+
 app.command()(demo)
 app.command()(status)
 app.command()(inspect)

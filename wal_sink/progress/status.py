@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from html import escape
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -12,10 +14,22 @@ from wal_sink.errors import CorruptLog
 from wal_sink.model.records import FlusherReport
 from wal_sink.progress.backlog import BacklogReader
 from wal_sink.progress.given_up import outdated
-from wal_sink.progress.heartbeat import FlusherWatch, age_s, read_report, seems_alive
+from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, read_report, seems_alive
+from wal_sink.progress.printable import printable
+from wal_sink.progress.quantities import byte_count, duration, epoch_id
 from wal_sink.progress.scan import unnamed_segments
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
+
+Mood = Literal["plain", "good", "waiting", "bad"]
+
+
+class Line(NamedTuple):
+    """One line of a status for people."""
+
+    name: str
+    value: str
+    mood: Mood = "plain"
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +71,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What the flusher met, or will meet: rows and bytes of a manifest that is damaged are not counted."""
     remedy: str | None
     """What to do about that."""
+
+    def __repr__(self) -> str:
+        """Return the lines that `wal-sink status` shows."""
+        return _as_text(self)
+
+    def _repr_html_(self) -> str:
+        """Return them as a table for a notebook."""
+        return _as_html(self)
 
 
 @store_errors()
@@ -105,6 +127,39 @@ def read_status(checkpoint: Checkpoint, log: Log, watch: FlusherWatch | None = N
     )
 
 
+def status_lines(found: Status) -> list[Line]:
+    r"""Return what a status says, the query first. Values have printable characters and `\n` alone."""
+    since = f", as of {found.flushed_as_of}" if found.flushed_as_of else ""
+    oldest = duration(found.oldest_pending_seconds) if found.pending_epochs else "-"
+    lines = [
+        Line("query", found.query_id),
+        Line("checkpoint", found.checkpoint),
+        Line("log", found.log),
+        Line("checkpointed", epoch_id(found.checkpointed)),
+        Line("published", epoch_id(found.published)),
+        Line("flushed", epoch_id(found.flushed) + since),
+        Line("lag", _lag(found), "waiting" if found.pending_epochs else "good"),
+        Line("oldest waits", oldest),
+    ]
+    if found.orphan_segments:
+        lines.append(Line("orphans", f"{found.orphan_segments:,} segments that no manifest names"))
+    if found.outdated_decisions:
+        listed = ", ".join(map(str, found.outdated_decisions))
+        said = f"{listed}: given up before, and flushed all the same"
+        lines.append(Line("computed again", said, "waiting"))
+    lines.append(Line("flusher", _flusher(found), "plain" if found.flusher_alive else "waiting"))
+    lines.append(
+        Line("last error", found.last_error or "none", "bad" if found.last_error else "good")
+    )
+    if found.remedy:
+        lines.append(Line("what to do", found.remedy))
+    safe = (
+        f"no: {found.unsafe_because}" if found.unsafe_because else "safe, once the query is stopped"
+    )
+    lines.append(Line("delete it?", safe))
+    return [line._replace(value=_printable_lines(line.value)) for line in lines]
+
+
 def _unsafe(waiting: int, published: int, flushed: int) -> str | None:
     """Say what would be lost with checkpoint and log; None for nothing."""
     if waiting:
@@ -127,3 +182,51 @@ def _last_error_and_remedy(
 
 def _iso(us: int) -> str:
     return datetime.fromtimestamp(us / 1_000_000, UTC).isoformat()
+
+
+def _as_text(found: Status) -> str:
+    """Return a status as text, its values in one column."""
+    lines = status_lines(found)
+    width = max(len(line.name) for line in lines) + 2
+    indent = "\n" + " " * width
+    return "\n".join(
+        line.name.ljust(width) + indent.join(line.value.splitlines()) for line in lines
+    )
+
+
+def _as_html(found: Status) -> str:
+    """Return a status as a table for a notebook."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(line.name)}</th>"
+        f"<td style='text-align:left;white-space:pre-wrap'>{escape(line.value)}</td></tr>"
+        for line in status_lines(found)
+    )
+    return f"<table>{rows}</table>"
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.splitlines()))
+
+
+def _lag(found: Status) -> str:
+    if found.flushed > found.checkpointed:
+        return "none: the checkpoint lies behind what is flushed (if it stays so, it was set back)"
+    if not found.pending_epochs:
+        return "none: everything checkpointed is flushed"
+    return (
+        f"{found.pending_epochs:,} epochs, {found.pending_rows:,} rows,"
+        f" {byte_count(found.pending_bytes)}, {duration(found.oldest_pending_seconds)}"
+    )
+
+
+def _flusher(found: Status) -> str:
+    if found.flusher is None or found.heartbeat_seconds is None:
+        return "none has ever reported"
+    ago = f"{duration(max(0.0, found.heartbeat_seconds))} ago by that host's clock"
+    if found.heartbeat_seconds < -1:
+        ago = f"from the future: that host's clock is {duration(-found.heartbeat_seconds)} ahead"
+    if found.flusher_alive:
+        return f"{found.flusher}, alive: {found.doing} (last heartbeat {ago})"
+    if found.doing == ENDED:
+        return f"{found.flusher} has ended in order, {ago}"
+    return f"{found.flusher} is gone, as it seems; last heartbeat {ago}: {found.doing}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from html import escape
 
 import msgspec
 
@@ -28,6 +29,17 @@ class Flushed(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     """Rows of the epochs that had to be waited for."""
     seconds: float
+
+    def __repr__(self) -> str:
+        """Return what was waited for, as a sentence."""
+        if self.epoch < 0:
+            return "nothing is checkpointed yet, so nothing had to be flushed"
+        waited = f"; waited {self.seconds:.1f} s for {self.rows:,} rows" if self.rows else ""
+        return f"every epoch up to {self.epoch} is flushed{waited}"
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        return f"<p>{escape(repr(self))}</p>"
 
 
 @store_errors()

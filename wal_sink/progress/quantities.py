@@ -19,4 +19,4 @@ def duration(seconds: float) -> str:
 
 def epoch_id(epoch: int) -> str:
     """Return the number of an epoch; -1 means none."""
-    return "none" if epoch < 0 else str(epoch)
+    return "nothing yet" if epoch < 0 else str(epoch)
