@@ -20,6 +20,7 @@ PORT = int(os.environ.get("CASSANDRA_PORT", "9042"))
 KEYSPACE = os.environ.get("KEYSPACE", "shop")
 CHECKPOINT = os.environ.get("CHECKPOINT", "checkpoint")  # on a disk that outlives this process
 METRICS = os.environ.get("METRICS_PORT")  # the port where Prometheus asks; unset: no metrics
+METRICS_HOST = os.environ.get("METRICS_HOST", "127.0.0.1")  # 0.0.0.0: other hosts may ask, too
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need wal_sink, too
 
@@ -60,7 +61,8 @@ orders = (
     )
 )
 
-with wal_sink.register(spark, metrics_port=int(METRICS) if METRICS else None):
+metrics = {"metrics_port": int(METRICS), "metrics_host": METRICS_HOST} if METRICS else {}
+with wal_sink.register(spark, **metrics):
     query = (
         orders.writeStream.format("wal_sink")
         .option("checkpointLocation", CHECKPOINT)

@@ -7,11 +7,12 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.cli.job import EVERYTHING, Job
-from tests.cli.shell import FOLLOWS, start
+from tests.cli.shell import FOLLOWS, run, start
 from tests.protocol.test_corruption import edit, segments
 from wal_sink import errors
 from wal_sink.flush.reporter import Reporter
@@ -100,10 +101,17 @@ def test_following(job: Job) -> None:
         finally:
             following.send_signal(signal.SIGTERM)
         out, err = following.communicate(timeout=60)
-    assert (following.returncode, err) == (0, f"Metrics are on port {port}, at /metrics\n{FOLLOWS}")
+    said = f"Metrics are on port {port}, at /metrics; it listens on 127.0.0.1\n"
+    assert (following.returncode, err) == (0, said + FOLLOWS)
     shown = json.loads(out)
     assert (shown["epochs"], shown["rows"], shown["flushed"]) == (4, 7, 5)
     assert shown["why"] == "stopped"
+
+
+def test_a_metrics_host_without_a_port_is_refused(tmp_path: Path) -> None:
+    """It would be given in vain."""
+    done = run(tmp_path, "flush", "checkpoint", "--follow", "--metrics-host", "0.0.0.0", "--json")
+    assert (done.code, done.document["what"]) == (2, "--metrics-host goes with --metrics-port.")
 
 
 def test_following_as_people_see_it(job: Job) -> None:

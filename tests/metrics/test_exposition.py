@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,6 +19,8 @@ from tests.metrics.watched import new_world
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
+from wal_sink.metrics import http
+from wal_sink.metrics.http import MOST_CONNECTIONS, REQUEST_S
 from wal_sink.metrics.server import Exposition, expose
 
 
@@ -27,9 +32,9 @@ def world() -> Iterator[World]:
     made.forget()
 
 
-def page(port: int) -> str:
+def page(port: int, host: str = "127.0.0.1") -> str:
     """What Prometheus gets."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=10) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -64,6 +69,134 @@ def test_a_port_that_is_taken_is_refused() -> None:
         with pytest.raises(OptionError, match=f"port {port}: Address already in use"):
             expose(port)
     expose(port).close()
+
+
+def test_only_this_host_is_answered_unless_told_otherwise() -> None:
+    """On every address of the host when 0.0.0.0 is given, and on one when that is."""
+    for given, listens in (
+        ((), "127.0.0.1"),
+        (("0.0.0.0",), "0.0.0.0"),
+        (("127.0.0.2",), "127.0.0.2"),
+    ):
+        with contextlib.closing(expose(0, *given)) as exposition:
+            assert exposition.host == listens
+            assert listening(exposition.port) == {listens}
+            answering = "127.0.0.1" if listens == "0.0.0.0" else listens
+            assert "wal_sink_query_info" in page(exposition.port, answering)
+
+
+def test_a_shared_port_stays_where_it_listens() -> None:
+    with contextlib.closing(expose(0)) as exposition:
+        with pytest.raises(OptionError, match=f"port {exposition.port} of 127.0.0.1 already"):
+            expose(exposition.port, "0.0.0.0")
+        expose(exposition.port, "127.0.0.1").close()
+        assert page(exposition.port)
+
+
+def test_a_host_of_others_is_refused() -> None:
+    """An address that this machine does not have, and a name that nobody has."""
+    for host in ("192.0.2.1", "no.such.host.invalid"):
+        with pytest.raises(OptionError, match=f"cannot be served on {host}, port 0: "):
+            expose(0, host)
+
+
+def test_clients_that_say_nothing_hold_neither_threads_nor_sockets() -> None:
+    """A few connections are waited for, for seconds; after that Prometheus is answered again."""
+    before = threading.active_count()
+    with contextlib.closing(expose(0)) as exposition, contextlib.ExitStack() as held:
+        clients = [
+            held.enter_context(socket.create_connection(("127.0.0.1", exposition.port)))
+            for _ in range(150)
+        ]
+        wait_for(lambda: threading.active_count() == before + 1 + MOST_CONNECTIONS)
+        wait_for(lambda: sum(map(is_closed, clients)) == len(clients) - MOST_CONNECTIONS)
+        wait_for(lambda: threading.active_count() == before + 1, REQUEST_S + 5)
+        wait_for(lambda: all(map(is_closed, clients)))
+        assert page(exposition.port)
+
+
+def test_a_client_that_speaks_slowly_is_dropped_in_time() -> None:
+    """However it divides its request: each byte is no new beginning."""
+    with (
+        contextlib.closing(expose(0)) as exposition,
+        socket.create_connection(("127.0.0.1", exposition.port)) as client,
+    ):
+        since = time.monotonic()
+        with contextlib.suppress(OSError):
+            while not is_closed(client) and time.monotonic() - since < 60:
+                client.sendall(b"G")
+                time.sleep(0.2)
+        assert REQUEST_S - 1 < time.monotonic() - since < REQUEST_S + 5
+
+
+def test_a_client_that_takes_no_answer_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that is larger than what the sockets hold."""
+    monkeypatch.setattr(http, "SEND_S", 0.5)
+    before = threading.active_count()
+
+    def app(_: object, start_response: Callable[..., object]) -> list[bytes]:
+        start_response("200 OK", [])
+        return [bytes(32 << 20)]
+
+    server = http.BoundedServer("127.0.0.1", 0, app)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert client.recv(15) == b"HTTP/1.0 200 OK"
+        wait_for(lambda: threading.active_count() == before + 1)
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [b"\x16\x03\x01 a TLS hello", b"GET", b"\r\n", b"GET /metrics HTTP/9.9", b"X" * 70_000],
+)
+def test_what_is_no_request_disturbs_nothing(
+    request_line: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does it fill the application's output."""
+    with contextlib.closing(expose(0)) as exposition:
+        with (
+            contextlib.suppress(ConnectionError),
+            socket.create_connection(("127.0.0.1", exposition.port)) as client,
+        ):
+            client.sendall(request_line + b"\r\n\r\n")
+            while client.recv(1 << 16):
+                pass
+        assert page(exposition.port)
+    assert capfd.readouterr() == ("", "")
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the other side has hung up."""
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def listening(port: int) -> set[str]:
+    """The addresses on which this host listens on a port, as the kernel says."""
+    found = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        local, state = line.split()[1], line.split()[3]
+        address, _, number = local.partition(":")
+        if state == "0A" and int(number, 16) == port:
+            found.add(socket.inet_ntoa(bytes.fromhex(address)[::-1]))
+    return found
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it does not happen"
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])

@@ -401,6 +401,27 @@ BUGS = (
         ("tests/protocol/test_permissions.py",),
     ),
     Bug(
+        "the metrics port takes any number of connections",
+        "wal_sink/metrics/http.py",
+        "        if not self._slots.acquire(blocking=False):\n",
+        "        self._slots = threading.BoundedSemaphore()\n        if not self._slots.acquire():\n",
+        ("tests/metrics/test_exposition.py",),
+    ),
+    Bug(
+        "a client of the metrics port may divide its request for ever",
+        "wal_sink/metrics/http.py",
+        "        self._connection.settimeout(left_s)\n",
+        "        self._connection.settimeout(REQUEST_S)\n        self._until_s += REQUEST_S\n",
+        ("tests/metrics/test_exposition.py",),
+    ),
+    Bug(
+        "the metrics port answers every host unasked",
+        "wal_sink/metrics/server.py",
+        "def expose(port: int, host: str = LOOPBACK)",
+        'def expose(port: int, host: str = "0.0.0.0")',
+        ("tests/metrics/test_exposition.py",),
+    ),
+    Bug(
         "rows of several epochs get the timestamps of the first",
         "wal_sink/targets/cassandra/write/slice_buffer.py",
         "[_stamps(each) for each in slices]",

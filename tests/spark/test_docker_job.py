@@ -113,6 +113,8 @@ def test_prometheus_asks_the_job_and_grafana_asks_prometheus() -> None:
     docker = ROOT / "docker"
     services = yaml.safe_load((docker / "compose.yaml").read_text())["services"]
     port = services["job"]["environment"]["METRICS_PORT"]
+    assert services["job"]["environment"]["METRICS_HOST"] == "0.0.0.0", "another container asks"
+    assert "ports" not in services["job"], "the metrics have no login"
     asked = yaml.safe_load((docker / "prometheus" / "prometheus.yml").read_text())
     assert asked["scrape_configs"][0]["static_configs"] == [{"targets": [f"job:{port}"]}]
     assert (docker / "prometheus" / asked["rule_files"][0]).is_file()

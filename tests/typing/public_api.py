@@ -18,10 +18,11 @@ def registers(spark: SparkSession) -> None:
     """`register` returns the handle, which is its own context manager and swallows no exception."""
     assert_type(wal_sink.register(spark), Sink)
     sink = wal_sink.register(spark, flush=False, metrics_port=None, drain_timeout=1.5)
-    with wal_sink.register(spark, metrics_port=0) as entered:
+    with wal_sink.register(spark, metrics_port=0, metrics_host="::1") as entered:
         assert_type(entered, Sink)
     assert_type(sink.flush, bool)
     assert_type(sink.metrics_port, int | None)
+    assert_type(sink.metrics_host, str | None)
     assert_type(sink.drain_timeout, float)
     assert_type(sink.close(), None)
 

@@ -20,7 +20,7 @@ from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.cli.progress_bar import LateBar
 from wal_sink.errors import OptionError
-from wal_sink.metrics.server import Exposition, expose
+from wal_sink.metrics.server import LOOPBACK, Exposition, expose
 from wal_sink.progress.quantities import byte_count, epoch_id
 
 
@@ -39,6 +39,14 @@ def flush(
             help="With --follow: let Prometheus ask on this port; 0 for a free one.",
         ),
     ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option(
+            "--metrics-host",
+            metavar="HOST",
+            help="The address that the port listens on; 0.0.0.0 lets other hosts ask, without a login.",
+        ),
+    ] = LOOPBACK,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -67,7 +75,9 @@ def flush(
                 "--metrics-port goes with --follow.",
                 "Leave it out: a flush that ends by itself says what it did.",
             )
-        with _exposed(metrics_port, console) as exposition:
+        if metrics_port is None and metrics_host != LOOPBACK:
+            raise OptionError("--metrics-host goes with --metrics-port.", "Give both, or neither.")
+        with _exposed(metrics_port, metrics_host, console) as exposition:
             query = find_query(checkpoint, wal, given)
             delay_s = sink_options(query, given).trim_delay
             if dry_run:
@@ -114,13 +124,16 @@ def _follow(flusher: FlushCommand, console: Console, as_json: bool) -> FlushDone
 
 
 @contextlib.contextmanager
-def _exposed(port: int | None, console: Console) -> Iterator[Exposition | None]:
+def _exposed(port: int | None, host: str, console: Console) -> Iterator[Exposition | None]:
     """Let the port answer, and say which it is."""
     if port is None:
         yield None
         return
-    with contextlib.closing(expose(port)) as exposition:
-        console.print(f"Metrics are on port {exposition.port}, at /metrics", soft_wrap=True)
+    with contextlib.closing(expose(port, host)) as exposition:
+        console.print(
+            f"Metrics are on port {exposition.port}, at /metrics; it listens on {escape(host)}",
+            soft_wrap=True,
+        )
         yield exposition
 
 

@@ -1,4 +1,6 @@
-"""Serves the metrics at `http://<host>:<port>/metrics`, to any host: counts and names, no secrets.
+"""Serves the metrics at `http://<host>:<port>/metrics`: counts and names, no secrets.
+
+The port answers this host alone unless it is told otherwise, and asks for no login.
 
 prometheus_client is imported when metrics are wanted: a process without them does not load it.
 """
@@ -7,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
+from wal_sink.metrics.http import BoundedServer
 from wal_sink.observer import Observer
 from wal_sink.wal.log import Log
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from wal_sink.metrics.collector import Metrics
 
 logger = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+"""Where the port listens by default: only processes of this host reach it."""
 
 _MOST_PORT = 65_535
 
@@ -33,6 +39,11 @@ class Exposition:
     def port(self) -> int:
         """The port that answers; the one that was chosen, where 0 was asked for."""
         return self._server.port
+
+    @property
+    def host(self) -> str:
+        """The address that it listens on."""
+        return self._server.host
 
     def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> Observer:
         """Show a query from now on; return what its flush reports to."""
@@ -55,12 +66,16 @@ class Exposition:
 class _Server:
     """A port that answers, in threads of its own."""
 
-    def __init__(self, metrics: Metrics, server: Any, thread: threading.Thread) -> None:
+    def __init__(self, metrics: Metrics, host: str, server: BoundedServer) -> None:
         self.metrics = metrics
+        self.host = host
         self.port = int(server.server_port)
         self.shares: set[Exposition] = set()
         self._server = server
-        self._thread = thread
+        self._thread = threading.Thread(
+            target=server.serve_forever, name="wal_sink metrics", daemon=True
+        )
+        self._thread.start()
 
     def close(self) -> None:
         """Free the port; return at once when that was done."""
@@ -73,14 +88,16 @@ _SERVERS: dict[int, _Server] = {}
 _LOCK = threading.Lock()
 
 
-def expose(port: int) -> Exposition:
+def expose(port: int, host: str = LOOPBACK) -> Exposition:
     """Let a port of this process answer; two handles that ask for one port share it.
 
     That is how a notebook goes on under a new session: the handle of the stopped one has the port, and may
     still flush.
 
     :param port: 0 for one that is free.
-    :raises OptionError: it is no port, or taken, or prometheus_client is missing.
+    :param host: the address to listen on; 0.0.0.0 for all of this host's.
+    :raises OptionError: it is no port, or taken, or answers on another address already, or
+        prometheus_client is missing.
     """
     if not 0 <= port <= _MOST_PORT:
         raise OptionError(
@@ -89,15 +106,20 @@ def expose(port: int) -> Exposition:
     with _LOCK:
         server = _SERVERS.get(port)
         if server is None:
-            server = _serve(port)
+            server = _serve(port, host)
             _SERVERS[server.port] = server
-            logger.info("metrics are on port %d, at /metrics", server.port)
+            logger.info("metrics are on %s, port %d, at /metrics", host, server.port)
+        elif server.host != host:
+            raise OptionError(
+                f"Metrics are on port {port} of {server.host} already, not of {host}.",
+                "Give the same host, or another port.",
+            )
         return Exposition(server)
 
 
-def _serve(port: int) -> _Server:
+def _serve(port: int, host: str) -> _Server:
     try:
-        from prometheus_client import start_http_server  # noqa: PLC0415 - only where it is wanted
+        from prometheus_client import make_wsgi_app  # noqa: PLC0415 - only where it is wanted
 
         from wal_sink.metrics.collector import Metrics  # noqa: PLC0415 - it imports prometheus_client
     except ModuleNotFoundError as error:
@@ -109,10 +131,10 @@ def _serve(port: int) -> _Server:
         ) from error
     metrics = Metrics()
     try:
-        server, thread = start_http_server(port, registry=metrics.registry)
+        server = BoundedServer(host, port, make_wsgi_app(metrics.registry))
     except OSError as error:
         raise OptionError(
-            f"Metrics cannot be served on port {port}: {error.strerror or error}.",
-            "Give a port that is free, or 0 to have one chosen.",
+            f"Metrics cannot be served on {host}, port {port}: {error.strerror or error}.",
+            "Give an address of this host, and a port that is free, or 0 to have one chosen.",
         ) from error
-    return _Server(metrics, server, thread)
+    return _Server(metrics, host, server)

@@ -10,7 +10,7 @@ import threading
 from pyspark.sql import SparkSession
 
 from wal_sink.errors import OptionError
-from wal_sink.metrics.server import expose
+from wal_sink.metrics.server import LOOPBACK, expose
 from wal_sink.spark import internals
 from wal_sink.spark.sink import Sink
 
@@ -25,6 +25,7 @@ def register(
     *,
     flush: bool = True,
     metrics_port: int | None = None,
+    metrics_host: str = LOOPBACK,
     drain_timeout: float = 60,
 ) -> Sink:
     """Add format `wal_sink` to a session and flush its queries, from this process by default.
@@ -37,11 +38,13 @@ def register(
         waits for it.
     :param metrics_port: where Prometheus can ask this process how the flush goes; 0 for a port that is
         free, which the handle's `metrics_port` tells. None: no metrics.
+    :param metrics_host: the address of this host that the port listens on; 0.0.0.0 lets other hosts ask,
+        without a login.
     :param drain_timeout: seconds that `close` waits for the flush at most, for all queries together; then it
         waits up to 5 s for requests under way.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
     :raises OptionError: the session is registered already with other arguments, the port is taken,
-        or a port is given with `flush=False`.
+        a port is given with `flush=False`, or `metrics_host` without a port.
     """
     if drain_timeout < 0:
         raise OptionError(f"drain_timeout is {drain_timeout}.", "Give seconds, 0 or more.")
@@ -49,6 +52,10 @@ def register(
         raise OptionError(
             "metrics_port is given without flush: the process that flushes has the metrics.",
             "Start the other process with `wal-sink flush CHECKPOINT --follow --metrics-port PORT`.",
+        )
+    if metrics_port is None and metrics_host != LOOPBACK:
+        raise OptionError(
+            f"metrics_host is {metrics_host} without a metrics_port.", "Give both, or none of them."
         )
     internals.check_session(spark)
     with _sinks_lock:
@@ -58,7 +65,7 @@ def register(
         sink = _sinks.get(key)
         if sink is None:
             _warn_of_other_python(spark)
-            exposition = None if metrics_port is None else expose(metrics_port)
+            exposition = None if metrics_port is None else expose(metrics_port, metrics_host)
             try:
                 sink = _sinks[key] = Sink(spark, drain_timeout, exposition, flush=flush)
             except BaseException:
@@ -66,12 +73,14 @@ def register(
                     exposition.close()
                 raise
             sink.adopt_running()
-        elif (sink.drain_timeout, sink.flush) != (drain_timeout, flush) or not _same(
-            sink.metrics_port, metrics_port
-        ):
+        elif (sink.drain_timeout, sink.flush, sink.metrics_host) != (
+            drain_timeout,
+            flush,
+            None if metrics_port is None else metrics_host,
+        ) or not _same(sink.metrics_port, metrics_port):
             raise OptionError(
                 f"This session is registered with drain_timeout={sink.drain_timeout}, flush={sink.flush},"
-                f" metrics_port={sink.metrics_port}.",
+                f" metrics_port={sink.metrics_port}, metrics_host={sink.metrics_host}.",
                 "Pass the same arguments, or close() the first handle before.",
             )
         return sink

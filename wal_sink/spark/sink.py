@@ -44,6 +44,8 @@ class Sink:
         self.drain_timeout = drain_timeout
         self.metrics_port = exposition.port if exposition else None
         """Where Prometheus can ask; None: without metrics."""
+        self.metrics_host = exposition.host if exposition else None
+        """The address that the port listens on; None: without metrics."""
         self.flush = flush
         self._spark = spark
         self._queries = Queries(spark, self._at_exit, exposition, flush=flush)
