@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wal_sink.errors import OptionError
 from wal_sink.options import Options, SinkOptions, names, parse, public, refuse_unknown
 from wal_sink.targets.base import Target
-from wal_sink.targets.registry import target_type
+from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.wal.location import Location, locate
 
 
@@ -44,6 +44,19 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
         kind(target_options),
         locate(sink.checkpoint, sink.wal_location, folder, *storage_options(sink)),
     )
+
+
+def is_registered(target: str) -> bool:
+    """Whether what is installed here registers a target of this name; `module:Class` is not registered."""
+    return is_installed(target)
+
+
+def declared_options(target: str) -> type[Options]:
+    """Return the options that a target declares; imports it.
+
+    :raises OptionError: there is no such target.
+    """
+    return target_type(target).options_type
 
 
 def storage_options(

@@ -22,6 +22,15 @@ _SPARK = ("checkpointLocation", "queryName", "path")
 SECRET = {"secret": True}
 """`extra` of an option whose value is never written or printed."""
 
+CONNECTS = {"connects": True}
+"""`extra` of an option that says where a connection goes, or how it is protected: who chooses its value,
+chooses who gets the secrets. Beside a secret, a command does not take it from the log."""
+
+
+def from_environment(variable: str) -> dict[str, object]:
+    """Return the `extra` of an option whose value may also come from a variable of the environment."""
+    return {"environment": variable}
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The base of every struct that declares options. Printing one shows no secret."""
@@ -164,9 +173,18 @@ def _public_fields(struct: type[Options]) -> list[msgspec.structs.FieldInfo]:
     return [field for field in fields(struct) if not _is_secret(field)]
 
 
+def marked(struct: type[Options], mark: str) -> dict[str, object]:
+    """Return what the options that have this key in their `extra` have there, by field."""
+    extras = {field.name: _extra(field) for field in fields(struct)}
+    return {name: extra[mark] for name, extra in extras.items() if mark in extra}
+
+
 def _is_secret(field: msgspec.structs.FieldInfo) -> bool:
-    extra = getattr(msgspec.inspect.type_info(field.type), "extra", None) or {}
-    return bool(extra.get("secret"))
+    return bool(_extra(field).get("secret"))
+
+
+def _extra(field: msgspec.structs.FieldInfo) -> Mapping[str, object]:
+    return getattr(msgspec.inspect.type_info(field.type), "extra", None) or {}
 
 
 def _description(field: msgspec.structs.FieldInfo) -> str:

@@ -61,7 +61,11 @@ def test_an_error_ends_it(job: Job) -> None:
     """With its exit code; `status` knows it as well. A target that is down is tried some times."""
     elsewhere = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
     secret = ("--option", "cassandra.username=me", "--option", "cassandra.password=s3cret")
-    down = job.command("flush", "--json", *elsewhere, *secret)
+    asked = job.command("flush", "--json", *elsewhere, *secret)
+    confirm = f"--option cassandra.contactPoints={job.node.host}."
+    assert (asked.code, confirm in asked.document["remedy"]) == (2, True)
+    host = ("--option", f"cassandra.contactPoints={job.node.host}")
+    down = job.command("flush", "--json", *elsewhere, *secret, *host)
     assert (down.code, down.document["error"]) == (4, "TargetUnavailable")
     known = job.command("status", "--json")
     assert "TargetUnavailable" in known.document["last_error"]

@@ -422,6 +422,27 @@ BUGS = (
         ("tests/metrics/test_exposition.py",),
     ),
     Bug(
+        "a command takes from the log where to send the operator's password",
+        "wal_sink/admin/query.py",
+        "    refuse_unconfirmed(kind, logged, given, os.environ)\n",
+        "",
+        ("tests/cli/test_forged_log.py",),
+    ),
+    Bug(
+        "a command imports a class that only the log names",
+        "wal_sink/admin/query.py",
+        '        refuse_unregistered(name, given.get("target"), is_registered=is_registered(name))\n',
+        "        pass\n",
+        ("tests/cli/test_forged_log.py",),
+    ),
+    Bug(
+        "the operator's word about the host is taken for one about the port",
+        "wal_sink/admin/refuse_unconfirmed.py",
+        "        if name.lower() not in given\n",
+        "        if not {n.lower() for n in _decided_by(kind, logged)} & given.keys()\n",
+        ("tests/unit/test_refuse_unconfirmed.py",),
+    ),
+    Bug(
         "rows of several epochs get the timestamps of the first",
         "wal_sink/targets/cassandra/write/slice_buffer.py",
         "[_stamps(each) for each in slices]",

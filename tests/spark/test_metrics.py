@@ -45,7 +45,7 @@ def test_an_alert_fires_while_cassandra_stands_still_and_ends_afterwards(
             assert wal_sink.register(spark, metrics_port=0) is sink
             with pytest.raises(OptionError, match=f"metrics_port={sink.metrics_port}"):
                 wal_sink.register(spark)
-            with pytest.raises(OptionError, match="metrics_host=127.0.0.1"):
+            with pytest.raises(OptionError, match=r"metrics_host=127\.0\.0\.1"):
                 wal_sink.register(spark, metrics_port=0, metrics_host="0.0.0.0")
             with pytest.raises(OptionError, match="without a metrics_port"):
                 wal_sink.register(spark, metrics_host="0.0.0.0")

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from state_backends import StateBackend, StorageOptions
+from wal_sink.admin.refuse_unconfirmed import refuse_unconfirmed, refuse_unregistered
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import configure, storage_options
+from wal_sink.configuration import configure, declared_options, is_registered, storage_options
 from wal_sink.errors import OptionError
 from wal_sink.model.ledger import Owner
 from wal_sink.model.records import LogIdentity
@@ -75,9 +76,16 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
     """Make the target from the options of the newest run, which the log holds without secrets.
 
     :param options: what the log does not hold, or what has changed; names are case-insensitive.
-    :raises OptionError: an option is missing, unknown, or does not fit.
+    :raises OptionError: an option is missing, unknown, or does not fit; or the operator has to confirm what
+        only the log says, see `refuse_unconfirmed`.
     """
-    return configure(_options(query, options)).target
+    logged, given = _logged(query), _lower(options)
+    name = logged.get("target")
+    if name is not None:
+        refuse_unregistered(name, given.get("target"), is_registered=is_registered(name))
+    kind = declared_options(given.get("target", name or "cassandra"))
+    refuse_unconfirmed(kind, logged, given, os.environ)
+    return configure(_merged(query, logged, given)).target  # the log is not read again
 
 
 def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
@@ -85,16 +93,23 @@ def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
 
     :raises OptionError: one does not fit.
     """
-    return parse(_options(query, options), SinkOptions)
+    return parse(_merged(query, _logged(query), _lower(options)), SinkOptions)
 
 
-def _options(query: Query, options: Mapping[str, str]) -> dict[str, str]:
+def _logged(query: Query) -> dict[str, str]:
+    """Return the options of the newest run."""
     claim = query.log.newest_claim()
-    known = {} if claim is None else claim.options
-    raw = {name.lower(): value for name, value in known.items()}
-    raw |= {name.lower(): value for name, value in options.items()}
-    raw = {name: value for name, value in raw.items() if name not in _OURS}
-    return {**raw, "checkpointLocation": query.checkpoint.url}
+    return _lower({} if claim is None else claim.options)
+
+
+def _merged(query: Query, logged: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+    """Return what a run would be given; the places of log and checkpoint are known already."""
+    options = {name: value for name, value in (logged | given).items() if name not in _OURS}
+    return {**options, "checkpointLocation": query.checkpoint.url}
+
+
+def _lower(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
 
 
 def user_and_host() -> str:

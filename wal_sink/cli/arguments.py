@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from wal_sink.admin.refuse_unconfirmed import OPTIONS_VARIABLE
 from wal_sink.errors import OptionError
 
 CheckpointArgument = Annotated[
@@ -24,7 +27,8 @@ OptionPairs = Annotated[
         "--option",
         metavar="NAME=VALUE",
         help="An option of the query that the log does not hold, such as cassandra.password or"
-        " wal.storageOptions. Repeatable.",
+        " wal.storageOptions, or that it alone says. Repeatable; the variable WAL_SINK_OPTIONS holds further"
+        " pairs, separated by spaces.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
@@ -34,14 +38,27 @@ Why = Annotated[
 
 
 def option_values(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Parse `NAME=VALUE` pairs.
+    """Parse `NAME=VALUE` pairs, and those of the environment, over which they win.
 
     :raises OptionError: one is no pair. Its text is not shown: it may be a secret.
     """
     values = {}
-    for pair in pairs or ():
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise OptionError("An --option is not of the form NAME=VALUE.", "Write NAME=VALUE.")
-        values[name.strip()] = value
-    return values
+    for where, given in ((OPTIONS_VARIABLE, _of_environment()), ("--option", pairs or ())):
+        for pair in given:
+            name, equals, value = pair.partition("=")
+            if not equals or not name.strip():
+                raise OptionError(
+                    f"A pair of {where} is not of the form NAME=VALUE.", "Write NAME=VALUE."
+                )
+            values[name.strip().lower()] = (name.strip(), value)
+    return dict(values.values())
+
+
+def _of_environment() -> list[str]:
+    try:
+        return shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))
+    except ValueError as error:
+        raise OptionError(
+            f"{OPTIONS_VARIABLE} cannot be split into pairs: {error}.",
+            "Quote it as for a shell: NAME=VALUE 'NAME=VALUE WITH SPACES'.",
+        ) from error

@@ -15,6 +15,11 @@ _OWN = EntryPoint("cassandra", "wal_sink.targets.cassandra:CassandraTarget", GRO
 """Known without metadata too: a checkout on the path has none."""
 
 
+def is_installed(name: str) -> bool:
+    """Whether a target is registered under this name by what is installed here; `module:Class` is not."""
+    return name in _registered()
+
+
 @functools.cache
 def target_type(name: str) -> type[Target]:
     """Return the class of the target that option `target` names.
@@ -23,7 +28,7 @@ def target_type(name: str) -> type[Target]:
 
     :raises OptionError: there is none of that name, it cannot be imported, or it is not a `Target`.
     """
-    known = {point.name: point for point in (_OWN, *entry_points(group=GROUP))}
+    known = _registered()
     if name in known:
         point = known[name]
     elif ":" in name:
@@ -34,6 +39,10 @@ def target_type(name: str) -> type[Target]:
             f"Use one of {', '.join(sorted(known))}, or the module:Class of your own.",
         )
     return _load(point)
+
+
+def _registered() -> dict[str, EntryPoint]:
+    return {point.name: point for point in (_OWN, *entry_points(group=GROUP))}
 
 
 def _load(point: EntryPoint) -> type[Target]:

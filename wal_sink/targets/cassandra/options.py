@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import SECRET, Options, fields
+from wal_sink.options import CONNECTS, SECRET, Options, fields, from_environment
 from wal_sink.targets.cassandra.names import TableName, is_table_name
 
 CONSISTENCY_LEVELS = (
@@ -35,38 +35,59 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
     keyspace: Annotated[str, Meta(min_length=1, description="keyspace of the table, exact name")]
     table: Annotated[str, Meta(min_length=1, description="the table to write to, exact name")]
     contact_points: Annotated[
-        str, Meta(description="addresses of some of the nodes, comma-separated")
+        str, Meta(description="addresses of some of the nodes, comma-separated", extra=CONNECTS)
     ] = msgspec.field(name="cassandra.contactPoints", default="")
-    port: Annotated[int, Meta(ge=1, le=65535, description="native transport port, 1 to 65535")] = (
-        msgspec.field(name="cassandra.port", default=9042)
-    )
+    port: Annotated[
+        int, Meta(ge=1, le=65535, description="native transport port, 1 to 65535", extra=CONNECTS)
+    ] = msgspec.field(name="cassandra.port", default=9042)
     secure_connect_bundle: Annotated[
-        str, Meta(description="path of a secure connect bundle, instead of cassandra.contactPoints")
+        str,
+        Meta(
+            description="path of a secure connect bundle, instead of cassandra.contactPoints",
+            extra=CONNECTS,
+        ),
     ] = msgspec.field(name="cassandra.secureConnectBundle", default="")
-    ssl_enabled: Annotated[bool, Meta(description="whether to connect by TLS, true or false")] = (
-        msgspec.field(name="cassandra.ssl.enabled", default=False)
-    )
+    ssl_enabled: Annotated[
+        bool, Meta(description="whether to connect by TLS, true or false", extra=CONNECTS)
+    ] = msgspec.field(name="cassandra.ssl.enabled", default=False)
     ssl_ca_certificate: Annotated[
-        str, Meta(description="path of the certificates to trust, PEM; default: the system's")
+        str,
+        Meta(
+            description="path of the certificates to trust, PEM; default: the system's",
+            extra=CONNECTS,
+        ),
     ] = msgspec.field(name="cassandra.ssl.caCertificate", default="")
     ssl_client_certificate: Annotated[
-        str, Meta(description="path of the client's certificate chain, PEM")
+        str, Meta(description="path of the client's certificate chain, PEM", extra=CONNECTS)
     ] = msgspec.field(name="cassandra.ssl.clientCertificate", default="")
     ssl_client_key: Annotated[
-        str, Meta(description="path of its key, PEM; default: in the same file")
+        str, Meta(description="path of its key, PEM; default: in the same file", extra=CONNECTS)
     ] = msgspec.field(name="cassandra.ssl.clientKey", default="")
     ssl_client_key_password: Annotated[
-        str, Meta(description="password of an encrypted key", extra=SECRET)
+        str,
+        Meta(
+            description="password of an encrypted key",
+            extra=SECRET | from_environment("WAL_SINK_CASSANDRA_SSL_CLIENT_KEY_PASSWORD"),
+        ),
     ] = msgspec.field(name="cassandra.ssl.clientKeyPassword", default="")
     ssl_check_hostname: Annotated[
-        bool, Meta(description="whether a node's certificate has to name its address")
+        bool,
+        Meta(description="whether a node's certificate has to name its address", extra=CONNECTS),
     ] = msgspec.field(name="cassandra.ssl.checkHostname", default=True)
-    username: Annotated[str, Meta(description="role to log in as; default: no login")] = (
-        msgspec.field(name="cassandra.username", default="")
-    )
-    password: Annotated[str, Meta(description="password of the role", extra=SECRET)] = (
-        msgspec.field(name="cassandra.password", default="")
-    )
+    username: Annotated[
+        str,
+        Meta(
+            description="role to log in as; default: no login",
+            extra=from_environment("WAL_SINK_CASSANDRA_USERNAME"),
+        ),
+    ] = msgspec.field(name="cassandra.username", default="")
+    password: Annotated[
+        str,
+        Meta(
+            description="password of the role",
+            extra=SECRET | from_environment("WAL_SINK_CASSANDRA_PASSWORD"),
+        ),
+    ] = msgspec.field(name="cassandra.password", default="")
     request_timeout: Annotated[
         float, Meta(gt=0, description="seconds to wait for the answer to one request, above 0")
     ] = msgspec.field(name="cassandra.requestTimeout", default=10.0)

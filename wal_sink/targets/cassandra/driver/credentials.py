@@ -11,13 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from wal_sink.errors import OptionError
+from wal_sink.options import marked
 from wal_sink.targets.cassandra.options import CassandraOptions
 
-ENVIRONMENT = {
-    "username": "WAL_SINK_CASSANDRA_USERNAME",
-    "password": "WAL_SINK_CASSANDRA_PASSWORD",
-    "ssl_client_key_password": "WAL_SINK_CASSANDRA_SSL_CLIENT_KEY_PASSWORD",
-}
+ENVIRONMENT = {field: str(name) for field, name in marked(CassandraOptions, "environment").items()}
 """The environment variables for options, by the option's field."""
 
 

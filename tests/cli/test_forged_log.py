@@ -1,0 +1,139 @@
+"""Commands over a log to which another user has written: what they do with the operator's password.
+
+The attacker listens where the forged options lead; no Cassandra is needed to see whether a command comes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Done, run
+from tests.protocol.engine import World
+from wal_sink.model import paths
+from wal_sink.model.records import Claim
+from wal_sink.targets.cassandra.driver.credentials import ENVIRONMENT
+
+PASSWORD = "S3CRET"
+COMMANDS = [
+    ("flush",),
+    ("verify",),
+    ("inspect", "--ledger"),
+    ("skip", "0", "--yes"),
+    ("rewind", "--to", "0", "--yes"),
+    ("adopt", "--yes"),
+]
+
+
+@pytest.fixture
+def attacker() -> Iterator[socket.socket]:
+    """A host that takes every connection; it notes none by itself."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        yield server
+
+
+@pytest.fixture
+def forged(world: World, attacker: socket.socket, tmp_path: Path) -> Path:
+    """The folder of a query, in whose log the highest generation is the attacker's."""
+    world.run().batch([("customer-4711", 1)])
+    options = {
+        "cassandra.contactPoints": "127.0.0.1",
+        "cassandra.port": str(attacker.getsockname()[1]),
+        "cassandra.requestTimeout": "0.2",
+        "cassandra.username": "prod",
+        "keyspace": "ks",
+        "table": "t",
+    }
+    claim = Claim(run_id="another", options=options)
+    world.log_backend.create(paths.run(999_999), claim.to_json())
+    return tmp_path
+
+
+def command(folder: Path, *arguments: str) -> Done:
+    verb, *others = arguments
+    return run(folder, verb, "checkpoint", *others, "--json")
+
+
+def was_called(attacker: socket.socket) -> bool:
+    """Whether anybody has connected since the last look."""
+    called = False
+    while True:
+        try:
+            attacker.accept()[0].close()
+        except BlockingIOError:
+            return called
+        called = True
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda each: each[0])
+def test_the_password_goes_to_no_host_that_only_the_log_names(
+    forged: Path,
+    attacker: socket.socket,
+    arguments: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even a connection is made; and the operator is told what to type if it is right."""
+    monkeypatch.setenv(ENVIRONMENT["password"], PASSWORD)
+    done = command(forged, *arguments)
+    assert done.code == 2, done.err
+    assert not was_called(attacker)
+    port = attacker.getsockname()[1]
+    words = f"--option cassandra.contactPoints=127.0.0.1 --option cassandra.port={port}"
+    assert words in done.out
+    assert ENVIRONMENT["password"] in done.out
+    assert PASSWORD not in done.out + done.err
+
+
+def test_at_the_operators_word_it_does(
+    forged: Path, attacker: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By options as they were shown, or by the variable; so it is the rule that holds it back."""
+    port = attacker.getsockname()[1]
+    words = ("cassandra.contactPoints=127.0.0.1", f"cassandra.port={port}")
+    monkeypatch.setenv(ENVIRONMENT["password"], PASSWORD)
+    done = command(forged, "verify", *(part for word in words for part in ("--option", word)))
+    assert (done.code, was_called(attacker)) == (4, True), done.out
+    monkeypatch.setenv("WAL_SINK_OPTIONS", " ".join(words))
+    done = command(forged, "verify")
+    assert (done.code, was_called(attacker)) == (4, True), done.out
+
+
+def test_without_a_secret_nothing_is_asked(forged: Path, attacker: socket.socket) -> None:
+    """The log's word is enough where there is nothing to steal."""
+    assert not [name for name in ENVIRONMENT.values() if name in os.environ]
+    done = command(forged, "verify", "--option", "cassandra.username=")
+    assert (done.code, was_called(attacker)) == (4, True), done.out
+
+
+def test_what_reads_the_log_alone_asks_nothing(
+    forged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is sent anywhere."""
+    monkeypatch.setenv(ENVIRONMENT["password"], PASSWORD)
+    for arguments in (("status",), ("inspect",), ("verify", "--offline"), ("flush", "--dry-run")):
+        done = command(forged, *arguments)
+        assert done.code == 0, done.out
+
+
+def test_the_log_makes_a_command_import_nothing(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With or without a secret: what a module does when it is imported would be done."""
+    world.run().batch([("a", 1)])
+    claim = Claim(run_id="another", options={"target": "evil:Target", "table": "t"})
+    world.log_backend.create(paths.run(999_999), claim.to_json())
+    done_by = tmp_path / "done"
+    (tmp_path / "evil.py").write_text(f"open({str(done_by)!r}, 'w')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    done = command(tmp_path, "flush")
+    assert (done.code, done.document["error"]) == (2, "OptionError")
+    assert "--option target=evil:Target" in done.document["remedy"]
+    assert not done_by.exists()
+    said = command(tmp_path, "flush", "--option", "target=evil:Target")
+    assert "evil:Target cannot be imported" in said.document["what"], "it has no such class"
+    assert done_by.exists(), "at the operator's word it is imported"
