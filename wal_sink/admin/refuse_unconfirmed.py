@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from wal_sink.admin.value_text import printable
 from wal_sink.errors import OptionError
 from wal_sink.options import Options, fields, marked
+from wal_sink.progress.printable import printable
 
 OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
 """The variable that holds options of the operator for every command."""
