@@ -69,7 +69,7 @@ ROOMS = {
     " state_backends log_context remedies clock errors",
     "wal_sink": "spark progress errors",
     # What production does not install: each needs an extra. `cli.demo` imports the demo when it is called.
-    "testing": "spark targets state_backends options model arrow_batches observer errors",
+    "testing": "spark targets state_backends options model arrow_batches observer clock errors",
     "demo": "wal_sink testing wal model errors",
     "cli": "demo admin metrics progress wal model targets.base state_backends clock errors",
 }

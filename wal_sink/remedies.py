@@ -30,6 +30,14 @@ def rewind(epoch: int, options: str = "") -> str:
     return f"stop the query and every other flusher, then run {command}"
 
 
+def reset_timestamps(epoch: int) -> str:
+    """Say how to bring the timestamps of a query back from the future.
+
+    :param epoch: the last one that is flushed.
+    """
+    return rewind(epoch, " --reset-timestamps")
+
+
 def lost_manifest(epoch: int) -> str:
     """Say what to do about a manifest that cannot be used."""
     return _restore_or(epoch, skip(epoch))

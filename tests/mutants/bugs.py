@@ -540,4 +540,30 @@ BUGS = (
         "",
         ("tests/cassandra/test_target_server.py",),
     ),
+    Bug(
+        "the flusher's clock is not bounded",
+        "wal_sink/protocol/ledger_updates.py",
+        "    return min(now_us, median_low(told_us) + CLOCKS_DIFFER_US) if told_us else now_us\n",
+        "    return now_us\n",
+    ),
+    Bug(
+        "a single node may set the clock",
+        "wal_sink/flush/clocks.py",
+        "_ASK_AGAIN = 2\n",
+        "_ASK_AGAIN = 0\n",
+    ),
+    Bug(
+        "a rewind brings timestamps back that were left behind",
+        "wal_sink/protocol/rewind.py",
+        "        return self.first_us <= us <= self.last_us and (epoch is None or epoch <= self.to)\n",
+        "        return False\n",
+        ("tests/protocol/test_future_timestamps.py",),
+    ),
+    Bug(
+        "a reset forgets timestamps of the present",
+        "wal_sink/protocol/rewind.py",
+        "        return self.first_us <= us <= self.last_us and (epoch is None or epoch <= self.to)\n",
+        "        return True\n",
+        ("tests/protocol/test_future_timestamps.py",),
+    ),
 )

@@ -64,6 +64,9 @@ class World:
         self.store = CellStore(CellStoreOptions(keys="k"))
         self.target = target or self.store
         self.clock = Clock()
+        self.target_ahead_us = 0
+        """How far the target's clock is ahead of all others."""
+        self.store.clock_us = lambda: self.clock.us + self.target_ahead_us
         self.trim_delay_s = 0.0
         self.query_id = str(uuid.uuid4())
         self.committed: dict[int, dict[str, int]] = {}

@@ -24,7 +24,14 @@ from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
 from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
 from wal_sink.protocol.choose_attempt import choose, refuse_missing_manifest
-from wal_sink.protocol.ledger_updates import after_finish, flush_record, is_mine, plan_window
+from wal_sink.protocol.ledger_updates import (
+    CLOCKS_DIFFER_US,
+    after_finish,
+    bounded_now,
+    flush_record,
+    is_mine,
+    plan_window,
+)
 from wal_sink.protocol.next_step import next_step
 from wal_sink.protocol.steps import (
     Begin,
@@ -61,6 +68,8 @@ class Rules:
     """An attempt may have no rows."""
     clocks: tuple[int, ...] = (9, 3, 5)
     """Of the runs."""
+    flusher_us: int = NOW
+    """The clock of the flushers; that of the target says NOW."""
     # --- rules that can be switched off ---
     proof: bool = True
     """11: wait for a proof. Off: the highest generation."""
@@ -79,6 +88,8 @@ class Rules:
     """14. Off: `begin` of a window names its first epoch only; who resumes it chooses the others."""
     chained: bool = True
     """14. Off: timestamps are those of the publisher's clock."""
+    bounded: bool = True
+    """14. Off: the flusher's clock is believed, whatever the target's says."""
     trim_after_finish: bool = True
     """17. Off: segments go before `finish`."""
     sweep: bool = False
@@ -413,6 +424,8 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
         return
     if s.com[n] is None:
         raise BrokenError("uncommitted epoch")
+    if begun.base_us > NOW + CLOCKS_DIFFER_US + rules.epochs * ROWS:
+        raise BrokenError("a row of the future")
     seen = s.seen[n] | {(run, row)}
     if len({who for who, _ in seen}) > 1:
         raise BrokenError("two attempts mixed")
@@ -530,7 +543,8 @@ def plan(
     """Ask `plan_window`."""
     manifests = [Published(_manifest(attempt, gens, listed, emp), "digest") for attempt in attempts]
     before = mark if rules.chained else msgspec.structs.replace(mark, last_us=0)
-    return plan_window(manifests, before, NOW, f"flusher{f}")
+    now_us = bounded_now(rules.flusher_us, [NOW] if rules.bounded else [])
+    return plan_window(manifests, before, now_us, f"flusher{f}")
 
 
 def _manifest(

@@ -21,6 +21,10 @@ KEPT, MIXED = "attempt that Spark did not keep", "two attempts mixed"
         ("1 run, 2 epochs in one window, 2 flushers", Rules(window=2, runs=1, flushers=2)),
         ("2 runs, clocks that go back", Rules(clocks=(9, 0))),
         (
+            "2 runs, the clocks of flusher and one run years ahead",
+            Rules(clocks=(10**15, 9), flusher_us=10**15),
+        ),
+        (
             "one driver at a time, without rule 11's proof",
             Rules(epochs=3, proof=False, zombie=False),
         ),
@@ -55,6 +59,11 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
         pytest.param(Rules(begin=False, proof=False), MIXED, id="14-no-begin"),
         pytest.param(
             Rules(chained=False), "an old value wins", id="14-timestamps-of-the-publisher"
+        ),
+        pytest.param(
+            Rules(clocks=(10**15, 9), flusher_us=10**15, bounded=False, zombie=False),
+            "a row of the future",
+            id="14-clock-not-bounded",
         ),
         pytest.param(
             Rules(window=2, flushers=2, names_all=False, proof=False),

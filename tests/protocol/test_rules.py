@@ -25,6 +25,7 @@ from wal_sink.model.records import Claim, Decision, Kept
 from wal_sink.progress.given_up import newest_decision
 from wal_sink.progress.status import read_status
 from wal_sink.protocol import windows
+from wal_sink.protocol.ledger_updates import CLOCKS_DIFFER_US
 from wal_sink.protocol.steps import (
     Begin,
     Choose,
@@ -961,6 +962,72 @@ def test_rule_14_a_publisher_ahead_of_time_does_not_write_into_the_future(world:
     world.flush()
     (row,) = world.store.table.values()
     assert row.cells["v"].us < NOW_US + 1_000_000
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_rule_14_a_glitch_of_the_clock_does_not_stay(
+    world: World, caplog: pytest.LogCaptureFixture, *, empty: bool
+) -> None:
+    """All clocks of the driver's host are ten years ahead for one epoch: the target's clock bounds them."""
+    years_us = 10 * 365 * 86_400_000_000
+    run = world.run()
+    run.batch([("k", 1)])
+    world.flush()
+    world.clock.us += years_us
+    world.target_ahead_us = -years_us
+    run.batch(*([] if empty else [[("glitch", 2)]]))
+    world.flush()
+    world.clock.us -= years_us
+    world.target_ahead_us = 0
+    run.batch([("k", 3)])
+    world.flush()
+    newest_us = max(row.cells["v"].us for row in world.store.table.values())
+    assert newest_us < NOW_US + CLOCKS_DIFFER_US + 1_000_000
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.clocks"]
+    assert "2033" in said
+    assert "2023" in said
+    assert world.table() == world.expected()
+
+
+def test_rule_14_one_node_with_a_wrong_clock_is_outvoted(world: World) -> None:
+    """Each time the target is asked another node answers; the one in the middle is believed."""
+    told = iter([NOW_US - 10**15, NOW_US, NOW_US])
+    world.store.clock_us = lambda: next(told)
+    world.run().batch([("k", 1)])
+    world.flush()
+    (row,) = world.store.table.values()
+    assert abs(row.cells["v"].us - NOW_US) < 1_000_000
+    assert next(told, None) is None
+
+
+def test_rule_14_a_flusher_asks_for_the_time_once_a_window(world: World) -> None:
+    """Not at all while it rests."""
+    run, faults = world.run(), Faults(matching="clock")
+    flusher = world.flusher(faults)
+    for epoch in range(3):
+        run.batch([("k", epoch)])
+        for _ in range(10):
+            flusher.run_once()
+        assert len(faults.operations) == epoch + 1
+
+
+def test_rule_14_timestamps_of_the_future_are_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From before there was a bound, or from a clock of the target: each epoch's lie above those before."""
+    run = world.run()
+    world.flusher().run_once()
+    run.batch([("k", 1)])
+    world.flusher().run_once()
+    mark = world.store.ledger[world.query_id]
+    future_us = NOW_US + 10**14
+    world.store.ledger[world.query_id] = msgspec.structs.replace(mark, last_us=future_us)
+    world.flush()
+    (row,) = world.store.table.values()
+    assert row.cells["v"].us == future_us + 1
+    said = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.clocks"]
+    assert len(said) == 1
+    assert "wal-sink rewind CHECKPOINT --to -1 --reset-timestamps" in said[0]
 
 
 def test_rule_15_a_late_flusher_cannot_overwrite_a_newer_epoch(world: World) -> None:

@@ -321,6 +321,7 @@ FAILING = Status(
     pending_bytes=1,
     oldest_pending_seconds=1.0,
     orphan_segments=1,
+    timestamps_ahead_seconds=3_600.0,
     safe_to_delete=False,
     unsafe_because="1 checkpointed epochs are not flushed",
     flusher="driver:1",

@@ -126,6 +126,7 @@ def test_before_the_first_publish(world: World) -> None:
         pending_bytes=0,
         oldest_pending_seconds=0.0,
         orphan_segments=0,
+        timestamps_ahead_seconds=0.0,
         safe_to_delete=True,
         unsafe_because=None,
         flusher=None,

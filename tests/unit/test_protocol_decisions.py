@@ -25,7 +25,13 @@ from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
 from wal_sink.model.offsets import Offsets, parse_offsets
 from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
 from wal_sink.protocol.choose_attempt import choose, doubts, refuse_missing_manifest
-from wal_sink.protocol.ledger_updates import after_finish, is_mine, plan_window, plan_without_rows
+from wal_sink.protocol.ledger_updates import (
+    after_finish,
+    bounded_now,
+    is_mine,
+    plan_window,
+    plan_without_rows,
+)
 from wal_sink.protocol.next_step import next_step, refuse_missing_records, resting
 from wal_sink.protocol.steps import (
     Begin,
@@ -499,6 +505,30 @@ def test_the_base_of_an_epoch(published: int, now: int, last: int, base: int) ->
     """Rule 14: max(min(published, now), last + 1)."""
     planned = plan_window([manifest(5, 10, published)], mark(4, last_us=last), now, "nonce")
     assert [epoch.base_us for epoch in planned.epochs] == [base]
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "told_s", "now_s"),
+    [
+        (0, [], 0),
+        (10**9, [], 10**9),  # a target without a clock
+        (0, [0], 0),
+        (59, [0], 59),  # clocks differ a little
+        (-(10**9), [0], -(10**9)),  # never later than the flusher's own
+        (10**9, [0], 60),
+        (61, [0, 0, 0], 60),
+        (0, [-(10**9), 0, 0], 0),  # one node of the target is wrong
+        (10**9, [10**9, 0, 0], 60),
+        (10**9, [0, 10**9], 60),
+    ],
+)
+def test_the_present_is_bounded_by_the_targets_clock(
+    ahead_s: int, told_s: list[int], now_s: int
+) -> None:
+    """Rule 14: min(flusher's, target's + a minute); the target's is the one in the middle."""
+    at_us = 1_700_000_000_000_000
+    told_us = [at_us + second * 1_000_000 for second in told_s]
+    assert bounded_now(at_us + ahead_s * 1_000_000, told_us) == at_us + now_s * 1_000_000
 
 
 def test_a_window_says_all_that_is_decided() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from wal_sink.errors import FlusherAtWork, LedgerShadowed, TargetUnavailable
+from wal_sink.flush.clocks import ask_for_time
 from wal_sink.flush.target_connection import target_errors
 from wal_sink.model.ledger import Mark, Outcome, Owner
-from wal_sink.protocol.ledger_updates import shadow_remedy
+from wal_sink.protocol.ledger_updates import bounded_now, shadow_remedy
 from wal_sink.targets.base import Session, Target
 
 
@@ -26,6 +27,14 @@ class LedgerRow:
         """
         with target_errors(self._target):
             return self._session.read_ledger()
+
+    def present_us(self, now_us: int) -> int:
+        """Return the time by this host's clock, bounded by the target's (rule 14), microseconds since 1970.
+
+        :raises TargetUnavailable, TargetRefused: the target does not say.
+        """
+        with target_errors(self._target):
+            return bounded_now(now_us, ask_for_time(self._session.now_us, lambda: now_us))
 
     def replace(self, seen: Mark | None, new: Mark) -> None:
         """Replace the row that was seen, and read it back: an answer may be lost, or untrue.

@@ -8,6 +8,7 @@ the `flushed/` records, newest first: docs/protocol.md#how-far-rewind-can-go.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
@@ -24,10 +25,20 @@ from wal_sink.model.ledger import Mark, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Decision, FlushedEpoch, Intervention
 from wal_sink.progress.given_up import in_force
-from wal_sink.protocol.rewind import Past, refuse_lost, refuse_rewind, rewound
+from wal_sink.protocol.rewind import (
+    LeftBehind,
+    Past,
+    left_behind,
+    refuse_lost,
+    refuse_rewind,
+    rewound,
+)
 from wal_sink.protocol.steps import Choose, ManifestMissing
 from wal_sink.targets.base import Target
 from wal_sink.wal.segment import check_segment
+
+_LEFT_FIRST, _LEFT_LAST = "left_first_us", "left_last_us"
+"""What the record says of timestamps that are left behind."""
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +64,8 @@ class Rewind(NamedTuple):
     new: Mark
     rivals: tuple[Attempt, ...]
     """The attempts at the epoch after the log's mark."""
+    left: LeftBehind | None = None
+    """The timestamps that are left behind; None: they go on growing."""
 
     @property
     def again(self) -> range:
@@ -67,6 +80,13 @@ class Rewind(NamedTuple):
         )
         if self.again:
             text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, with newer timestamps."
+        if self.left:
+            until = datetime.fromtimestamp(self.left.last_us / 1_000_000, UTC).isoformat()
+            text += (
+                " What is flushed from then on is written as of the present again. Rows that are in the table"
+                f" as of the future stay on top until {until}: what this query or another writer writes"
+                " to their keys before that is not seen, unless the table is truncated and filled again."
+            )
         if given_up := [epoch for epoch in self.again if epoch in self.past.given_up]:
             listed = ", ".join(map(str, given_up))
             text += f" Not the rows of these, which were given up and stay so: {listed}."
@@ -95,6 +115,8 @@ class Rewind(NamedTuple):
         """
         query, past = self.query, self.past
         before, after = _row(past.mark), _row(self.new)
+        if self.left:
+            after |= {_LEFT_FIRST: str(self.left.first_us), _LEFT_LAST: str(self.left.last_us)}
         record = query.log.record_intervention(
             Intervention(
                 verb="rewind", by=user_and_host(), at_us=now_us, why=why, before=before, after=after
@@ -123,11 +145,13 @@ def plan_rewind(
     now_us: int,
     *,
     restored: bool = False,
+    reset_timestamps: bool = False,
     patience: Patience = PATIENCE,
 ) -> Rewind:
     """Check that everything above an epoch can be flushed again; read its segments to the last byte.
 
     :param restored: the operator knows that checkpoint and log were restored from a backup (rule 23).
+    :param reset_timestamps: the timestamps go back from the future to the present.
     :param patience: how to wait for a flusher's sign of life.
     :raises OptionError: it cannot mean anything, see `protocol.rewind`.
     :raises MissingManifest: an epoch is no longer in the log.
@@ -139,11 +163,13 @@ def plan_rewind(
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
     with ledger_row(target, owner) as row:
         mark = row.read()
+        reset_us = row.present_us(now_us) if reset_timestamps else None
     log = query.log
     records = {e: record for e in log.flushed_epochs() if (record := log.flushed(e)) is not None}
     decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}
-    earlier = [int(done.after["last_us"]) for done in log.interventions("rewind")]
-    earlier += [decision.last_us for each in decisions.values() for decision in each]
+    earlier = [done.after for done in log.interventions("rewind")]
+    rewound_us = [int(row["last_us"]) for row in earlier]
+    rewound_us += [decision.last_us for each in decisions.values() for decision in each]
     published = {*log.attempts(), *(Attempt(e, record.generation) for e, record in records.items())}
     past = Past(
         identity,
@@ -155,16 +181,23 @@ def plan_rewind(
             if each and in_force(each[-1], published, query.checkpoint)
         ),
         usable={},
-        rewound_us=max(earlier, default=0),
+        rewound_us=tuple(rewound_us),
+        left_behind=tuple(_left(row) for row in earlier if _LEFT_FIRST in row),
         checkpointed=query.checkpoint.last_commit(),
         foreign=restored or _is_foreign(query, mark),
     )
-    refuse_rewind(past, to, owner)
+    refuse_rewind(past, to, owner, reset_us=reset_us)
     above = range(to + 1, past.upper + 1)
     past = past._replace(usable={epoch: _is_usable(query, past, epoch) for epoch in above})
     refuse_lost(past, to)
     rivals = tuple(attempt for attempt in log.attempts() if attempt.epoch == past.floor + 1)
-    return Rewind(query, target, past, to, rewound(past, to, owner), rivals)
+    left = left_behind(past, to, reset_us) if reset_us is not None else None
+    new = rewound(past, to, owner, reset_us=reset_us)
+    return Rewind(query, target, past, to, new, rivals, left)
+
+
+def _left(row: dict[str, str]) -> LeftBehind:
+    return LeftBehind(int(row["flushed"]), int(row[_LEFT_FIRST]), int(row[_LEFT_LAST]))
 
 
 def _is_foreign(query: Query, mark: Mark | None) -> bool:

@@ -30,6 +30,13 @@ def rewind(
             " from the log that is lost.",
         ),
     ] = False,
+    reset_timestamps: Annotated[
+        bool,
+        typer.Option(
+            "--reset-timestamps",
+            help="Rows were written as of the future, by a clock that was wrong: go back to the present.",
+        ),
+    ] = False,
     why: Why = "",
     wal: Wal = None,
     option: OptionPairs = None,
@@ -41,12 +48,16 @@ def rewind(
     For a target that was restored from a backup, or lost rows; possible as far as the log still holds
     the epochs, or a copy of it was put back. With --to the last flushed epoch: make a ledger row anew
     that was lost, or lies behind, although the table holds everything. Of a log that was restored from a
-    backup, what the ledger does not know is flushed for the first time.
+    backup, what the ledger does not know is flushed for the first time. After a clock was in the future,
+    --reset-timestamps lets what is flushed next be written as of the present again.
     """
     make_change(
         ChangeArguments(checkpoint, wal, option, why, yes, as_json),
         lambda query, target, patience: plan_rewind(
-            query, target, to, now_us(), restored=restored, patience=patience
+            *(query, target, to, now_us()),
+            restored=restored,
+            reset_timestamps=reset_timestamps,
+            patience=patience,
         ),
         lambda done: (
             f"Epoch {to} is the last one that counts as flushed; {done.again} are flushed again."

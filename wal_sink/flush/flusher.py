@@ -17,6 +17,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import LogUnavailable, MissingSegment, WrongOwner
 from wal_sink.flush.choose_window import WindowChooser
+from wal_sink.flush.clocks import Clocks
 from wal_sink.flush.other_log import History
 from wal_sink.flush.read_window import FileGoneError
 from wal_sink.flush.reporter import Reporter
@@ -97,6 +98,7 @@ class Flusher:
         self._write_rows = write_rows
         owner = Owner(pipeline.query_id, "", pipeline.checkpoint.url)
         self._target = TargetConnection(pipeline.target, owner, self.reporter, clock_us)
+        self._clocks = Clocks(self._target, clock_us)
         self._chooser = WindowChooser(
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
         )
@@ -200,13 +202,14 @@ class Flusher:
     def _begin(self, step: Begin | PassOver, view: View) -> None:
         """Begin a window at the mark that was seen; if the ledger has moved on, the target refuses."""
         assert view.mark is not None
-        begun_us, nonce = self._clock_us(), uuid.uuid4().hex
+        begun_us, nonce = self._clocks.now_us(), uuid.uuid4().hex
         if isinstance(step, PassOver):
             chosen: Sequence[Published] = ()
             window = plan_without_rows(step, view.mark, begun_us, nonce)
         else:
             chosen = step.manifests
             window = plan_window(chosen, view.mark, begun_us, nonce)
+        self._clocks.look_ahead(window, begun_us)
         self.reporter.say("beginning", window.first)
         epochs = {epoch.epoch for epoch in window.epochs}
         self._checkpoint.make_durable(*epochs, view.checkpointed)  # rule 8

@@ -11,7 +11,7 @@ import msgspec
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import CorruptLog
-from wal_sink.model.records import FlusherReport
+from wal_sink.model.records import FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader
 from wal_sink.progress.given_up import outdated
 from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, read_report, seems_alive
@@ -22,6 +22,10 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
 
 Mood = Literal["plain", "good", "waiting", "bad"]
+
+
+_AHEAD_S = 60.0
+"""Timestamps that are less far ahead are of clocks that differ a little."""
 
 
 class Line(NamedTuple):
@@ -54,6 +58,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     outdated_decisions: tuple[int, ...] = ()
     """Epochs above `flushed` that operators gave up and that Spark has computed again since, after its
     checkpoint was set back: what it published then is flushed."""
+    timestamps_ahead_seconds: float = 0.0
+    """How far the write timestamps of what was flushed last lie ahead of this clock; 0: they do not."""
     safe_to_delete: bool
     """Whether checkpoint and log could be deleted without losing a row that Spark has computed."""
     unsafe_because: str | None
@@ -116,6 +122,7 @@ def read_status(checkpoint: Checkpoint, log: Log, watch: FlusherWatch | None = N
         oldest_pending_seconds=backlog.oldest_seconds(backlog.read_us),
         orphan_segments=len(unnamed_segments(segments, found)),
         outdated_decisions=outdated(log, checkpoint, flushed, attempts),
+        timestamps_ahead_seconds=_ahead_s(newest, now_us()) if newest else 0.0,
         safe_to_delete=unsafe is None,
         unsafe_because=unsafe,
         flusher=report.flusher if report else None,
@@ -147,6 +154,8 @@ def status_lines(found: Status) -> list[Line]:
         listed = ", ".join(map(str, found.outdated_decisions))
         said = f"{listed}: given up before, and flushed all the same"
         lines.append(Line("computed again", said, "waiting"))
+    if found.timestamps_ahead_seconds > _AHEAD_S:
+        lines.append(Line("timestamps", _ahead(found), "bad"))
     lines.append(Line("flusher", _flusher(found), "plain" if found.flusher_alive else "waiting"))
     lines.append(
         Line("last error", found.last_error or "none", "bad" if found.last_error else "good")
@@ -178,6 +187,10 @@ def _last_error_and_remedy(
     if damaged:
         return f"{type(damaged).__name__}: {damaged.what}", damaged.remedy or None
     return None, None
+
+
+def _ahead_s(newest: FlushedEpoch, now_us: int) -> float:
+    return max(0.0, (newest.base_us + newest.rows - now_us) / 1_000_000)
 
 
 def _iso(us: int) -> str:
@@ -216,6 +229,13 @@ def _lag(found: Status) -> str:
     return (
         f"{found.pending_epochs:,} epochs, {found.pending_rows:,} rows,"
         f" {byte_count(found.pending_bytes)}, {duration(found.oldest_pending_seconds)}"
+    )
+
+
+def _ahead(found: Status) -> str:
+    return (
+        f"{duration(found.timestamps_ahead_seconds)} in the future: a clock was wrong. Set it right, stop the"
+        f" query, then `wal-sink rewind CHECKPOINT --to {found.flushed} --reset-timestamps`"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from statistics import median_low
 from typing import Literal
 
 import msgspec
@@ -15,14 +16,34 @@ from wal_sink.model.manifest import Published
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.protocol.steps import PassOver
 
-_CLOCKS_DIFFER_US = 60_000_000
+CLOCKS_DIFFER_US = 60_000_000
+"""How far two clocks may lie apart before one of them is taken to be wrong."""
+
+
+def clocks_differ(now_us: int, told_us: Sequence[int]) -> bool:
+    """Whether the flusher's clock and the target's lie further apart than synchronized ones do.
+
+    :param told_us: what the target told when it was asked, microseconds since 1970; empty: it has no clock.
+    """
+    return bool(told_us) and abs(now_us - median_low(told_us)) > CLOCKS_DIFFER_US
+
+
+def bounded_now(now_us: int, told_us: Sequence[int]) -> int:
+    """Return the time of `begin`: the flusher's, but at most `CLOCKS_DIFFER_US` after the target's (rule 14).
+
+    Of several answers the one in the middle counts: a single node of the target may be wrong.
+
+    :param now_us: the flusher's clock, microseconds since 1970.
+    :param told_us: what the target told when it was asked; empty: it has no clock.
+    """
+    return min(now_us, median_low(told_us) + CLOCKS_DIFFER_US) if told_us else now_us
 
 
 def plan_window(manifests: Sequence[Published], mark: Mark, now_us: int, nonce: str) -> Window:
     """Fix attempts and write timestamps of a window (rule 14).
 
     :param manifests: one an epoch, contiguous.
-    :param now_us: the flusher's clock, microseconds since 1970.
+    :param now_us: the flusher's clock as `bounded_now` has it, microseconds since 1970.
 
     `base = max(min(published, now), last + 1)`: near the time when the rows were computed, and above every
     timestamp used before; `docs/protocol.md#rule-14` says why.
@@ -149,7 +170,7 @@ def refuse_shadowed(mark: Mark, written_us: int | None, now_us: int) -> None:
     :param written_us: when the target says that the row's newest cell was written.
     :raises LedgerShadowed: further in the future than clocks differ.
     """
-    if written_us is not None and written_us > now_us + _CLOCKS_DIFFER_US:
+    if written_us is not None and written_us > now_us + CLOCKS_DIFFER_US:
         raise LedgerShadowed(
             f"The ledger row, which says that epoch {mark.flushed} is flushed, was written"
             f" {(written_us - now_us) // 1_000_000} seconds in the future: until then no conditional"

@@ -1,6 +1,7 @@
 """Decides how far ledger and log can be set back, purely from what was seen. No I/O.
 
-Nothing is skipped, no two attempts are mixed, and timestamps grow: docs/protocol.md#how-far-rewind-can-go.
+Nothing is skipped, no two attempts are mixed, and timestamps grow, unless the operator brings them back from
+the future: docs/protocol.md#how-far-rewind-can-go.
 """
 
 from __future__ import annotations
@@ -12,7 +13,21 @@ from wal_sink import remedies
 from wal_sink.errors import MissingManifest, OptionError
 from wal_sink.model.ledger import Mark, Owner
 from wal_sink.model.records import FlushedEpoch, LogIdentity
+from wal_sink.protocol.ledger_updates import CLOCKS_DIFFER_US
 from wal_sink.protocol.next_step import refuse_other_owner
+
+
+class LeftBehind(NamedTuple):
+    """Write timestamps of the future that an operator has left behind: they do not count any more."""
+
+    to: int
+    """The epoch that was the mark then. Those after it were flushed with later timestamps."""
+    first_us: int
+    last_us: int
+
+    def covers(self, us: int, epoch: int | None = None) -> bool:
+        """Whether a timestamp is one of them, if the epoch that used it is known, that too."""
+        return self.first_us <= us <= self.last_us and (epoch is None or epoch <= self.to)
 
 
 class Past(NamedTuple):
@@ -27,8 +42,10 @@ class Past(NamedTuple):
     """The epochs that were given up, and that Spark has not computed again since."""
     usable: Mapping[int, bool]
     """Whether the flushed attempt of an epoch above `to` is whole in the log; others have no entry."""
-    rewound_us: int = 0
-    """The highest `last_us` that an earlier rewind was about to give the row, or that a decision notes."""
+    rewound_us: tuple[int, ...] = ()
+    """The `last_us` that earlier rewinds were about to give the row, or that decisions note."""
+    left_behind: tuple[LeftBehind, ...] = ()
+    """What earlier rewinds have left behind."""
     checkpointed: int = -1
     foreign: bool = False
     """Whether the ledger row follows another log: this one was restored, or is a clone (rule 23)."""
@@ -53,10 +70,25 @@ class Past(NamedTuple):
         record = self.records.get(epoch)
         return epoch in self.given_up or (record is not None and not record.manifest)
 
+    def used_us(self) -> list[int]:
+        """Return last write timestamps that were used, the highest among them; without those left behind."""
+        by_epoch = [(e, r.base_us + max(r.rows, 1) - 1) for e, r in self.records.items()]
+        used = [
+            us for e, us in by_epoch if not any(left.covers(us, e) for left in self.left_behind)
+        ]
+        used += [
+            us for us in self.rewound_us if not any(left.covers(us) for left in self.left_behind)
+        ]
+        if self.mark is not None:
+            windows = (self.mark.begun, self.mark.last)
+            used += [self.mark.last_us, *(window.last_us for window in windows if window)]
+        return used
 
-def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
+
+def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = None) -> None:
     """Refuse a rewind that cannot mean anything, before segments are read for it.
 
+    :param reset_us: the present, if the timestamps are to go back to it.
     :raises WrongOwner: the row has to be adopted first.
     :raises OptionError: there is nothing to set back, or something is begun.
     """
@@ -75,6 +107,11 @@ def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
             "Restore flushed/ from a copy of the log"
             + ("." if nearest is None else f", or go back only to {nearest}, of which it has one."),
         )
+    if reset_us is not None and max(past.used_us(), default=0) <= reset_us + CLOCKS_DIFFER_US:
+        raise OptionError(
+            "The write timestamps of this query do not lie in the future",
+            "There is nothing to reset: leave --reset-timestamps out.",
+        )
     if mark is None:
         return
     if past.foreign:
@@ -89,7 +126,7 @@ def refuse_rewind(past: Past, to: int, owner: Owner) -> None:
             f" {remedies.skip(first if alone else None, begun=True)}, and let a flusher pass over it. If"
             " checkpoint and log were restored from a backup, pass --restored.",
         )
-    if mark.flushed == floor == to:
+    if mark.flushed == floor == to and reset_us is None:
         raise OptionError(
             f"Ledger and log both say that epoch {to} is flushed", "There is nothing to set back."
         )
@@ -122,18 +159,25 @@ def _possible(past: Past, least: int) -> int | None:
     return min((e for e in past.records if e >= least and e != stands), default=None)
 
 
-def rewound(past: Past, to: int, owner: Owner) -> Mark:
-    """Return the row that the ledger gets."""
-    used = [record.base_us + max(record.rows, 1) - 1 for record in past.records.values()]
-    used += [past.rewound_us]
-    if past.mark is not None:
-        windows = (past.mark.begun, past.mark.last)
-        used += [past.mark.last_us, *(window.last_us for window in windows if window)]
+def left_behind(past: Past, to: int, reset_us: int) -> LeftBehind:
+    """Return the timestamps of the future that do not count any more from here on.
+
+    :param reset_us: the present.
+    """
+    ahead = [us for us in past.used_us() if us > reset_us]
+    return LeftBehind(to, min(ahead), max(ahead))
+
+
+def rewound(past: Past, to: int, owner: Owner, *, reset_us: int | None = None) -> Mark:
+    """Return the row that the ledger gets.
+
+    :param reset_us: the present, if the timestamps are to go back to it; else they go on growing.
+    """
     return Mark(
         log_id=owner.log_id,
         checkpoint=owner.checkpoint,
         flushed=to,
-        last_us=max(used, default=0),
+        last_us=max(past.used_us(), default=0) if reset_us is None else reset_us,
         begun=None,
         last=None,
     )

@@ -14,8 +14,8 @@ method             who calls it, where                     may connect
 `Target.connect`   the flusher, and each task of a flush   yes: a session writes rows and moves the ledger
                    job with `parallel_writes`
 `Target.connect`   the commands `skip`, `adopt`,           yes: a session reads the ledger; `adopt` and
-                   `rewind`, `verify` and `inspect         `rewind` replace its row (`replace_row`), `verify`
-                   --ledger`                               asks for `written_us`
+                   `rewind`, `verify` and `inspect         `rewind` replace its row (`replace_row`); `rewind`
+                   --ledger`                               asks for `now_us`, `verify` for `written_us`
 =================  ======================================  ==================================================
 
 The **ledger** is one row per query that says how far the target is. Epochs are flushed in **windows**, one
@@ -27,9 +27,10 @@ window after the other. For each the flusher calls, over one session and from on
     drain()                           all rows are acknowledged
     finish(window)                    a conditional update: says that they are
 
-`read_ledger` comes before `begin` and after `finish`, and `create` once in a query's life. A flusher that
-takes over a begun window starts at `write`. When a call raises, the flusher asks `Target.classify` which kind
-of error to report, and repeats the step; it may have closed the session, and opened another one, in between.
+`read_ledger` and `now_us` come before `begin`, `read_ledger` again after `finish`, and `create` once in a
+query's life. A flusher that takes over a begun window starts at `write`. When a call raises, the flusher asks
+`Target.classify` which kind of error to report, and repeats the step; it may have closed the session, and
+opened another one, in between.
 A task of a flush job calls `write` and `drain` alone, over a session of its own, between the flusher's
 `begin` and `finish`; the next task in its process may use the same session.
 
@@ -128,6 +129,16 @@ class Session(ABC):
 
         None for a target whose writes carry no timestamps. Where they do, one in the future would hide
         every later update (rule 16), and `wal-sink verify` reports it.
+        """
+        return None
+
+    def now_us(self) -> int | None:
+        """Return the time by the target's own clock, microseconds since 1970; None for a target without one.
+
+        The flusher asks once for each window, right before `begin`, and no further than a minute ahead of
+        this time lie the window's write timestamps (rule 14). Where several servers could answer, each call
+        should ask another one: if the time is far from the flusher's, that asks again, and takes the answer
+        in the middle.
         """
         return None
 

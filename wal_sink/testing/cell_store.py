@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
+from wal_sink.clock import now_us
 from wal_sink.errors import InvalidRow
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Column, Plan
@@ -62,6 +63,8 @@ class CellStore(Target):
         self.ledger: dict[str, Mark] = {}
         self.shadowed_until_us: dict[str, int] = {}
         """Ledger rows that were written with a timestamp of the future: updates change nothing."""
+        self.clock_us: Callable[[], int] = now_us
+        """The clock of the target, microseconds since 1970."""
 
     @property
     def shape(self) -> Mapping[str, str]:
@@ -195,6 +198,10 @@ class CellSession(Session):
     def written_us(self) -> int | None:
         """Return the timestamp of a plain write that shadows the row."""
         return self._store.shadowed_until_us.get(self._owner.query_id)
+
+    def now_us(self) -> int | None:
+        """Return what the store's clock says."""
+        return self._store.clock_us()
 
     def close(self) -> None:
         """Nothing is held."""

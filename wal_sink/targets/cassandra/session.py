@@ -12,6 +12,7 @@ from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.cassandra.driver.clock import server_now_us
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, explained
 from wal_sink.targets.cassandra.driver.credentials import login
 from wal_sink.targets.cassandra.ledger import Ledger
@@ -72,6 +73,10 @@ class CassandraSession(Session):
         """Read the write times of the row's cells."""
         with _permitted(self._options):
             return self._ledger.written_us()
+
+    def now_us(self) -> int | None:
+        """Ask a node for its time, each call another node."""
+        return server_now_us(self._connection.session)
 
     def report_to(self, observer: Observer) -> None:
         """Report the requests with rows."""

@@ -186,6 +186,17 @@ class LedgerContract:
         written = session.written_us()
         assert written is None or abs(written - time.time_ns() // 1_000) < _CLOCKS_DIFFER_US
 
+    def test_the_targets_clock_goes(self, session: Session) -> None:
+        """Where it has one: it is near this host's, and goes on."""
+        first = session.now_us()
+        if first is None:
+            return  # rows are then dated by the flusher's clock alone
+        assert abs(first - time.time_ns() // 1_000) < _CLOCKS_DIFFER_US
+        time.sleep(0.05)
+        then = session.now_us()
+        assert then is not None
+        assert 20_000 < then - first < _CLOCKS_DIFFER_US
+
 
 def mark_of(session: Session) -> Mark:
     """Read the ledger row, which has to be there."""

@@ -209,6 +209,9 @@ class FaultySession(Session):
     def written_us(self) -> int | None:
         return self.faults.call("written", self.inner.written_us)
 
+    def now_us(self) -> int | None:
+        return self.faults.call("clock", self.inner.now_us)
+
     def finish(self, window: Window) -> Outcome:
         return self._conditional(f"finish {window.last}", lambda: self.inner.finish(window))
 

@@ -1,0 +1,143 @@
+"""The way back when write timestamps lie in the future: `wal-sink rewind --reset-timestamps`."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.protocol.engine import NOW_US, World
+from tests.protocol.test_corruption import query
+from wal_sink.admin.rewind import Rewound, plan_rewind
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import OptionError
+from wal_sink.progress.status import read_status
+
+STORES = ("memory", "local")
+
+YEARS_US = 10 * 365 * 86_400_000_000
+SECOND_US = 1_000_000
+
+
+def glitch(world: World) -> None:
+    """Flush three epochs, the second one as of ten years later: all clocks were wrong for a while."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    world.clock.us += YEARS_US
+    run.batch([("b", 2)])
+    world.flush()
+    world.clock.us -= YEARS_US
+    run.batch([("c", 3)])
+    world.flush()
+
+
+def reset(world: World, to: int) -> Rewound:
+    """Run the command."""
+    now_us = world.clock()
+    return plan_rewind(query(world), world.target, to, now_us, reset_timestamps=True).carry_out(
+        now_us
+    )
+
+
+def at_us(world: World, key: str) -> int:
+    """Return when a row was written, as the table has it."""
+    return world.store.table[key,].cells["v"].us
+
+
+def test_the_timestamps_come_back_to_the_present(world: World) -> None:
+    """What is flushed next is written as of now; what was written as of the future stays so."""
+    glitch(world)
+    assert at_us(world, "c") > NOW_US + YEARS_US, "rule 14: above all before"
+    plan = plan_rewind(query(world), world.target, 2, world.clock(), reset_timestamps=True)
+    assert "stay on top until 2033-" in plan.consequences
+    done = plan.carry_out(world.clock())
+    assert done.again == 0
+    assert int(done.after["last_us"]) < NOW_US + SECOND_US
+    run = world.run()
+    run.batch([("d", 4), ("b", 5)])
+    world.flush()
+    assert at_us(world, "d") < NOW_US + SECOND_US
+    assert at_us(world, "b") > NOW_US + YEARS_US
+    assert world.table() == {"a": 1, "b": 2, "c": 3, "d": 4}, (
+        "the new value of b is hidden until 2033"
+    )
+
+
+def test_the_operators_clock_is_bounded_too(world: World) -> None:
+    """It may be the very clock that is wrong."""
+    glitch(world)
+    world.clock.us += YEARS_US
+    world.target_ahead_us = -YEARS_US
+    reset(world, 2)
+    assert world.store.ledger[world.query_id].last_us <= NOW_US + 61 * SECOND_US
+
+
+def test_nothing_is_reset_that_is_not_in_the_future(world: World) -> None:
+    """Rows that are a minute apart are nothing that an operator has to mend."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    world.clock.us -= 59 * SECOND_US
+    with pytest.raises(OptionError, match="do not lie in the future"):
+        reset(world, 0)
+    world.clock.us -= 2 * SECOND_US
+    reset(world, 0)
+
+
+def test_a_later_rewind_does_not_go_back_to_the_future(world: World) -> None:
+    """Records, and the record of the reset, still name those timestamps; what came after them counts."""
+    world.trim_delay_s = 10**9
+    glitch(world)
+    reset(world, 2)
+    run = world.run()
+    run.batch([("d", 4)])
+    run.batch([("e", 5)])
+    world.flush()
+    newest_us = at_us(world, "e")
+    mark = world.store.ledger.pop(world.query_id)
+    plan_rewind(query(world), world.target, 3, world.clock()).carry_out(world.clock())
+    assert world.store.ledger[world.query_id].last_us == mark.last_us == newest_us
+    world.flush()
+    assert newest_us < at_us(world, "e") < NOW_US + SECOND_US
+
+
+def test_a_reset_that_dies_is_run_again(world: World) -> None:
+    """Its record is there and the row is not replaced: timestamps still grow, until it is."""
+    glitch(world)
+    record = plan_rewind(query(world), world.target, 2, world.clock(), reset_timestamps=True)
+    mark = world.store.ledger[world.query_id]
+    moved = msgspec.structs.replace(mark, last_us=mark.last_us + 1)
+    world.store.ledger[world.query_id] = moved
+    with pytest.raises(Exception, match="moved meanwhile"):
+        record.carry_out(world.clock())
+    run = world.run()
+    run.batch([("d", 4)])
+    world.flush()
+    assert at_us(world, "d") > NOW_US + YEARS_US
+    reset(world, 3)
+    run.batch([("e", 5)])
+    world.flush()
+    assert at_us(world, "e") < NOW_US + SECOND_US
+
+
+def test_what_is_flushed_again_is_written_as_of_the_present(world: World) -> None:
+    """`--to` an earlier epoch, after the table was truncated: it is filled with rows of the present."""
+    world.trim_delay_s = 10**9
+    glitch(world)
+    world.store.table.clear()
+    reset(world, -1)
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2, "c": 3}
+    assert all(at_us(world, key) < NOW_US + SECOND_US for key in "abc")
+
+
+def test_status_tells(world: World) -> None:
+    """As far as it can without asking the target."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    assert read_status(Checkpoint(world.checkpoint), world.log).timestamps_ahead_seconds == 0.0
+    world.clock.us += 2 * YEARS_US
+    run.batch([("b", 2)])
+    world.flush()
+    assert read_status(Checkpoint(world.checkpoint), world.log).timestamps_ahead_seconds > 10**8
