@@ -95,6 +95,30 @@ def open_to_others(folder: Path) -> bool:
         return False
 
 
+def refuse_foreign_links(root: Path, folder: Path) -> None:
+    """Refuse a folder below `root` to which a link of another user leads.
+
+    An operator may move a folder to another disk and leave a link. But a user with whom the folder is only
+    shared could leave one to files of others, and let this process delete them.
+
+    :raises StateBackendError: a link is neither of this user, nor of the owner of `root`, nor of root.
+    """
+    path = root
+    for part in folder.relative_to(root).parts:
+        path /= part
+        try:
+            found = path.lstat()
+            if stat.S_ISLNK(found.st_mode) and found.st_uid not in {
+                *(0, os.geteuid(), root.stat().st_uid)
+            }:
+                raise StateBackendError(
+                    f"{path} is a link that user {found.st_uid} has made: nothing behind it is listed or "
+                    "deleted. Remove it; if it is meant, make it as the user who runs this"
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return
+
+
 def _open_new(file: Path) -> int:
     """Make a file that did not exist; return its descriptor."""
     shared = _shared_bits(file.parent) & stat.S_IRGRP

@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from state_backends.base import StateBackend
 from state_backends.errors import StateBackendError
-from state_backends.folders import Folders, open_to_others
+from state_backends.folders import Folders, open_to_others, refuse_foreign_links
 from state_backends.paths import check_data, check_path, check_prefix, empty_object
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
@@ -135,7 +135,10 @@ class LocalBackend(StateBackend):
         """See `StateBackend.delete`. Folders that become empty go as well."""
         # Not fsspec's rm(): it raises for what is missing, and syncs nothing.
         touched = set()
-        for file in [self._root / check_path(path) for path in paths]:
+        files = [self._root / check_path(path) for path in paths]
+        for folder in {file.parent for file in files}:
+            refuse_foreign_links(self._root, folder)
+        for file in files:
             try:
                 file.unlink(missing_ok=True)
             except (IsADirectoryError, NotADirectoryError):
@@ -205,6 +208,7 @@ class LocalBackend(StateBackend):
         while folders:
             folder = folders.pop()
             try:
+                refuse_foreign_links(self._root, self._root / folder)
                 with os.scandir(self._root / folder) as entries:
                     found = [(entry.name, entry.is_dir()) for entry in entries]
             except (FileNotFoundError, NotADirectoryError):

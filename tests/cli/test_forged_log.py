@@ -60,7 +60,7 @@ def command(folder: Path, *arguments: str) -> Done:
 
 
 def was_called(attacker: socket.socket) -> bool:
-    """Whether anybody has connected since the last look."""
+    """Whether a command has connected since the last look."""
     called = False
     while True:
         try:

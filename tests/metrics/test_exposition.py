@@ -94,7 +94,7 @@ def test_a_shared_port_stays_where_it_listens() -> None:
 
 
 def test_a_host_of_others_is_refused() -> None:
-    """An address that this machine does not have, and a name that nobody has."""
+    """An address that this machine does not have, and a name that no host has."""
     for host in ("192.0.2.1", "no.such.host.invalid"):
         with pytest.raises(OptionError, match=f"cannot be served on {host}, port 0: "):
             expose(0, host)

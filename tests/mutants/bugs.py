@@ -443,6 +443,21 @@ BUGS = (
         ("tests/unit/test_refuse_unconfirmed.py",),
     ),
     Bug(
+        "what lies behind another user's link is deleted",
+        "state_backends/local.py",
+        "        for folder in {file.parent for file in files}:\n"
+        "            refuse_foreign_links(self._root, folder)\n",
+        "",
+        ("tests/contract/test_permissions.py",),
+    ),
+    Bug(
+        "texts of the log steer the terminal",
+        "wal_sink/cli/output.py",
+        "        return super().render_str(_lines(text), **how)\n",
+        "        return super().render_str(text, **how)\n",
+        ("tests/unit/test_cli_output.py",),
+    ),
+    Bug(
         "rows of several epochs get the timestamps of the first",
         "wal_sink/targets/cassandra/write/slice_buffer.py",
         "[_stamps(each) for each in slices]",

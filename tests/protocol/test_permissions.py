@@ -40,7 +40,7 @@ def shared(tmp_path: Path) -> World:
 
 
 def _open(top: Path) -> list[str]:
-    """What below a folder anyone but its user may use."""
+    """What below a folder other users than its own may use."""
     return [
         f"{stat.filemode(path.stat().st_mode)} {path.relative_to(top)}"
         for path in sorted(top.rglob("*"))

@@ -85,6 +85,7 @@ def main(config: dict[str, Any]) -> None:
             "spark.master": "local[3]",
             "spark.eventLog.enabled": True,
             "spark.eventLog.compress": False,
+            "spark.sql.ui.explainMode": "extended",  # logical plans have options, too
             "spark.eventLog.dir": config["events"],
         }
     )

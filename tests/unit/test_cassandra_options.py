@@ -105,6 +105,7 @@ def test_required(missing: str) -> None:
         ("cassandra.contactPoints", "a:9042", "cassandra.port"),
         ("cassandra.contactPoints", "[::1]:9042", "cassandra.port"),
         ("cassandra.contactPoints", "a b", "comma-separated"),
+        ("cassandra.contactPoints", "me:S3CRET@host", "holds a @"),
         ("table", "orders,refunds", "not supported yet"),
         ("table", "shop.orders", r'"keyspace", "shop"\)\.option\("table", "orders"'),
         ("table", '"Orders"', "without quotes"),
@@ -122,6 +123,7 @@ def test_refused(option: str, value: str, says: str) -> None:
         parse(MINIMUM | {option: value}, CassandraOptions)
     assert option in str(refused.value)
     assert refused.value.remedy
+    assert "S3CRET" not in str(refused.value)
 
 
 BUNDLE = {"keyspace": "shop", "table": "orders", "cassandra.secureConnectBundle": "/b.zip"}

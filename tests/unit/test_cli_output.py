@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 import typer
+from rich.markup import escape
+from rich.table import Table
 from typer.testing import CliRunner
 
 import wal_sink
 from wal_sink.cli.main import app
-from wal_sink.cli.output import output
+from wal_sink.cli.output import SafeFormatter, output
 from wal_sink.errors import LogUnavailable, OptionError
 
 
@@ -21,6 +24,26 @@ def test_brackets_of_an_error_are_no_markup(capsys: pytest.CaptureFixture[str], 
         raise OptionError("It broke", text)
     assert text in capsys.readouterr().err
     assert ended.value.exit_code == OptionError.exit_code
+
+
+def test_texts_of_a_log_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an error, of what is printed or logged, in a cell: an escape could hide what is agreed to."""
+    evil, shown = "no \x1b[2J\x1b]0;title\x07\r\x9b5n", r"no \x1b[2J\x1b]0;title\x07\r\x9b5n"
+    table = Table("column")
+    table.add_row(escape(f"cell {evil}"))
+    with output(as_json=False) as console:
+        console.print(escape(f"one\ntwo {evil}"), soft_wrap=True)
+        console.print(table)
+    with pytest.raises(typer.Exit), output(as_json=False):
+        raise OptionError(f"It broke: {evil}", "Wait")
+    logged = SafeFormatter().format(logging.makeLogRecord({"msg": f"line 1\nline 2 {evil}"}))
+    printed = capsys.readouterr()
+    assert f"one\ntwo {shown}\n" in printed.out
+    assert f"cell {shown}" in printed.out
+    assert f"It broke: {shown}\n" in printed.err
+    assert logged == f"line 1\nline 2 {shown}"
+    for steering in "\x1b\x07\r\x9b":
+        assert steering not in printed.out + printed.err + logged
 
 
 def test_what_a_store_raises_is_an_error_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from wal_sink.admin.query import Query, find_query, target_of
 from wal_sink.admin.refuse_flusher import Patience
 from wal_sink.cli.arguments import option_values
-from wal_sink.cli.output import document, output
+from wal_sink.cli.output import SafeConsole, document, output
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError
 from wal_sink.targets.base import Target
@@ -69,7 +69,7 @@ def make_change(
 
 
 def _errors() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return SafeConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 def _say(text: str) -> None:

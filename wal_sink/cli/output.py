@@ -7,15 +7,17 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
+from rich.text import Text
 
 from wal_sink.errors import WalSinkError
+from wal_sink.progress.printable import printable
 from wal_sink.wal.store_errors import store_errors
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
@@ -30,22 +32,43 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
 
 
+class SafeConsole(Console):
+    """Prints texts without characters that steer a terminal: much of them was read in a log or a table."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """Render a text."""
+        return super().render_str(_lines(text), **how)
+
+
+class SafeFormatter(logging.Formatter):
+    """Does the same for what is logged."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
+        return _lines(super().format(record))
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
 @contextlib.contextmanager
 def output(*, as_json: bool) -> Iterator[Console]:
     """Give the console for what people read; end the command when an error of ours passes.
 
     The exit code is the error's, see `wal_sink.errors`.
     """
-    console = Console(stderr=as_json, highlight=False)
+    console = SafeConsole(stderr=as_json, highlight=False)
     handler = RichHandler(console=console, show_path=False, show_time=False)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    handler.setFormatter(SafeFormatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # What matters of a driver's own warnings comes as an error of ours, with what to do about it.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     try:
         with store_errors("A store or a file"):
             yield console
     except WalSinkError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
+        SafeConsole(stderr=True, highlight=False, soft_wrap=True).print(
             f"[red]{type(error).__name__}[/red]: {escape(str(error))}"
         )
         if as_json:

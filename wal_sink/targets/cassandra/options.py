@@ -237,6 +237,12 @@ def _refuse_bad_contact_points(given: str, hosts: tuple[str, ...]) -> None:
             'Add .option("cassandra.contactPoints", …): addresses of some of the nodes, comma-separated;'
             " or cassandra.secureConnectBundle.",
         )
+    if "@" in given:  # not repeated: people put passwords before it
+        raise OptionError(
+            "Option cassandra.contactPoints holds a @, which no name of a host has.",
+            "Give names or addresses alone, comma-separated; the login goes into cassandra.username and"
+            " cassandra.password.",
+        )
     for host in hosts:
         # One colon is host:port; an IPv6 address has more.
         if re.fullmatch(r"[^:\[\]]*:\d*|\[.*\].*", host) or "/" in host or " " in host:
