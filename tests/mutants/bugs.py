@@ -92,9 +92,9 @@ BUGS = (
     Bug(
         "empty epochs publish nothing",
         "wal_sink/publish/publisher.py",
-        "        self._see_segments(batch.segments)\n        manifest =",
-        "        self._see_segments(batch.segments)\n        if not batch.segments:\n"
-        "            return None\n        manifest =",
+        "        manifest = self._create_manifest(batch, seen)\n",
+        "        if not batch.segments:\n            return None\n"
+        "        manifest = self._create_manifest(batch, seen)\n",
     ),
     Bug(
         "no generation check before publishing",
@@ -161,8 +161,9 @@ BUGS = (
     Bug(
         "a run uses after a wait what it has seen before",
         "wal_sink/publish/publisher.py",
-        "            seen = self._look_again(batch, seen)  # nothing",
-        "            seen = seen._replace(flushed=self._flushed_before(epoch, seen.offsets))  # nothing",
+        "            seen = self._look_again(batch)  # nothing",
+        "            flushed = self._flushed_before(batch.epoch, seen.offsets)\n"
+        "            seen = seen._replace(flushed=flushed)  # nothing",
         ("tests/protocol/test_budget.py",),
     ),
     Bug(
@@ -199,13 +200,32 @@ BUGS = (
     Bug(
         "abort deletes",
         "wal_sink/spark/data_source.py",
-        '        """Delete nothing: a `commit` that raised may have published these very segments'
-        ' (rule 7)."""\n',
-        "        checkpoint = self._configuration.location.open_checkpoint()\n"
-        "        log = self._configuration.location.open_log(checkpoint.query_id())\n"
-        "        for message in messages:\n"
-        "            if isinstance(message, Message):\n"
-        "                log.delete(segment.path for segment in message.appended.segments)\n",
+        "        if appended and len(appended) < len(messages):\n"
+        "            discard(self._configuration.location.open_log(appended[0].query_id), appended)\n",
+        "        log = self._configuration.location.open_log(appended[0].query_id)\n"
+        "        log.delete(segment.path for task in appended for segment in task.segments)\n",
+    ),
+    Bug(
+        "a batch of which a task failed leaves its segments",
+        "wal_sink/spark/data_source.py",
+        "        if appended and len(appended) < len(messages):\n",
+        "        if False:\n",
+        ("tests/protocol/test_stream_writer.py",),
+    ),
+    Bug(
+        "a refused epoch leaves its segments",
+        "wal_sink/publish/publisher.py",
+        "        except (OSError, StateBackendError, WalSinkError):\n"
+        "            discard(self._log, appended)\n",
+        "        except (OSError, StateBackendError, WalSinkError):\n",
+        ("tests/protocol/test_orphans.py",),
+    ),
+    Bug(
+        "what an earlier commit has published is discarded",
+        "wal_sink/publish/discard.py",
+        "            log.delete(sorted(paths - named))\n",
+        "            log.delete(sorted(paths))\n",
+        ("tests/protocol/test_orphans.py",),
     ),
     Bug(
         "plain update of the ledger",

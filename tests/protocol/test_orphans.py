@@ -103,3 +103,55 @@ def test_segments_of_an_epoch_that_is_not_flushed_stay(world: World, flushed: in
     world.flush()
     assert segment_epochs(world) == [flushed + 1, flushed + 2]
     assert world.table() == world.expected()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.NotRegistered, errors.Fenced, errors.UnknownOffsetsFormat, errors.SegmentNotVisible],
+)
+def test_rule_7_a_commit_that_is_refused_leaves_nothing(
+    world: World, error: type[errors.WalSinkError]
+) -> None:
+    """However often a supervisor starts the query again: nothing is published, and nothing stays."""
+    world.run().batch([("a", 1)])
+    kept = world.log_backend.list(paths.SEGMENTS)
+    for _ in range(3):
+        run = world.run(listening=error is not errors.NotRegistered)
+        if error is errors.UnknownOffsetsFormat:
+            world.checkpoint.delete(["offsets/1"])
+            world.checkpoint.create("offsets/1", b"v9\n{}\n{}")
+        run.write_offsets()
+        appended = run.tasks([("b", 1)], [("c", 1)])
+        if error is errors.Fenced:
+            world.checkpoint.delete(["commits/1"])
+            world.checkpoint.create("commits/1", b"v1\n{}")
+        if error is errors.SegmentNotVisible:
+            world.log.delete([appended[0].segments[0].path])
+        with pytest.raises(error):
+            run.commit(appended)
+        world.checkpoint.delete(["commits/1", "offsets/1"])
+        assert world.log_backend.list(paths.SEGMENTS) == kept
+
+
+def test_rule_7_a_commit_that_may_have_published_deletes_nothing(world: World) -> None:
+    """Fenced after its manifest, or called twice: another process may read the segments by now."""
+    run = world.run()
+    run.write_offsets()
+    appended = run.tasks([("a", 1)])
+    run.commit(appended)
+    with pytest.raises(errors.AlreadyPublished):
+        run.commit(appended)
+    newer = world.run()
+    newer.publish([("a", 2)])
+    with pytest.raises(errors.Fenced):
+        run.commit(appended)
+    assert len(world.log.segments()) == 2
+
+
+def test_rule_7_the_replay_of_a_flushed_epoch_leaves_nothing(world: World) -> None:
+    """It is not published: its rows are in the table."""
+    world.run().batch([("a", 1)])
+    world.flush()
+    world.checkpoint.delete(["commits/0"])
+    assert world.run().publish([("a", 2)]) is None
+    assert world.log.segments() == []

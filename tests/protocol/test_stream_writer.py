@@ -9,6 +9,7 @@ import pytest
 from tests.protocol.engine import Run, World
 from wal_sink.configuration import Configuration
 from wal_sink.errors import WalSinkError
+from wal_sink.model import paths
 from wal_sink.options import SinkOptions
 from wal_sink.spark.data_source import Message, WalSinkStreamWriter
 from wal_sink.testing.cell_store import CellStoreOptions
@@ -49,3 +50,48 @@ def test_a_lost_message_is_not_passed_over(started: tuple[Run, WalSinkStreamWrit
     with pytest.raises(WalSinkError, match="2 messages, 1 of them"):
         writer.commit([Message(appended), None], 0)
     assert run.world.log.attempts() == ()
+
+
+def test_rule_7_a_batch_of_which_a_task_failed_leaves_nothing(
+    started: tuple[Run, WalSinkStreamWriter],
+) -> None:
+    """A poison row, and a supervisor that starts the query again for ever: the log does not grow.
+
+    Spark passes None for a task that failed, or did not end; it has not called `commit`.
+    """
+    run, writer = started
+    run.batch([("a", 1)])
+    for _ in range(101):
+        again = run.world.run()
+        again.write_offsets()
+        (fine,) = again.tasks([("b", 2)])
+        writer.abort([Message(fine), None], 1)
+        again.end()
+    segments = run.world.log.segments()
+    assert [epoch for epoch, _ in segments] == [0]
+    mended = run.world.run()
+    mended.batch([("b", 2)])
+    run.world.flush()
+    assert run.world.table() == run.world.expected() == {"a": 1, "b": 2}
+
+
+def test_rule_7_abort_without_any_message_does_nothing(
+    started: tuple[Run, WalSinkStreamWriter],
+) -> None:
+    """The first task failed: nothing is known of what the others have written."""
+    run, writer = started
+    run.tasks([("a", 1)])
+    writer.abort([None, None], 0)
+    assert len(run.world.log.segments()) == 1
+
+
+def test_rule_7_a_store_that_fails_does_not_hide_why_spark_aborts(
+    started: tuple[Run, WalSinkStreamWriter], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark would report the error of `abort` in place of the one that made it abort."""
+    run, writer = started
+    (appended,) = run.tasks([("a", 1)])
+    run.world.log_backend.delete([paths.ticket(run.run_id)])
+    run.world.log_backend.create(paths.ticket(run.run_id), b"no ticket")
+    writer.abort([Message(appended), None], 0)
+    assert "segments of epoch 0 stay behind" in caplog.text

@@ -12,6 +12,7 @@ from pyspark.sql.functions import expr
 
 import wal_sink
 from tests.spark.conftest import write_source
+from tests.spark.late_poison import LATE_POISON_TARGET
 from tests.spark.tables import Table, start, stream
 from wal_sink.testing.cassandra.node import Node
 from wal_sink.wal.location import locate
@@ -146,6 +147,19 @@ def test_a_null_key(rows: DataFrame, table: Table, checkpoint: str) -> None:
     message = refused(bad, table, checkpoint)
     for word in ("InvalidRow", "key", "What to do"):
         assert word in message
+
+
+def test_a_poison_row_and_restarts_do_not_fill_the_log(
+    rows: DataFrame, table: Table, checkpoint: str
+) -> None:
+    """What the other task of the batch has written goes when Spark aborts it."""
+    for _ in range(3):
+        assert "id 3 is poison" in refused(
+            rows.repartition(2), table, checkpoint, target=LATE_POISON_TARGET
+        )
+        location = locate(checkpoint)
+        log = location.open_log(location.open_checkpoint().query_id())
+        assert log.segments() == []
 
 
 def test_a_string_that_is_no_uuid(rows: DataFrame, table: Table, checkpoint: str) -> None:

@@ -2,8 +2,8 @@
 
 Before it, the epoch's segments are durable and nothing refers to them. After it, one manifest does.
 Spark has not written `commits/N` yet, so nothing may be sent: a flusher does that when it has.
-`abort()` has no counterpart here. It deletes nothing, because Spark also calls it after a `commit()`
-that raised, when the manifest may exist (rule 7).
+When the epoch is refused before its manifest, its segments are deleted; from then on nothing is, since
+the manifest may exist (rule 7).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from wal_sink.model.offsets import Offsets
 from wal_sink.model.records import LogIdentity
 from wal_sink.model.task import Appended
 from wal_sink.publish.backpressure import Backpressure
+from wal_sink.publish.discard import discard
 from wal_sink.publish.fencing import claim_generation, fenced, note_kept, refuse_overtaken
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import own, owned
@@ -92,21 +93,28 @@ class Publisher:
             at which the flusher has stopped.
         """
         batch = _batch(epoch, appended)
-        seen = self._look(batch)
-        while seen.flushed < epoch and not self._has_room(batch, seen):
-            try:
-                seen = self._look_again(batch, seen)  # nothing seen before a wait is used
-            except Fenced:
-                self._discard(batch, seen.attempt)
-                raise
+        try:
+            seen = self._admit(batch)
+        except (OSError, StateBackendError, WalSinkError):
+            discard(self._log, appended)
+            raise
         if seen.flushed >= epoch:
+            discard(self._log, appended)
             refuse_overtaken(self._log, seen.attempt)
             return None
-        self._see_segments(batch.segments)
         manifest = self._create_manifest(batch, seen)
         if self._room is not None:
             self._room.published(manifest)
         return manifest
+
+    def _admit(self, batch: _Batch) -> _Seen:
+        """See that the epoch may be published, as soon as there is room for it."""
+        seen = self._look(batch)
+        while seen.flushed < batch.epoch and not self._has_room(batch, seen):
+            seen = self._look_again(batch)  # nothing seen before a wait is used
+        if seen.flushed < batch.epoch:
+            self._see_segments(batch.segments)
+        return seen
 
     def _look(self, batch: _Batch) -> _Seen:
         """See that this run may publish the epoch, but for room in the log."""
@@ -131,27 +139,22 @@ class Publisher:
         room = self._room
         if room is None:
             return True
-        try:
-            if room.has_room(
-                seen.attempt,
-                checkpointed=seen.checkpointed,
-                flushed=seen.flushed,
-                first_epoch=seen.first_epoch,
-            ):
-                return True
-        except WalSinkError:
-            self._discard(batch, seen.attempt)
-            raise
+        if room.has_room(
+            seen.attempt,
+            checkpointed=seen.checkpointed,
+            flushed=seen.flushed,
+            first_epoch=seen.first_epoch,
+        ):
+            return True
         before = batch.epoch - 1
         if sum(attempt.epoch == before for attempt in self._log.attempts()) > 1:
             note_kept(self._log, before, batch.run_id)  # or it waits for this epoch: see `budget`
         room.pause()
         return False
 
-    def _look_again(self, batch: _Batch, seen: _Seen) -> _Seen:
+    def _look_again(self, batch: _Batch) -> _Seen:
         """Look anew after a pause, unless the run was told to stop meanwhile (rule 2)."""
         if self._log.is_stopping(batch.run_id):
-            self._discard(batch, seen.attempt)
             raise StoppedWaiting(
                 "The query was stopped while an epoch waited for room in the log",
                 "Nothing is lost. Start the query again; Spark computes the epoch anew.",
@@ -182,18 +185,6 @@ class Publisher:
         if present is None:  # an older run has committed it after all, and it is trimmed
             raise fenced(f"Epoch {batch.epoch} was flushed from another attempt meanwhile")
         return manifest
-
-    def _discard(self, batch: _Batch, attempt: Attempt) -> None:
-        """Delete what the tasks of a refused epoch have written.
-
-        Otherwise a query that is started again and again fills the disk in spite of its budget. Only a
-        manifest of this attempt could name these segments, and it would have been made by this call.
-        """
-        try:
-            if self._log.manifest(attempt) is None:
-                self._log.delete(segment.path for segment in batch.segments)
-        except (OSError, StateBackendError, WalSinkError):  # what is raised is why it is refused
-            logger.warning("segments of epoch %d stay behind", batch.epoch, exc_info=True)
 
     def _see_checkpoint(self, query_id: str) -> None:
         """Rule 0: the checkpoint read here is the one that Spark runs from."""

@@ -26,6 +26,7 @@ from wal_sink.model.task import Appended
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.append import append
 from wal_sink.publish.backpressure import Backpressure
+from wal_sink.publish.discard import discard
 from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
 from wal_sink.publish.publisher import Publisher
 from wal_sink.spark import internals, worker_gc
@@ -156,8 +157,15 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             publisher.publish(batchId, appended)
         worker_gc.settle()
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete nothing: a `commit` that raised may have published these very segments (rule 7)."""
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Delete the segments of a batch of which a task has failed, for its `commit` was never called.
+
+        When no message is missing, `commit` was called, and may have published these very segments although
+        it raised: then nothing is deleted (rule 7).
+        """
+        appended = [message.appended for message in messages if isinstance(message, Message)]
+        if appended and len(appended) < len(messages):
+            discard(self._configuration.location.open_log(appended[0].query_id), appended)
 
 
 def _agreed_plan(log: Log, configuration: Configuration, schema: pa.Schema) -> Plan:
