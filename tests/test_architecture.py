@@ -44,7 +44,7 @@ ROOMS = {
     ".check": ".types model errors",
     ".encode": ".types model",
     ".driver": ".options targets.base options log_context errors",
-    ".schema": ".driver .types .options .names model errors",
+    ".schema": ".driver .types .options .names model log_context errors",
     ".write": ".schema .encode .driver .types .options .names targets.base model arrow_batches observer"
     " log_context errors",
     ".ledger": ".schema .driver .names model errors",

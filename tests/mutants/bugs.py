@@ -16,6 +16,9 @@ HEARTBEAT = ("tests/unit/test_heartbeat.py", "tests/protocol/test_future_heartbe
 """Where a bug about who is alive is looked for."""
 
 
+INDEXES = ("tests/unit/test_cassandra_indexes.py",)
+
+
 class Bug(NamedTuple):
     """One deliberate bug."""
 
@@ -560,6 +563,55 @@ BUGS = (
         "    return uuid5(_IDS, str(name))\n",
         '    return __import__("uuid").uuid4()\n',
         ("tests/unit/test_cassandra_fitness.py",),
+    ),
+    Bug(
+        "tasks do not know what indexes refuse",
+        "wal_sink/targets/cassandra/check.py",
+        "    refuse_indexed(batch, result, plan, planned_rules(plan))\n",
+        "",
+        INDEXES,
+    ),
+    Bug(
+        "a vector of zeros passes",
+        "wal_sink/targets/cassandra/types/index_rule.py",
+        "    large = pc.greater_equal(amounts, real(LEAST))\n",
+        "    large = pc.greater_equal(amounts, real(0.0))\n",
+        INDEXES,
+    ),
+    Bug(
+        "NaN passes for a small number",
+        "wal_sink/targets/cassandra/types/index_rule.py",
+        "    beyond = pc.invert(pc.less_equal(amounts, real(MOST)))  # NaN is not less\n",
+        "    beyond = pc.greater(amounts, real(MOST))\n",
+        INDEXES,
+    ),
+    Bug(
+        "an index that is made later goes unseen",
+        "wal_sink/targets/cassandra/schema/drift.py",
+        "        if watched.live.indexes != before.indexes:\n",
+        "        if watched.live.id != before.id:\n",
+        ("tests/cassandra/test_target_indexes.py",),
+    ),
+    Bug(
+        "a row that replicas fail at is an outage for ever",
+        "wal_sink/targets/cassandra/write/send.py",
+        "            raise refusal(row, refused.error)\n",
+        "            pass\n",
+        ("tests/cassandra/test_target_indexes.py",),
+    ),
+    Bug(
+        "a failure of every row is blamed on one",
+        "wal_sink/targets/cassandra/write/send.py",
+        "        if is_refused(refused.error) or refused.others_are_taken or self._takes_others():\n",
+        "        if True:\n",
+        ("tests/cassandra/test_target_indexes.py",),
+    ),
+    Bug(
+        "a part of a refused request is not sent",
+        "wal_sink/targets/cassandra/write/refused_row.py",
+        "        waiting = [*parts, *waiting]\n",
+        "        waiting = parts\n",
+        INDEXES,
     ),
     Bug(
         "tablets looked for in the keyspace of the rows",

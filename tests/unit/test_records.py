@@ -32,6 +32,7 @@ from wal_sink.model.records import (
     Ticket,
     WithoutSink,
 )
+from wal_sink.targets.cassandra.types.index_rule import IndexRule, rules_text
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 
@@ -88,6 +89,27 @@ GOLDEN_RECORDS: dict[str, Record] = {
             Column(name="amount", source="double", type="double", role="regular"),
         ),
         details={"nulls": "unset"},
+    ),
+    "plan_with_indexes": Plan(
+        key="9f86d081884c7d659a2feaa0c55ad015",
+        target="cassandra",
+        table='"shop"."texts"',
+        columns=(
+            Column(name="id", source="int64", type="bigint", role="partition"),
+            Column(name="v", source="list<float>", type="vector<float, 2>", role="regular"),
+            Column(name="t", source="list<string>", type="set<text>", role="regular"),
+        ),
+        details={
+            "nulls": "unset",
+            "keyspace": "shop",
+            "table": "texts",
+            "indexes": rules_text(
+                [
+                    IndexRule("v", "texts_v_idx", most_bytes=32_768, vector="cosine"),
+                    IndexRule("t", "texts_t_idx", "elements", 65_534),
+                ]
+            ),
+        },
     ),
     "flushed_epoch": FlushedEpoch(
         epoch=41,

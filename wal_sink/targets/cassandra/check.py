@@ -7,7 +7,7 @@ the driver.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +16,10 @@ from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.types.cast import cast_column
 from wal_sink.targets.cassandra.types.cql_type import column_types
+from wal_sink.targets.cassandra.types.index_rule import IndexRule, first_refused, planned_rules
 from wal_sink.targets.cassandra.types.invalid_value import InvalidValue, first_invalid_value
 from wal_sink.targets.cassandra.types.literals import TRUE, long
+from wal_sink.targets.cassandra.types.row_text import plain, row_text, shorten
 from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.value_sizes import sizes
 
@@ -43,7 +45,24 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     names = [column.name for column in plan.columns]
     result = pa.RecordBatch.from_arrays(stored, names=names)
     _refuse_sizes(batch, plan, result)
+    refuse_indexed(batch, result, plan, planned_rules(plan))
     return result
+
+
+def refuse_indexed(
+    batch: pa.RecordBatch, stored: pa.RecordBatch, plan: Plan, rules: Sequence[IndexRule]
+) -> None:
+    """Refuse a row with a value that an index of the table does not take.
+
+    :param batch: as errors show it.
+    :param stored: as `check` returns it.
+    :raises InvalidRow: there is such a row.
+    """
+    for rule in rules:
+        if found := first_refused(rule, stored.column(rule.column)):
+            value = batch.column(rule.column)[found.row]
+            invalid = InvalidValue(found.row, rule.column, value, found.problem, found.remedy)
+            _refuse_invalid(batch, plan, invalid)
 
 
 def _refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
@@ -66,7 +85,7 @@ def _refuse_null(batch: pa.RecordBatch, plan: Plan, column: Column, values: pa.A
         row = pc.index(values.is_null(), TRUE).as_py()
         raise InvalidRow(
             f"Column {column.name} is part of the primary key of {plan.table} and null in "
-            f"{_row(batch, plan, row)}.",
+            f"{row_text(batch, plan, row)}.",
             f'Drop such rows, .na.drop(subset=["{column.name}"]), or fill them in.',
         )
 
@@ -75,7 +94,7 @@ def _refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | N
     if invalid:
         raise InvalidRow(
             f"Column {invalid.path} of {plan.table} ({shorten(plain(invalid.value))}) {invalid.problem}, in "
-            f"{_row(batch, plan, invalid.row)}.",
+            f"{row_text(batch, plan, invalid.row)}.",
             invalid.remedy,
         )
 
@@ -127,35 +146,6 @@ def _refuse(
         one = column in batch.schema.names
         value = f" ({shorten(plain(batch.column(column)[row]))})" if one else ""
         raise InvalidRow(
-            f"Column {column} of {plan.table}{value} {problem}, in {_row(batch, plan, row)}.",
+            f"Column {column} of {plan.table}{value} {problem}, in {row_text(batch, plan, row)}.",
             remedy,
         )
-
-
-def _row(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
-    key = ", ".join(
-        f"{column.name}={shorten(plain(batch.column(i)[row]))}"
-        for i, column in enumerate(plan.columns)
-        if column.role in ("partition", "clustering")
-    )
-    return f"the row with {key}"
-
-
-def plain(value: pa.Scalar) -> Any:
-    """Return a value as a Python object; one that Python cannot hold as bytes or as a count of units."""
-    try:
-        return value.as_py()
-    except (ValueError, OverflowError) as error:
-        if value.type.num_fields:
-            return str(value.type)
-        kind = pa.binary() if isinstance(error, UnicodeDecodeError) else pa.int64()
-        return value.cast(kind).as_py()
-
-
-def shorten(value: Any, limit: int = 60) -> str:
-    """Print a value in about `limit` characters at most."""
-    cut = value[:limit] if isinstance(value, str | bytes) else value
-    text = repr(cut)
-    if isinstance(value, str | bytes) and len(value) > limit:
-        return f"{text}… of {len(value):,}"
-    return text if len(text) <= limit else text[:limit] + "…"

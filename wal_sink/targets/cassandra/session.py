@@ -18,6 +18,7 @@ from wal_sink.targets.cassandra.driver.credentials import login
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.schema.indexes import TermLimits, term_limits
 from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import refuse_other_ledger
 from wal_sink.targets.cassandra.schema.table_metadata import read_table
@@ -25,13 +26,18 @@ from wal_sink.targets.cassandra.write.writer import Writer
 
 
 class CassandraSession(Session):
-    """Writes rows and moves the ledger over one connection, which it owns."""
+    """Writes rows and moves the ledger over one connection, which it owns.
 
-    def __init__(self, connection: Connection, options: CassandraOptions, owner: Owner) -> None:
+    :param limits: of the server's indexes.
+    """
+
+    def __init__(
+        self, connection: Connection, options: CassandraOptions, owner: Owner, limits: TermLimits
+    ) -> None:
         self._connection = connection
         self._options = options
         self._ledger = Ledger(connection.session, options.ledger, owner)
-        self._writer = Writer(connection, options)
+        self._writer = Writer(connection, options, limits)
 
     def read_ledger(self) -> Mark | None:
         """Read the ledger row at the serial consistency level."""
@@ -117,9 +123,9 @@ def open_session(options: CassandraOptions, owner: Owner) -> CassandraSession:
     connection = connect(options)
     try:
         with explained(options):
-            inspect_server(connection.session, options)
+            server = inspect_server(connection.session, options)
             refuse_other_ledger(read_table(connection.session, options.ledger))
     except BaseException:
         connection.close()
         raise
-    return CassandraSession(connection, options, owner)
+    return CassandraSession(connection, options, owner, term_limits(server.settings))

@@ -6,11 +6,13 @@ from cassandra import (
     AuthenticationFailed,
     CDCWriteFailure,
     CoordinationFailure,
+    InvalidRequest,
     OperationTimedOut,
     RequestValidationException,
     Timeout,
     Unavailable,
     UnresolvableContactPoints,
+    WriteFailure,
 )
 from cassandra.cluster import NoHostAvailable
 
@@ -39,6 +41,8 @@ _FATAL = (
     ProtocolVersionUnsupported,
     ProtocolError,
 )
+_UNKNOWN = 0
+"""A replica's reason for a failure in WriteFailure (native protocol, version 5, section 9)."""
 _THROTTLE = (OverloadedErrorMessage, CDCWriteFailure, ConnectionBusy, NoConnectionsAvailable)
 _RETRY = (
     Timeout,  # WriteTimeout, ReadTimeout
@@ -84,6 +88,29 @@ def was_not_sent(error: Exception) -> bool:
     """
     errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
     return bool(errors) and all(isinstance(each, ConnectionBusy) for each in errors)
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether the server says that a request is wrong, so that it would be refused again."""
+    errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
+    return bool(errors) and all(isinstance(each, InvalidRequest) for each in errors)
+
+
+def may_be_a_row(error: Exception) -> bool:
+    """Whether a request may have failed for what one of its rows holds, though nothing says so.
+
+    What fails inside of a server while it writes, such as an index that cannot take a value, comes as
+    WriteFailure of reason UNKNOWN from every replica that failed, or as a ServerError. A full disk does, too.
+    """
+    errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
+    return bool(errors) and all(_is_unexplained(each) for each in errors)
+
+
+def _is_unexplained(error: Exception) -> bool:
+    if isinstance(error, WriteFailure):
+        # Before version 5 of the protocol there are no reasons.
+        return all(reason == _UNKNOWN for reason in (error.error_code_map or {}).values())
+    return isinstance(error, ServerError)
 
 
 def effect_unknown(error: Exception) -> bool:

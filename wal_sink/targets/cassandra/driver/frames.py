@@ -62,6 +62,57 @@ class EncodedBatch(BatchStatement):  # type: ignore[misc]  # the driver has no t
     def __len__(self) -> int:
         return self._statements_and_parameters.number
 
+    def halves(self) -> list[EncodedBatch]:
+        """Return two batches with half of the rows each; none for a single row.
+
+        Both keep the routing key: all rows of a batch have the same first replica.
+        """
+        rows = self._statements_and_parameters
+        middle = rows.number // 2
+        if not middle:
+            return []
+        cut = 0
+        for _ in range(middle):
+            cut = _after_statement(rows.data, cut)
+        return [
+            EncodedBatch(half, self.keyspace, self.routing_key)
+            for half in (
+                EncodedRows(middle, rows.data[:cut]),
+                EncodedRows(rows.number - middle, rows.data[cut:]),
+            )
+        ]
+
+    def first_row(self) -> tuple[bytes, list[bytes | None]]:
+        """Return the id of the first row's prepared statement, and its values; None for null and unset."""
+        data = self._statements_and_parameters.data
+        query_id, at, count = _head(data, 0)
+        values: list[bytes | None] = []
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(data, at)
+            at += _LENGTH.size
+            values.append(data[at : at + length] if length >= 0 else None)
+            at += max(length, 0)
+        return query_id, values
+
+
+def _head(data: bytes, at: int) -> tuple[bytes, int, int]:
+    """Return a statement's id, where its values begin, and their number; see `statement_head`."""
+    at += len(_PREPARED)
+    (length,) = _SHORT.unpack_from(data, at)
+    at += _SHORT.size
+    query_id = data[at : at + length]
+    (count,) = _SHORT.unpack_from(data, at + length)
+    return query_id, at + length + _SHORT.size, count
+
+
+def _after_statement(data: bytes, at: int) -> int:
+    """Return where the statement ends that begins at `at`."""
+    _, at, count = _head(data, at)
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size + max(length, 0)
+    return at
+
 
 class _EncodedMessage:
     """A BATCH message: the driver encodes it without statements, and the encoded rows are put in."""

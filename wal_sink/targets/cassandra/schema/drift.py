@@ -15,11 +15,19 @@ from typing import Any
 from uuid import UUID
 
 from wal_sink.errors import CorruptLog, TargetUnavailable
+from wal_sink.log_context import line_logger
 from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.driver.retry import retrying
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hidden
+from wal_sink.targets.cassandra.schema.indexes import TermLimits, index_rules
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
+from wal_sink.targets.cassandra.types.cql_type import planned_user_types
+from wal_sink.targets.cassandra.types.index_rule import IndexRule, missing_rules, planned_rules
+
+log = line_logger(__name__)
+
+_LIMITS = TermLimits()
 
 CHECK_EVERY_S = 1.0
 """Seconds after which rows wait for another check before they go out; at the end there always is one."""
@@ -30,6 +38,8 @@ class _Watched:
     plan: Plan
     live: TableMetadata
     """As it was read last."""
+    lacking: tuple[IndexRule, ...]
+    """What indexes of the table refuse, and the tasks with this plan do not."""
     first_us: int | None = None
     """The lowest timestamp of the rows that are not acknowledged yet."""
 
@@ -38,10 +48,17 @@ class DriftWatch:
     """Watches the tables of one connection's plans.
 
     :param session: the driver's session.
+    :param limits: of the server's indexes.
     """
 
-    def __init__(self, session: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        session: Any,
+        limits: TermLimits = _LIMITS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._session = session
+        self._limits = limits
         self._clock = clock
         self._plans: dict[str, _Watched] = {}
         self._version: UUID | None = None
@@ -55,7 +72,8 @@ class DriftWatch:
         """
         # Before the comparison: what changes in between is seen by the next check.
         version, node = self._schema_version()
-        self._plans[plan.key] = _Watched(plan, self._compare(plan, node))
+        live = self._compare(plan, node)
+        self._plans[plan.key] = _Watched(plan, live, self._lacking(plan, live))
         if self._version is None:
             self._version, self._checked = version, self._clock()
 
@@ -70,6 +88,15 @@ class DriftWatch:
         if watched.first_us is None or first_us < watched.first_us:
             watched.first_us = first_us
             refuse_hidden(plan, watched.live, first_us)
+
+    def lacking(self, plan: Plan) -> tuple[IndexRule, ...]:
+        """Return what indexes of the table refuse, and the tasks with this plan have let pass.
+
+        An index that was made after the plan, and every index for a plan of a version that knew of none.
+
+        :param plan: one that was added.
+        """
+        return self._plans[plan.key].lacking
 
     def forget_rows(self) -> None:
         """Forget the rows that went out: they are acknowledged, or not wanted any more."""
@@ -94,6 +121,8 @@ class DriftWatch:
 
     def _compare_again(self, watched: _Watched, node: Any) -> None:
         before, watched.live = watched.live, self._compare(watched.plan, node)
+        if watched.live.indexes != before.indexes:
+            watched.lacking = self._lacking(watched.plan, watched.live)
         if watched.live.id != before.id:
             raise TargetUnavailable(
                 f"{watched.plan.table} was dropped and made again since rows were written to it",
@@ -114,6 +143,17 @@ class DriftWatch:
         live = retrying()(read_table, self._session, name, node)
         refuse_changed(plan, live)
         return live
+
+    def _lacking(self, plan: Plan, live: TableMetadata) -> tuple[IndexRule, ...]:
+        rules = index_rules(live.indexes, plan.columns, planned_user_types(plan), self._limits)
+        found = missing_rules(planned_rules(plan), rules)
+        for rule in found:
+            log.warning(
+                "index %s on %s of %s is not in plan %s: a row that it refuses is found in the flush, and"
+                " stops it; how to get a plan that has it: docs/cassandra.md#indexes",
+                *(rule.index, rule.column, plan.table, plan.key),
+            )
+        return found
 
     def _schema_version(self) -> tuple[UUID, Any]:
         """Ask a node for the version of its schema; return it with the node.

@@ -99,6 +99,11 @@ OLD_ROWS = (
 """What minimum_timestamp_fail_threshold does to rows that wait, and the remedy."""
 
 
+def is_too_old(error: Exception) -> bool:
+    """Whether the server refuses a row for its timestamp, by minimum_timestamp_fail_threshold."""
+    return "minimum" in str(error) and "timestamp" in str(error)
+
+
 def _of_datacenters(server: Server, options: CassandraOptions) -> Iterator[str]:
     keyspace = options.ledger.keyspace
     replicas = replicas_by_datacenter(server.replication.get(keyspace, {}))

@@ -10,10 +10,12 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.schema.compare import match_columns, used_types
+from wal_sink.targets.cassandra.schema.indexes import index_rules, term_limits
 from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
 from wal_sink.targets.cassandra.types.cql_type import user_types_text
+from wal_sink.targets.cassandra.types.index_rule import DETAIL, rules_text
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ def make_plan(options: CassandraOptions, schema: pa.Schema, key: str) -> Plan:
     :raises OptionError: the options do not fit the cluster.
     """
     with connect(options) as connection, explained(options):
-        inspect_server(connection.session, options)
+        server = inspect_server(connection.session, options)
         live = read_table(connection.session, options.data)
         columns = match_columns(schema, live)
         ensure_ledger_table(connection.session, options.ledger)
@@ -35,6 +37,8 @@ def make_plan(options: CassandraOptions, schema: pa.Schema, key: str) -> Plan:
     details = {"keyspace": options.keyspace, "table": options.table, "nulls": options.nulls}
     if types := used_types(columns, live):
         details["types"] = user_types_text(types)
+    if rules := index_rules(live.indexes, columns, live.types, term_limits(server.settings)):
+        details[DETAIL] = rules_text(rules)
     return Plan(
         key=key, target="cassandra", table=str(options.data), columns=columns, details=details
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
 
 from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.schema.indexes import IndexMetadata
 from wal_sink.targets.cassandra.types.cql_type import UserTypes
 
 Role = Literal["partition", "clustering", "static", "regular"]
@@ -49,6 +50,7 @@ class TableMetadata(NamedTuple):
     dropped: Mapping[str, int] = MappingProxyType({})
     """When each dropped column was dropped, microseconds since 1970. Values with a write timestamp up to then
     stay hidden, also when a column of the name is added again."""
+    indexes: tuple[IndexMetadata, ...] = ()
     id: UUID | None = None
     """The table's id; a table that is dropped and created again under the same name has another."""
 
@@ -103,6 +105,10 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
             row.type_name: tuple(zip(row.field_names, row.field_types, strict=True))
             for row in rows("type_name, field_names, field_types", "types", name.keyspace)
         },
+        indexes=tuple(
+            IndexMetadata(row.index_name, row.kind, dict(row.options or {}))
+            for row in rows("index_name, kind, options", "indexes", *name)
+        ),
         dropped={row.column_name: row.dropped_ms * 1_000 + 999 for row in dropped},
         id=table.id if table else None,
     )

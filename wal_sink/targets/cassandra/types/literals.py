@@ -11,11 +11,17 @@ import struct
 import pyarrow as pa
 
 TRUE = pa.nulls(1).is_null()[0]
+FALSE = pa.nulls(1).is_valid()[0]
 
 
 def long(value: int) -> pa.Scalar:
     """Return an int64."""
     return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(struct.pack("=q", value))])[0]
+
+
+def real(value: float) -> pa.Scalar:
+    """Return a float of 32 bits, the nearest."""
+    return pa.Array.from_buffers(pa.float32(), 1, [None, pa.py_buffer(struct.pack("=f", value))])[0]
 
 
 def text(value: str) -> pa.Scalar:

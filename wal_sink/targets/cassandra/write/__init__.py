@@ -7,6 +7,7 @@
 `batches`        divides rows into requests, by partitions and sizes
 `replicas`       which partitions have the same first replica
 `requests`       makes the requests
+`refused_row`    takes a request apart, down to the row that the server refuses
 `send`           keeps requests in flight, and repeats those that failed
 `concurrency`    how many may be in flight
 ===============  ==================================================================

@@ -40,6 +40,20 @@ def encoded_requests(
         yield EncodedBatch(EncodedRows(count, bytes(data[begin:end])), keyspace, key)
 
 
+class BoundBatch(BatchStatement):  # type: ignore[misc]  # the driver has no types
+    """A batch of the driver's own class, which keeps the statements that it was made of.
+
+    :param statements: bound, idempotent.
+    """
+
+    def __init__(self, statements: list[Any]) -> None:
+        super().__init__(BatchType.UNLOGGED)
+        self.is_idempotent = True
+        self.bound = statements
+        for statement in statements:
+            self.add(statement)
+
+
 def bound_requests(statements: list[Any], batches: Batches) -> Iterator[Any]:
     """Yield the requests, by the driver's public classes: a lone row is a plain statement.
 
@@ -52,8 +66,4 @@ def bound_requests(statements: list[Any], batches: Batches) -> Iterator[Any]:
         if end - begin == 1:
             yield statements[order[begin]]
             continue
-        batch = BatchStatement(BatchType.UNLOGGED)
-        batch.is_idempotent = True
-        for position in order[begin:end]:
-            batch.add(statements[position])
-        yield batch
+        yield BoundBatch([statements[position] for position in order[begin:end]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, NamedTuple
@@ -13,15 +13,24 @@ from typing import Any, NamedTuple
 from wal_sink.errors import TargetUnavailable
 from wal_sink.log_context import line_logger
 from wal_sink.observer import Observer
-from wal_sink.targets.cassandra.driver.classify import asks_to_slow_down, classify, was_not_sent
+from wal_sink.targets.cassandra.driver.classify import (
+    asks_to_slow_down,
+    classify,
+    is_refused,
+    may_be_a_row,
+    was_not_sent,
+)
 from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.internals import has_room
 from wal_sink.targets.cassandra.driver.retry import PATIENCE_S, retrying
 from wal_sink.targets.cassandra.write.concurrency import Concurrency
+from wal_sink.targets.cassandra.write.refused_row import find_refused_row, refusal
 
 log = line_logger(__name__)
 
 _WARN_EVERY_S = 10.0
+_LOOK_AT_ROWS = 4
+"""Attempts, a second in all, after which a failure that may pass is looked at row by row."""
 
 
 class Ended(NamedTuple):
@@ -41,14 +50,20 @@ class Sender:
     :param session: the driver's session.
     :param concurrency: how many may be in flight.
     :param patience: seconds to go on trying while no request is acknowledged.
+    :param describe: names the first row of a request.
     """
 
     def __init__(
-        self, session: Any, concurrency: Concurrency, patience: float = PATIENCE_S
+        self,
+        session: Any,
+        concurrency: Concurrency,
+        patience: float = PATIENCE_S,
+        describe: Callable[[Any], str] = str,
     ) -> None:
         self._session = session
         self._concurrency = concurrency
         self._patience = patience
+        self._describe = describe
         self._in_flight = 0
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         self._unsent: deque[Any] = deque()
@@ -57,6 +72,10 @@ class Sender:
         self.observer = Observer()
         """Told of requests in flight, and of those that are sent again."""
         self._acknowledgements = 0
+        self._taken: Any = None
+        """The request that was acknowledged last, of those since the last `drain`."""
+        self._suspect = ""
+        """A row that fails by itself, where no other row was taken to compare."""
         self._warned = float("-inf")
 
     def send(self, statements: Iterable[Any]) -> None:
@@ -70,6 +89,7 @@ class Sender:
 
         :param statements: idempotent, each sent at least once; made while others are in flight.
         :raises TargetUnavailable: no success for as long as `patience`.
+        :raises TargetRefused: the server refuses a row, which is named, and takes others.
         :raises Exception: of the driver, at once, when trying again cannot help.
         """
         for statement in statements:
@@ -87,6 +107,7 @@ class Sender:
         while self._failures:
             self._recover()
             self._finish()
+        self._taken = None
 
     def abandon(self) -> None:
         """Wait until nothing is in flight, and forget what failed: its rows are no longer wanted."""
@@ -149,6 +170,7 @@ class Sender:
     def _forget(self) -> None:
         self._failures.clear()
         self._unsent.clear()
+        self._taken, self._suspect = None, ""
 
     def _take(self) -> None:
         """Wait for one request to end, which each does: the driver has a timeout for it."""
@@ -156,6 +178,7 @@ class Sender:
         others = self._in_flight - 1
         if ended.error is None:
             self._acknowledgements += 1
+            self._taken = ended.statement
             self._concurrency.answered(ended.sent, ended.ended, self._in_flight)
         elif others and was_not_sent(ended.error):
             self._unsent.append(ended.statement)
@@ -174,12 +197,12 @@ class Sender:
             while not self._is_recovered():
                 pass  # some were acknowledged: patience begins anew
         except Exception as error:
-            left = len(self._failures)
+            left, suspect = len(self._failures), self._suspect
             self._forget()  # the caller writes everything again
             if classify(error) == "fatal":
                 raise
             raise TargetUnavailable(
-                f"Cassandra did not acknowledge {left} requests for {self._patience:.0f} s: {error}",
+                f"Cassandra did not acknowledge {left} requests for {self._patience:.0f} s: {error}{suspect}",
                 "See to the cluster; the rows are safe in the log and will be written again.",
             ) from error
 
@@ -195,8 +218,56 @@ class Sender:
                 if attempt.retry_state.attempt_number > 1:
                     self._send_failures()
                 if self._failures and self._acknowledgements == taken:
+                    self._look_for_a_row(attempt.retry_state.attempt_number)
+                if self._failures and self._acknowledgements == taken:
                     raise _worst(self._failures)
         return not self._failures
+
+    def _look_for_a_row(self, attempt: int) -> None:
+        """Find the row for which a request fails, if it is one; a request whose parts are taken is done.
+
+        :param attempt: the number of the attempt after which nothing was acknowledged.
+        :raises TargetRefused: the server says that the row is wrong; or does not say it, but fails again and
+            again for this row, and takes others.
+        """
+        found = [failed for failed in self._failures if failed.error and is_refused(failed.error)]
+        first = self._failures[0]
+        if not found and attempt == _LOOK_AT_ROWS and first.error and may_be_a_row(first.error):
+            found = [first]
+        if not found:
+            return
+        failed = found[0]
+        assert failed.error is not None
+        try:
+            refused = find_refused_row(failed.statement, failed.error, self._try)
+        except Exception as error:  # noqa: BLE001 -- an outage: the attempts go on
+            log.debug("the row that is refused was not found: %r", error)
+            return
+        if refused is None:
+            self._failures.remove(failed)
+            log.warning(
+                "Cassandra refused %d rows in one request and took them in several; cassandra.batchRows or"
+                " cassandra.batchBytes may say what it takes: %r",
+                *(len(failed.statement), failed.error),
+            )
+            return
+        row = self._describe(refused.request)
+        if is_refused(refused.error) or refused.others_are_taken or self._takes_others():
+            raise refusal(row, refused.error)
+        self._suspect = f"; {row} fails by itself, too"
+
+    def _takes_others(self) -> bool:
+        """Whether the server takes rows at all: what it acknowledged last is sent to it again."""
+        return self._taken is not None and self._try(self._taken) is None
+
+    def _try(self, statement: Any) -> Exception | None:
+        """Send one request, and wait for its answer."""
+        try:
+            self._session.execute(statement, execution_profile=ROWS)
+        except Exception as error:  # noqa: BLE001 -- the caller judges it
+            return error
+        self._acknowledgements += 1
+        return None
 
     def _warn(self) -> None:
         """Log the failures, as a warning every ten seconds: a cluster may be overloaded for hours."""

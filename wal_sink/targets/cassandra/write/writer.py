@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from cassandra import InvalidRequest
 
+from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
@@ -20,9 +21,13 @@ from wal_sink.targets.cassandra.encode import encode, routing_keys
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
+from wal_sink.targets.cassandra.schema.indexes import TermLimits
+from wal_sink.targets.cassandra.types.index_rule import first_refused
+from wal_sink.targets.cassandra.types.row_text import key_text, row_text
 from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, Limits, limits
 from wal_sink.targets.cassandra.write.bind import bind
 from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
+from wal_sink.targets.cassandra.write.refused_row import first_row
 from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.write.send import Sender
@@ -30,6 +35,7 @@ from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
 
 log = line_logger(__name__)
 
+_LIMITS = TermLimits()
 _LENGTH, _STAMP = 4, 8
 """Bytes on the wire: before each value, and of a write timestamp."""
 
@@ -48,9 +54,14 @@ class Prepared(NamedTuple):
 
 
 class Writer:
-    """Writes slices over one connection; requests are in flight from one slice to the next."""
+    """Writes slices over one connection; requests are in flight from one slice to the next.
 
-    def __init__(self, connection: Connection, options: CassandraOptions) -> None:
+    :param limits: of the server's indexes.
+    """
+
+    def __init__(
+        self, connection: Connection, options: CassandraOptions, limits: TermLimits = _LIMITS
+    ) -> None:
         self._session = connection.session
         self._datacenter = connection.datacenter
         self._encodes = hook(connection.session)
@@ -59,8 +70,8 @@ class Writer:
         self._concurrency = Concurrency(
             MOST if options.concurrency == "auto" else options.concurrency
         )
-        self._sender = Sender(connection.session, self._concurrency)
-        self._drift = DriftWatch(connection.session)
+        self._sender = Sender(connection.session, self._concurrency, describe=self._describe)
+        self._drift = DriftWatch(connection.session, limits)
         self._prepared: dict[str, Prepared] = {}
         self._reported = False
 
@@ -72,6 +83,7 @@ class Writer:
         """Write rows, at once or with those of later calls; `drain` writes the last of them.
 
         :raises SchemaMismatch: the table is no longer what the plan says, or hides what is written.
+        :raises TargetRefused: the server refuses a row, which is named.
         :raises TargetUnavailable: no acknowledgement for a while, or the table was created anew.
         :raises Exception: of the driver, when trying again cannot help.
         """
@@ -80,6 +92,7 @@ class Writer:
         self._drift.expect_rows(plan, rows.first_us)
         if not rows.batch.num_rows:
             return
+        self._refuse_indexed(plan, rows.batch)
         prepared.buffer.add(rows)
         if prepared.buffer.is_due():
             with self._explaining_drift():
@@ -163,9 +176,43 @@ class Writer:
         """Raise what has changed where the server refuses a statement because its table was altered."""
         try:
             yield
-        except InvalidRequest:
+        except (InvalidRequest, TargetRefused):
             self._drift.check(now=True)
             raise
+
+    def _refuse_indexed(self, plan: Plan, batch: pa.RecordBatch) -> None:
+        """Refuse a row that the tasks let pass, as their plan has not the index that refuses it.
+
+        Not left to the server: a vector that is too short for an index can make it refuse all later ones.
+        """
+        for rule in self._drift.lacking(plan):
+            if found := first_refused(rule, batch.column(rule.column)):
+                row = row_text(batch, plan, found.row)
+                raise TargetRefused(
+                    f"Column {rule.column} of {plan.table} {found.problem}, in {row}; the index was made"
+                    f" after plan {plan.key}, or by that of an older version.",
+                    f"DROP INDEX {quote(plan.details['keyspace'])}.{quote(rule.index)}; the flush then goes"
+                    " on by itself. Or give the epoch up, and keep its rows in a file: docs/operations.md,"
+                    " TargetRefused.",
+                )
+
+    def _describe(self, request: Any) -> str:
+        """Name the first row of a request by its key."""
+        query_id, values = first_row(request)
+        for plan, statement, *_ in self._prepared.values():
+            if statement.query_id == query_id:
+                version = self._session.cluster.protocol_version
+                types = [column.type for column in statement.column_metadata]
+                decoded = [
+                    kind.from_binary(value, version)
+                    if column.role in ("partition", "clustering")  # others are not shown
+                    else None
+                    for column, kind, value in zip(
+                        plan.columns, types[:-1], values[:-1], strict=True
+                    )
+                ]
+                return f"{key_text(plan, decoded)} of {plan.table}"
+        return "a row"
 
 
 def insert(plan: Plan) -> str:

@@ -1,0 +1,262 @@
+"""Values that an index of the table refuses: by the tasks, by the flusher, and by the server."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import InvalidRow, TargetRefused, TargetUnavailable
+from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan
+from wal_sink.options import parse
+from wal_sink.targets.base import Slice
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.driver.connection import connect
+from wal_sink.targets.cassandra.types.index_rule import DETAIL, LEAST, MOST, planned_rules
+from wal_sink.targets.cassandra.write import writer
+from wal_sink.targets.cassandra.write.concurrency import Concurrency
+from wal_sink.targets.cassandra.write.requests import BoundBatch
+from wal_sink.targets.cassandra.write.send import Sender
+from wal_sink.testing.cassandra.node import Node
+
+pytestmark = pytest.mark.cassandra
+
+US = 1_700_000_000_000_000
+FLOATS = pa.list_(pa.float32())
+
+
+class Table:
+    """A table with indexes, and the target that writes to it."""
+
+    def __init__(self, node: Node, keyspace: str) -> None:
+        self.node = node
+        self.table = f"t_{secrets.token_hex(4)}"
+        self.name = f"{keyspace}.{self.table}"
+        raw = {
+            "keyspace": keyspace,
+            "table": self.table,
+            "cassandra.contactPoints": node.host,
+            "cassandra.port": str(node.port),
+        }
+        self.options = parse(raw, CassandraOptions)
+        self.target = CassandraTarget(self.options)
+
+    def create(self, columns: str, *indexes: str) -> None:
+        self.node.execute(f"CREATE TABLE {self.name} (id int PRIMARY KEY, {columns})")
+        for index in indexes:
+            self.index(index)
+
+    def index(self, index: str) -> None:
+        self.node.execute(f"CREATE INDEX ON {self.name} {index}")
+
+    def plan(self, batch: pa.RecordBatch) -> Plan:
+        return self.target.plan(batch.schema, "k")
+
+    def write(self, plan: Plan, *batches: pa.RecordBatch) -> None:
+        """As the flusher does; rows that tasks have let pass."""
+        with self.target.connect(Owner("q", "log", "checkpoint")) as session:
+            for batch in batches:
+                session.write(plan, Slice(0, batch, US))
+            session.drain()
+
+    def ids(self) -> set[int]:
+        return {row.id for row in self.node.execute(f"SELECT id FROM {self.name}")}
+
+
+@pytest.fixture(scope="module")
+def shared(cassandra: Node) -> Iterator[str]:
+    """One keyspace for all tests here."""
+    name = f"test_{secrets.token_hex(8)}"
+    cassandra.create_keyspace(name)
+    yield name
+    cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=120)  # seconds for each index
+
+
+@pytest.fixture
+def table(cassandra: Node, shared: str) -> Table:
+    """A table of the test's own, not created yet."""
+    return Table(cassandra, shared)
+
+
+def rows(values: list[Any], kind: pa.DataType, first: int = 0) -> pa.RecordBatch:
+    ids = pa.array(range(first, first + len(values)), pa.int32())
+    return pa.record_batch({"id": ids, "c": pa.array(values, kind)})
+
+
+GOOD = [[1.5, 2.5], [MOST * 0.99, -MOST * 0.99], [LEAST * 1.01, 0.0], None]
+ANGLE = "({}) USING 'sai'"
+PRODUCT = ANGLE + " WITH OPTIONS = {{'similarity_function': 'dot_product'}}"
+
+
+def test_vectors(table: Table) -> None:
+    """The tasks refuse what the server fails at, or hangs over; what they let pass is taken."""
+    table.create("a vector<float, 2>, p vector<float, 2>", ANGLE.format("a"), PRODUCT.format("p"))
+    schema = pa.schema([("id", pa.int32()), ("a", FLOATS), ("p", FLOATS)])
+    plan = table.target.plan(schema, "k")
+    nowhere, beyond = "points nowhere", r"NaN, infinite or beyond 1e\+17"
+    for column, bad, says in [
+        ("a", [0.0, -0.0], nowhere),
+        ("a", [LEAST / 2, LEAST / 2], nowhere),
+        ("a", [math.nan, 1.0], beyond),
+        ("p", [math.inf, 1.0], beyond),
+        ("p", [1.0, -MOST * 1.01], beyond),
+    ]:
+        values = {"a": [*GOOD, GOOD[0]], "p": [*GOOD, GOOD[0]]}
+        values[column][4] = bad
+        batch = pa.record_batch({"id": range(5), **values}, schema)
+        with pytest.raises(
+            InvalidRow, match=rf"Column {column} of .*{says}.*with id=4\."
+        ) as refused:
+            table.target.check(batch, plan)
+        assert "write null" in refused.value.remedy.lower()
+    good = pa.record_batch({"id": range(5), "a": [*GOOD, None], "p": [*GOOD, [0.0, 0.0]]}, schema)
+    table.write(plan, table.target.check(good, plan))
+    assert table.ids() == {0, 1, 2, 3, 4}
+
+
+TEXTS = pa.map_(pa.string(), pa.string())
+SIZES: list[tuple[str, str, pa.DataType, Any, Any]] = [
+    ("text", "({}) USING 'sai'", pa.string(), "x" * 8_192, "x" * 8_193),
+    ("frozen<list<text>>", "(full({})) USING 'sai'", pa.list_(pa.string()), ["x"], ["x" * 9_000]),
+    ("text", "({})", pa.string(), "x" * 65_534, "x" * 65_535),
+    ("blob", "({})", pa.binary(), b"x" * 65_534, b"x" * 65_535),
+    ("set<text>", "({})", pa.list_(pa.string()), ["a", "x" * 65_534], ["a", "x" * 65_535]),
+    ("map<text, text>", "({})", TEXTS, [("k", "x" * 65_534)], [("k", "x" * 65_535)]),
+    ("map<text, text>", "(keys({}))", TEXTS, [("x" * 65_534, "k")], [("x" * 65_535, "k")]),
+    ("map<text, text>", "(entries({}))", TEXTS, [("k", "x" * 65_527)], [("k", "x" * 65_528)]),
+    ("frozen<set<text>>", "(full({}))", pa.list_(pa.string()), ["x" * 65_526], ["x" * 65_527]),
+]
+
+
+def test_sizes(table: Table) -> None:
+    """To the byte: the largest is taken, and what the tasks refuse the server refuses, too, by name."""
+    columns = [f"c{i}" for i in range(len(SIZES))]
+    table.create(
+        ", ".join(f"{name} {size[0]}" for name, size in zip(columns, SIZES, strict=True)),
+        *(size[1].format(name) for name, size in zip(columns, SIZES, strict=True)),
+    )
+    kinds = {name: size[2] for name, size in zip(columns, SIZES, strict=True)}
+    schema = pa.schema({"id": pa.int32(), **kinds})
+    plan = table.target.plan(schema, "k")
+    unaware = msgspec.structs.replace(plan, details={**plan.details, DETAIL: "[]"})
+
+    def row(key: int, **values: Any) -> pa.RecordBatch:
+        given = {"id": key, **dict.fromkeys(columns), **values}
+        return pa.record_batch({name: [value] for name, value in given.items()}, schema)
+
+    with table.target.connect(Owner("q", "log", "checkpoint")) as session:
+        good = {name: size[3] for name, size in zip(columns, SIZES, strict=True)}
+        session.write(plan, Slice(0, table.target.check(row(0, **good), plan), US))
+        session.drain()
+        for name, size in zip(columns, SIZES, strict=True):
+            bad = row(7, **{name: size[4]})
+            with pytest.raises(InvalidRow, match=rf"Column {name} .* that the index .*with id=7\."):
+                table.target.check(bad, plan)
+            if "sai" in size[1]:  # a node without logins stores what it then never finds
+                continue
+            session.write(plan, Slice(0, table.target.check(bad, unaware), US))
+            with pytest.raises(TargetRefused, match=r"the row with id=7 of .*index"):
+                session.drain()
+    assert table.ids() == {0}
+
+
+def test_an_index_that_is_made_later(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    """The flusher refuses what it would refuse, before the server meets it; the flush goes on without it.
+
+    So does a plan of a version that knew no indexes.
+    """
+    table.create("c vector<float, 2>")
+    zeros = rows([[1.0, 1.0], [0.0, 0.0]], FLOATS)
+    plan = table.plan(zeros)
+    assert DETAIL not in plan.details
+    with table.target.connect(Owner("q", "log", "checkpoint")) as session:
+        session.write(plan, Slice(0, rows([[0.0, 0.0]], FLOATS, first=9), US))
+        session.drain()
+        table.index(ANGLE.format("c"))
+        session.drain()  # looks at the table again
+        assert "is not in plan k" in caplog.text
+        with pytest.raises(
+            TargetRefused, match=r"points nowhere.*with id=1; .* after plan k"
+        ) as refused:
+            session.write(plan, Slice(0, zeros, US))
+        table.node.execute(refused.value.remedy.partition(";")[0])
+        session.drain()
+        session.write(plan, Slice(0, zeros, US))
+        session.drain()
+    assert table.ids() == {0, 1, 9}
+
+
+def test_a_row_that_no_task_refused(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    """Replicas answer UNKNOWN, again and again: the row is found among its neighbours, and named."""
+    table.create("c vector<float, 2>", ANGLE.format("c"))
+    values: list[list[float]] = [[1.0, float(i)] for i in range(1_000)]
+    plan = table.plan(rows(values, FLOATS))
+    assert [rule.vector for rule in planned_rules(plan)] == ["cosine"]
+    values[618] = [0.0, 0.0]
+    with pytest.raises(TargetRefused) as refused:
+        table.write(plan, rows(values, FLOATS))
+    assert "fails to write the row with id=618 of" in refused.value.what
+    assert "takes other rows: WriteFailure" in refused.value.what
+    assert "DROP INDEX" in refused.value.remedy
+    assert "requests failed" in caplog.text
+    table.node.execute(f"DROP INDEX {table.name}_c_idx")
+    table.write(plan, rows(values, FLOATS))
+    assert table.ids() == set(range(1_000))
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_row_in_a_request_of_its_own(
+    table: Table, monkeypatch: pytest.MonkeyPatch, *, batched: bool
+) -> None:
+    """No neighbour was taken: what was acknowledged before is sent again, to compare."""
+    if not batched:
+        monkeypatch.setattr(writer, "hook", lambda _: False)
+    table.create("c vector<float, 2>, blob blob", ANGLE.format("c"))
+    filler = b"x" * 60_000
+    batch = pa.record_batch(
+        {
+            "id": pa.array(range(5), pa.int32()),
+            "c": pa.array([[1.0, 1.0]] * 4 + [[0.0, 0.0]], FLOATS),
+            "blob": pa.array([filler] * 5, pa.binary()),
+        }
+    )
+    plan = table.plan(batch)
+    with pytest.raises(TargetRefused, match=r"row with id=4 of .* and takes other rows"):
+        table.write(plan, batch)
+    assert table.ids() == {0, 1, 2, 3}
+
+
+def prepared(session: Any, table: Table) -> Any:
+    insert = session.prepare(f"INSERT INTO {table.name} (id, c) VALUES (?, ?)")
+    insert.is_idempotent = True
+    return insert
+
+
+def test_a_row_with_nothing_to_compare_it_to(table: Table) -> None:
+    """It could as well be a full disk: an outage, but the text names the row."""
+    table.create("c vector<float, 2>", ANGLE.format("c"))
+    with connect(table.options) as connection:
+        sender = Sender(connection.session, Concurrency(), 2, lambda row: f"row {row.values[0]!r}")
+        sender.send([prepared(connection.session, table).bind([1, [0.0, 0.0]])])
+        with pytest.raises(
+            TargetUnavailable, match=r"requests for 2 s.*; row .*x01' fails by itself"
+        ):
+            sender.drain()
+
+
+def test_a_request_whose_parts_are_taken(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    """A batch of several partitions above `batch_size_fail_threshold`, 50 KiB: no row is to blame."""
+    table.create("c text")
+    with connect(table.options) as connection:
+        insert = prepared(connection.session, table)
+        sender = Sender(connection.session, Concurrency())
+        sender.send([BoundBatch([insert.bind([i, "x" * 8_000]) for i in range(10)])])
+        sender.drain()
+    assert table.ids() == set(range(10))
+    assert "refused 10 rows in one request and took them in several" in caplog.text
