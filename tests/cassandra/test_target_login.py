@@ -1,7 +1,9 @@
-"""A cluster with authentication and permissions."""
+"""A cluster with authentication, permissions, and guardrails, which hold for roles that are no superusers."""
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,24 +15,35 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, N
 from cassandra.policies import RoundRobinPolicy
 
 from tests.cassandra.login import SETTINGS
-from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.schema import inspection
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
+from wal_sink.targets.cassandra.types.index_rule import planned_rules
+from wal_sink.targets.cassandra.write import writer
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
 
 SCHEMA = pa.schema([("id", pa.int32())])
+NOW_US = time.time_ns() // 1_000
+DAY_US = 86_400 * 10**6
+
+GUARDRAILS = {
+    "minimum_timestamp_fail_threshold": "30d",
+    "sai_string_term_size_fail_threshold": "2KiB",
+    "write_consistency_levels_disallowed": ["ANY", "TWO"],
+}
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[EmbeddedCassandra]:
-    """A node that wants a login and checks permissions."""
-    with EmbeddedCassandra(settings=SETTINGS) as node:
+    """A node that wants a login, checks permissions, and has guardrails."""
+    with EmbeddedCassandra(settings={**SETTINGS, **GUARDRAILS}) as node:
         yield node
 
 
@@ -66,10 +79,13 @@ def _superuser(node: EmbeddedCassandra) -> Any:
     raise AssertionError("The superuser did not appear.")
 
 
-def target(node: EmbeddedCassandra, username: str = "", password: str = "") -> CassandraTarget:
+def target(
+    node: EmbeddedCassandra, username: str = "", password: str = "", table: str = "t", **given: str
+) -> CassandraTarget:
     raw = {
         "keyspace": "ks",
-        "table": "t",
+        "table": table,
+        **{f"cassandra.{name}": value for name, value in given.items()},
         "cassandra.contactPoints": node.host,
         "cassandra.port": str(node.port),
         "cassandra.username": username,
@@ -114,11 +130,58 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
         assert mark is not None
         assert mark.flushed == -1
         batch = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)
-        session.write(plan, Slice(0, batch, 1))
+        session.write(plan, Slice(0, batch, NOW_US))
         session.drain()
         admin.execute("REVOKE MODIFY ON TABLE ks.t FROM flusher")
-        session.write(plan, Slice(0, batch, 1))
+        session.write(plan, Slice(0, batch, NOW_US))
         with pytest.raises(Exception, match="no MODIFY permission") as raised:
             session.drain()
         assert flusher.classify(raised.value) == "fatal"
     assert [row.id for row in admin.execute("SELECT * FROM ks.t")] == [1]
+
+
+def test_guardrails(
+    node: EmbeddedCassandra,
+    admin: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Said at the start, if the role may see them; the flush names the row that is refused for one."""
+    inspection._say.cache_clear()
+    admin.execute("CREATE TABLE ks.guarded (id int PRIMARY KEY, c text)")
+    admin.execute("CREATE INDEX by_c ON ks.guarded (c) USING 'sai'")
+    for right in ("SELECT", "MODIFY", "CREATE"):
+        admin.execute(f"GRANT {right} ON KEYSPACE ks TO flusher")
+    schema = SCHEMA.append(pa.field("c", pa.string()))
+    flusher = target(node, "flusher", "hunter2", "guarded", consistencyLevel="TWO")
+    with caplog.at_level(logging.INFO, "wal_sink"):
+        unaware = flusher.plan(schema, "k")
+    assert "threshold" not in caplog.text
+    grant = re.search("GRANT SELECT ON [^;]*", caplog.text)
+    assert grant is not None
+    assert [rule.most_bytes for rule in planned_rules(unaware)] == [8_192]
+
+    admin.execute(grant[0])
+    plan = flusher.plan(schema, "k")
+    assert "minimum_timestamp_fail_threshold = 30d" in caplog.text
+    assert "refuses writes at TWO (write_consistency_levels_disallowed)" in caplog.text
+    long = pa.record_batch({"id": [1, 2], "c": ["x" * 2_048, "x" * 2_049]}, schema)
+    with pytest.raises(InvalidRow, match=r"2,048 bytes that the index by_c takes, in .* id=2\."):
+        flusher.check(long, plan)
+
+    flusher = target(node, "flusher", "hunter2", "guarded")
+    fine = flusher.check(long[:1], plan)
+    with flusher.connect(Owner("q", "l", "c")) as session:
+        session.write(plan, Slice(0, fine, NOW_US - 29 * DAY_US))
+        session.drain()
+        session.write(plan, Slice(0, flusher.check(long, unaware), NOW_US))
+        with pytest.raises(TargetRefused, match="refuses the row with id=2"):
+            session.drain()
+        session.write(plan, Slice(0, fine, NOW_US - 31 * DAY_US))
+        session.drain()  # 5.0.9 does not look at the timestamps of batches, but at those of lone statements
+    monkeypatch.setattr(writer, "hook", lambda _: False)
+    with flusher.connect(Owner("q", "l", "c")) as session:
+        session.write(plan, Slice(0, fine, NOW_US - 31 * DAY_US))
+        with pytest.raises(TargetRefused, match=r"the row with id=1 of .*timestamp") as refused:
+            session.drain()
+    assert "longest outage" in refused.value.remedy

@@ -128,8 +128,8 @@ def test_replicas() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "words"),
     [
-        ("minimum_timestamp_fail_threshold", "1d", ("older than 1d", "longest outage")),
-        ("maximum_timestamp_fail_threshold", "3600s", ("more than 3600s ahead", "clocks")),
+        ("minimum_timestamp_fail_threshold", "1d", ("= 1d", "longest outage")),
+        ("maximum_timestamp_fail_threshold", "3600s", ("= 3600s", "ahead of its clock", "clocks")),
         ("user_timestamps_enabled", "false", ("refuses USING TIMESTAMP", "Set it to true")),
         (
             "write_consistency_levels_disallowed",

@@ -68,14 +68,14 @@ def notices(server: Server, options: CassandraOptions) -> Iterator[str]:
     settings = server.settings or {}
     if oldest := settings.get("minimum_timestamp_fail_threshold"):
         yield (
-            f"The server refuses write timestamps that are older than {oldest}"
-            f" (minimum_timestamp_fail_threshold), except from superusers. {OLD_ROWS}"
+            f"The server has minimum_timestamp_fail_threshold = {oldest}. Versions that look at batches, as"
+            f" 5.0.9 does not, refuse older rows, except from superusers. {OLD_ROWS}"
         )
     if newest := settings.get("maximum_timestamp_fail_threshold"):
         yield (
-            f"The server refuses write timestamps that are more than {newest} ahead of its clock"
-            " (maximum_timestamp_fail_threshold), except from superusers. Keep the clocks of the flusher's"
-            " host and of the nodes together."
+            f"The server has maximum_timestamp_fail_threshold = {newest}. Versions that look at batches, as"
+            " 5.0.9 does not, refuse rows that are as far ahead of its clock, except from superusers. Keep"
+            " the clocks of the flusher's host and of the nodes together."
         )
     if settings.get("user_timestamps_enabled") == "false":
         yield (
