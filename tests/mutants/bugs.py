@@ -136,6 +136,20 @@ BUGS = (
         ("tests/protocol/test_stale_listing.py",),
     ),
     Bug(
+        "a run publishes by a listing of commits/ that may be an old one",
+        "wal_sink/publish/publisher.py",
+        "self._checkpoint.last_commit(fresh=True)",
+        "self._checkpoint.last_commit()",
+        ("tests/protocol/test_stale_listing.py",),
+    ),
+    Bug(
+        "records missed in a listing that may be an old one",
+        "wal_sink/flush/other_log.py",
+        "            newest = self._log.newest_flushed(fresh=True)\n            refuse_missing",
+        "            newest = self._log.newest_flushed()\n            refuse_missing",
+        ("tests/protocol/test_stale_listing.py",),
+    ),
+    Bug(
         "a listing counts as fresh without the file that was made for it",
         "state_backends/local.py",
         "            if any(name == marker.name for _, name in found):\n",

@@ -327,8 +327,8 @@ def test_a_query_that_runs_does_not_set_its_checkpoint_back(world: World) -> Non
     run = world.run()
 
     class Slow(Checkpoint):
-        def last_commit(self) -> int:
-            found = super().last_commit()
+        def last_commit(self, *, fresh: bool = False) -> int:
+            found = super().last_commit(fresh=fresh)
             if found < EPOCHS:
                 run.batch([("meanwhile", 1)])
                 world.flush()

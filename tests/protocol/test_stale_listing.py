@@ -108,6 +108,43 @@ def test_rule_3_a_listing_from_before_the_claim_lets_no_run_go_on(
         claim_generation(Log(mount), older.run_id, {})
 
 
+def test_rule_5_a_listing_from_before_the_commit_lets_no_run_publish(world: World) -> None:
+    """Its host does not list `commits/1` yet: its manifest would look like the kept one."""
+    kept = world.run()
+    kept.batch([("a", 1)])
+    late = world.run()
+    late.checkpoint = mount = CachingMount(  # type: ignore[assignment]
+        Path(world.checkpoint.url.removeprefix("file://")), asks_again=True
+    )
+    late.write_offsets()
+    appended = late.tasks([("late attempt", 1)])
+    mount.cache("commits/")
+    kept.batch([("b", 2)])
+    assert mount.list("commits/") == ["commits/0"]
+    with pytest.raises(Fenced, match="checkpointed already"):
+        late.commit(appended)
+
+
+def test_rule_23_records_that_are_not_listed_yet_do_not_stop_the_flush(world: World) -> None:
+    """Another flusher has flushed on; the ledger says so, and the host lists `flushed/` as it was."""
+    run = world.run()
+    run.batch([("a", 1)])
+    mount = mounted(world, asks_again=True)
+    flusher = Flusher(
+        Pipeline(world.query_id, Log(mount), Checkpoint(world.checkpoint), world.target),
+        clock_us=world.clock,
+        run_history=RunHistory(),
+    )
+    until_rest(flusher)
+    mount.cache(paths.FLUSHED)
+    for epoch in (1, 2):
+        run.batch([("b", epoch)])
+        world.flush()
+    run.batch([("c", 3)])
+    until_rest(flusher)
+    assert world.table() == world.expected()
+
+
 def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:
     """Also of a folder that is not there yet; the marker is in neither."""
     world.run().batch([("a", 1)])

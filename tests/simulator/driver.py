@@ -29,6 +29,7 @@ from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.publisher import Publisher
+from wal_sink.publish.without_sink import note_without_sink
 
 
 class Driver:
@@ -127,13 +128,18 @@ class Run:
         self.planned = False
         """Whether `offsets/<next>` is there, of this run or of one before."""
         self.plan = ""
+        self.noted = False
+        """Whether it has noted what Spark made without a sink. One that could not purges nothing here: where
+        Spark keeps fewer than a hundred batches, the product does not bear that."""
 
     def start(self) -> None:
         """Begin: the ticket before the checkpoint is read (rule 2)."""
         driver, store = self.driver, self.driver.store
         if not store.list("metadata"):
             store.create("metadata", json.dumps({"id": self.world.query_id}).encode())
-        with contextlib.suppress(OSError):  # an error in the listener does not stop Spark
+        with contextlib.suppress(OSError, errors.WalSinkError):  # the listener only logs an error
+            note_without_sink(driver.log, driver.site.open_checkpoint(driver.process))
+            self.noted = True
             take_ticket(driver.log, self.run_id)
         driver.run_history.started(self.world.query_id, self.run_id)
         commits, offsets = self._newest("commits"), self._newest("offsets")
@@ -150,6 +156,7 @@ class Run:
         if not self.planned:
             driver.store.create(f"offsets/{epoch}", self._offsets())
             self.planned = True
+            self._purge()
         attempt = self._attempt(count)
         task = Task(
             query_id=self.world.query_id, run_id=self.run_id, epoch=epoch, partition=0, attempt=0
@@ -182,6 +189,21 @@ class Run:
         published = here is not None and here.published
         if before is not None and not published and not self.driver.process.disturbed:
             before.fenced_us = MACHINE.true_us
+
+    def _purge(self) -> None:
+        """Forget old batches, as Spark does while it plans one, in no certain order."""
+        retained = self.world.batches_retained
+        if retained is None or not self.noted:
+            return
+        store = self.driver.store
+        old = [
+            path
+            for folder in ("offsets/", "commits/")
+            for path in store.list(folder)
+            if int(path.rpartition("/")[2]) < self.next - retained
+        ]
+        self.world.chance.shuffle(old)
+        store.delete(old)
 
     def _newest(self, folder: str) -> int:
         names = [path.rpartition("/")[2] for path in self.driver.store.list(folder)]

@@ -28,6 +28,7 @@ def end(history: History) -> None:
     world.happened("the end")
     for site in world.judge.sites:
         site.log.full = site.log.away = site.checkpoint.away = False
+        site.log.caching = site.checkpoint.caching = False
     world.database.away = False
     for host in world.hosts:
         host.ahead_us = 0

@@ -95,6 +95,10 @@ class History:
         self.snapshots: list[Snapshot] = []
         if "trim delay" in world.swarm:
             world.trim_delay_s = world.chance.choice((60.0, 3_600.0))
+        if "stale listings" in world.swarm:
+            world.site.log.caching = world.site.checkpoint.caching = True
+        if "purges" in world.swarm:
+            world.batches_retained = world.chance.choice((1, 2, 4))
         if "budget" in world.swarm:
             world.max_bytes = world.chance.choice((500, 2_000))
         self._acts, self._weights = self._possible()
@@ -127,7 +131,6 @@ class History:
             ("outages", self._outage, 5),
             ("full disks", self._full_disk, 4),
             ("clock jumps", self._clock, 6),
-            ("purges", self._purge, 8),
             ("repartitions", self._repartition, 6),
             ("restored backups", self._backup, 8),
             ("restored backups", self._restore, 4),
@@ -264,15 +267,6 @@ class History:
         host.ahead_us = 1_000_000 * self.world.chance.choice((0, -5, 5, -_DAY_S, _DAY_S))
         self.world.happened("clock jump", f"{host.name} {host.ahead_us // 1_000_000} s")
 
-    def _purge(self) -> None:
-        """Spark forgets old batches: its driver purges `offsets/` and `commits/`."""
-        keep = self.world.chance.choice((1, 2))
-        for site in self.world.judge.sites:
-            for folder in ("offsets", "commits"):
-                for number in site.checkpoint.numbers(folder)[: -keep - 1]:
-                    site.checkpoint.remove(f"{folder}/{number}")
-        self.world.happened("purge")
-
     def _repartition(self) -> None:
         """Run Spark's offline state repartition: no query runs, no flusher either."""
         site = self.world.site
@@ -297,6 +291,8 @@ class History:
         """Stop everything, as an operator does before touching files."""
         for process in MACHINE.processes.values():
             process.sever()
+        for host in self.world.hosts:
+            host.listings.clear()
         self.drivers, self.flushers, self.operators = [], [], []
 
     # --- backups ----------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ class Host:
         self.name = name
         self.ahead_us = 0
         """By how much its clock is ahead of the true time."""
+        self.listings: dict[tuple[str, str], tuple[int, list[str]]] = {}
+        """What it has listed on a network mount, by URL and folder, and when."""
 
 
 class Process:

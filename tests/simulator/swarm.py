@@ -27,6 +27,7 @@ FAULTS = (
     "outages",
     "full disks",
     "clock jumps",
+    "stale listings",
     "purges",
     "few records",
     "small windows",
@@ -39,10 +40,6 @@ FAULTS = (
     "operators",
 )
 """What a history may draw."""
-
-
-KNOWN_HOLES = (("purges", "repartitions"),)
-"""Faults that the product does not bear together yet."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,6 @@ class Swarm:
         """Draw a history's faults."""
         share = chance.choice((0.1, 0.25, 0.4))
         faults = frozenset(fault for fault in among if chance.random() < share)
-        for one, other in KNOWN_HOLES:
-            if one in faults and other in faults:
-                faults -= {other}
         if not faults & set(_IO_FAULTS):
             faults |= {chance.choice(list(_IO_FAULTS))}
         return cls(faults, chance.choice((10, 20, 30, 45)), chance.choice((0.05, 0.2, 0.4)))

@@ -36,6 +36,8 @@ class World:
         self.flushing: list[Flushing] = []
         """Every flusher there ever was."""
         self.trim_delay_s = 0.0
+        self.batches_retained: int | None = None
+        """Spark's `minBatchesToRetain`; None: it purges nothing."""
         self.max_bytes: int | None = None
         """`wal.maxBytes`; None: no budget."""
         self.documented: set[str] = set()

@@ -77,13 +77,17 @@ class Checkpoint:
         """Note another place of the query's log, whole: an operator adopts it (rule 22)."""
         self._backend.replace(self.LOG_URL, LogUrl(log=url).to_json())
 
-    def last_commit(self) -> int:
+    def last_commit(self, *, fresh: bool = False) -> int:
         """Return the highest checkpointed epoch, -1 for none.
 
         Every epoch up to it is checkpointed as well, although Spark purges old files. A file that is empty
         or torn does not count: Spark would run its epoch again.
+
+        :param fresh: for a caller that goes on because an epoch is not checkpointed, see
+            `StateBackend.list_fresh`.
         """
-        names = (path.rpartition("/")[2] for path in self._backend.list("commits/"))
+        listed = self._backend.list_fresh if fresh else self._backend.list
+        names = (path.rpartition("/")[2] for path in listed("commits/"))
         for epoch in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
             try:
                 if _well_formed(self._backend.read(f"commits/{epoch}")):

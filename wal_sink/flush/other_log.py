@@ -33,11 +33,12 @@ class History:
         :raises CorruptLog: records are missing, see `refuse_missing_records`.
         """
         foreign = self.foreign_epoch(step.window, view.attempts, view.checkpointed)
-        newest = self._log.newest_flushed() if foreign is not None else None
+        newest = self._log.newest_flushed(fresh=True) if foreign is not None else None
         if newest is not None and newest.epoch >= step.window.last:
             return  # others have flushed on since the look, and deleted what was compared
         if isinstance(step, RecordsBehind):
-            refuse_missing_records(step.window, self._log.newest_flushed(), foreign, view)
+            newest = self._log.newest_flushed(fresh=True)
+            refuse_missing_records(step.window, newest, foreign, view)
         else:
             refuse_foreign(foreign, view)
 

@@ -122,7 +122,7 @@ class Publisher:
         owned(self._log, self._checkpoint)  # before the claim: a copy must not fence the original
         try:
             generation = claim_generation(self._log, batch.run_id, self._options)
-            checkpointed = self._checkpoint.last_commit()
+            checkpointed = self._checkpoint.last_commit(fresh=True)
             if checkpointed >= batch.epoch:  # rule 5
                 raise fenced(f"Epoch {batch.epoch} is checkpointed already, by another run")
         except Fenced:

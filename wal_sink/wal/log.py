@@ -237,9 +237,12 @@ class Log:
 
     # --- what is flushed (rule 17) ---
 
-    def newest_flushed(self) -> FlushedEpoch | None:
-        """Read the newest record: the flushed mark of the log."""
-        newest = max(self.flushed_epochs(), default=None)
+    def newest_flushed(self, *, fresh: bool = False) -> FlushedEpoch | None:
+        """Read the newest record: the flushed mark of the log.
+
+        :param fresh: to conclude from a record that is missing, see `StateBackend.list_fresh`.
+        """
+        newest = max(self.flushed_epochs(fresh=fresh), default=None)
         return None if newest is None else self.flushed(newest)
 
     def flushed(self, epoch: int) -> FlushedEpoch | None:
@@ -257,9 +260,12 @@ class Log:
             {paths.flushed(record.epoch): record.to_json() for record in records}
         )
 
-    def flushed_epochs(self) -> list[int]:
-        """List the epochs that have a record, ascending."""
-        return self._listed(paths.FLUSHED, paths.parse_flushed)
+    def flushed_epochs(self, *, fresh: bool = False) -> list[int]:
+        """List the epochs that have a record, ascending.
+
+        :param fresh: see `newest_flushed`.
+        """
+        return self._listed(paths.FLUSHED, paths.parse_flushed, fresh=fresh)
 
     # --- what operators have decided (rule 22) ---
 
