@@ -97,6 +97,8 @@ class History:
             world.trim_delay_s = world.chance.choice((60.0, 3_600.0))
         if "stale listings" in world.swarm:
             world.site.log.caching = world.site.checkpoint.caching = True
+        if "clock jumps" in world.swarm:
+            world.database.one_node_ahead = world.chance.random() < 0.5
         if "purges" in world.swarm:
             world.batches_retained = world.chance.choice((1, 2, 4))
         if "budget" in world.swarm:

@@ -52,6 +52,10 @@ class Computed:
         return f"epoch {self.epoch} of run {self.run_id[:8]}"
 
 
+_MOST_AHEAD_S = 120.0
+"""How far in the future a write timestamp may lie; a host's clock may be a day ahead."""
+
+
 class Judge(logging.Handler):
     """Judges one history; a handler of the product's log, which says when a choice is not proven."""
 
@@ -131,6 +135,9 @@ class Judge(logging.Handler):
     def begun(self, window: Window) -> None:
         """Look at a window that was begun: each epoch has to be the attempt that Spark kept."""
         for begun in window.epochs:
+            ahead_s = (begun.base_us - MACHINE.true_us) / 1_000_000
+            if ahead_s > _MOST_AHEAD_S:
+                self.violate(f"epoch {begun.epoch} is written as of {ahead_s:.0f} s from now")
             attempt = self._by_digest.get(begun.digest) if begun.manifest else None
             if begun.manifest and attempt is None:
                 self.violate(f"{begun.manifest} was begun, which no run has published")

@@ -9,11 +9,15 @@ import msgspec
 import pyarrow as pa
 
 from tests.simulator.judge import Judge
+from tests.simulator.machine import MACHINE
 from tests.simulator.process import Lost, Process
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, Session, Slice, Target
 from wal_sink.testing.cell_store import CellSession, CellStore, CellStoreOptions
+
+_NODES = 3
+_AHEAD_US = 2 * 86_400_000_000
 
 
 class Cell(NamedTuple):
@@ -37,12 +41,20 @@ class Database:
         self.cells = CellStore(CellStoreOptions(keys="k"))
         self.table: dict[str, Cell] = {}
         self.away = False
+        self.one_node_ahead = False
         self.judge = judge
+        self._asked = 0
 
     @property
     def ledger(self) -> dict[str, Mark]:
         """Ledger rows by query."""
         return self.cells.ledger
+
+    def tell_time(self) -> int:
+        """Return the time; one of three nodes may be two days ahead."""
+        self._asked += 1
+        wrong = self.one_node_ahead and self._asked % _NODES == 0
+        return MACHINE.true_us + (_AHEAD_US if wrong else 0)
 
     def snapshot(self) -> Snapshot:
         """Copy everything."""
@@ -165,18 +177,25 @@ class Connection(Session):
             "replace row", str(new.flushed), lambda: self._ledger.replace_row(seen, new)
         )
 
+    def now_us(self) -> int:
+        """Tell the time, as the node that happens to answer knows it."""
+        self._refuse_away()
+        return self._process.io("now", "", self._database.tell_time)
+
     def close(self) -> None:
         """Forget what is in flight."""
         self._in_flight = []
 
     def _io(self, verb: str, what: str, effect: Callable[[], msgspec.Struct | None]) -> Mark | None:
-        if self._database.away:
-            raise ConnectionError("the target is away")
+        self._refuse_away()
         return self._process.io(verb, what, effect)  # type: ignore[return-value]
 
-    def _conditional(self, verb: str, what: str, update: Callable[[], Outcome]) -> Outcome:
+    def _refuse_away(self) -> None:
         if self._database.away:
             raise ConnectionError("the target is away")
+
+    def _conditional(self, verb: str, what: str, update: Callable[[], Outcome]) -> Outcome:
+        self._refuse_away()
         try:
             return self._process.io(verb, what, update)
         except Lost:
