@@ -39,6 +39,7 @@ class Played(NamedTuple):
 
     histories: int
     seconds: float
+    """Without the time in which the processes start."""
     counts: Counter[str]
     failures: list[Outcome]
 
@@ -57,18 +58,17 @@ def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories:
 
     :param progress: told how many histories were played, again and again.
     """
-    began_s = time.monotonic()
     context = multiprocessing.get_context("spawn")
-    reports: Queue[list[Outcome] | None] = context.Queue()
+    reports: Queue[list[Outcome] | float] = context.Queue()
     stop = context.Event()
     players = [
-        context.Process(target=_play, args=(campaign, number, began_s, reports, stop), daemon=True)
+        context.Process(target=_play, args=(campaign, number, reports, stop), daemon=True)
         for number in range(campaign.processes)
     ]
     for player in players:
         player.start()
     histories, counts, failures = 0, Counter[str](), list[Outcome]()
-    left = len(players)
+    left, seconds = len(players), 0.0
     while left:
         try:
             outcomes = reports.get(timeout=_LOOK_S)
@@ -76,8 +76,8 @@ def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories:
             if any(player.exitcode for player in players):
                 raise RuntimeError("a process of the simulator died") from None
             continue
-        if outcomes is None:
-            left -= 1
+        if isinstance(outcomes, float):
+            left, seconds = left - 1, max(seconds, outcomes)
             continue
         for outcome in outcomes:
             histories += 1
@@ -89,21 +89,18 @@ def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories:
         progress(histories)
     for player in players:
         player.join()
-    return Played(histories, time.monotonic() - began_s, counts, failures)
+    return Played(histories, seconds, counts, failures)
 
 
 _LOOK_S = 1.0
 
 
 def _play(
-    campaign: Campaign,
-    number: int,
-    began_s: float,
-    reports: Queue[list[Outcome] | None],
-    stop: Event,
+    campaign: Campaign, number: int, reports: Queue[list[Outcome] | float], stop: Event
 ) -> None:
-    """Play every n-th history in this process."""
+    """Play every n-th history in this process; report what came of them, then how long it took."""
     prepare()
+    began_s = time.monotonic()
     until_s = began_s + campaign.seconds if campaign.seconds is not None else float("inf")
     outcomes: list[Outcome] = []
     for each in itertools.count(number, campaign.processes):
@@ -115,7 +112,7 @@ def _play(
             reports.put(outcomes)
             outcomes = []
     reports.put(outcomes)
-    reports.put(None)
+    reports.put(time.monotonic() - began_s)
 
 
 def prepare() -> None:
