@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -9,6 +10,8 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from state_backends.errors import StateBackendError
+
+_CHUNK = 1 << 20
 
 
 class StateBackend(ABC):
@@ -94,6 +97,14 @@ class StateBackend(ABC):
         It stays readable when the object is deleted meanwhile only where the store allows that.
         Raises `FileNotFoundError`.
         """
+
+    def copy(self, path: str, to: str) -> None:
+        """Create the object `to` with the content of the object `path`, as `create` does.
+
+        Raises `FileNotFoundError` when there is no `path`, `FileExistsError` when there is a `to`.
+        """
+        with contextlib.closing(self.open_input(path)) as source, self.open_output(to) as output:
+            shutil.copyfileobj(source, output, _CHUNK)
 
     @abstractmethod
     def list(self, prefix: str = "") -> list[str]:

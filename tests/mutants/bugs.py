@@ -319,6 +319,28 @@ BUGS = (
         ("tests/protocol/test_repartition.py",),
     ),
     Bug(
+        "a rewind leaves the last copy to a flusher that stands still",
+        "wal_sink/admin/rewind.py",
+        "                set_aside(query.log, self.new.last_us, objects)\n",
+        "",
+        ("tests/protocol/test_stalled_flusher.py",),
+    ),
+    Bug(
+        "what is aside goes for a record from before the rewind",
+        "wal_sink/wal/aside.py",
+        "        if last_us[epoch] > us and not",
+        "        if last_us[epoch] and not",
+        ("tests/protocol/test_stalled_flusher.py",),
+    ),
+    Bug(
+        "what a late flusher deleted is not brought back",
+        "wal_sink/flush/flusher.py",
+        "        if mark is not None and mark.flushed < epoch and self._brought_back([epoch]):\n"
+        "            return\n",
+        "",
+        ("tests/protocol/test_stalled_flusher.py",),
+    ),
+    Bug(
         "a decision outlives its epoch",
         "wal_sink/progress/given_up.py",
         "    return decision if covers else None\n",

@@ -17,6 +17,7 @@ from wal_sink.progress.given_up import given_up_since_begun
 from wal_sink.protocol.choose_attempt import refuse_missing_manifest
 from wal_sink.protocol.steps import Begin, Choose, ManifestMissing, PassOver
 from wal_sink.remedies import lost_segment, skip_lost
+from wal_sink.wal.aside import names_aside
 from wal_sink.wal.segment import check_segment
 
 
@@ -40,6 +41,7 @@ class EpochCheck:
         self._findings = findings
         self._progress = progress
         self._chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
+        self._aside: frozenset[str] = frozenset()
         self.segments = 0
         self.bytes = 0
 
@@ -52,6 +54,7 @@ class EpochCheck:
         needed: list[tuple[Manifest, bool]] = []
         missing: list[int] = []
         given_up = set(self._log.decided())
+        self._aside = names_aside(self._log)
         for epoch in epochs:
             if epoch in given_up and self._is_given_up(epoch, begun):
                 continue
@@ -80,6 +83,8 @@ class EpochCheck:
             try:
                 return [begun_manifest(self._log, begun)] if begun.manifest else []
             except FileGoneError as gone:
+                if gone.path in self._aside:  # a flusher brings it back
+                    return []
                 raise MissingSegment(
                     f"Epoch {begun.epoch} is begun and needs {gone.path}, which is gone",
                     lost_segment(begun.epoch, begun=True),
@@ -101,7 +106,8 @@ class EpochCheck:
                 case Begin(attempts):
                     return [found for found in readable if found.attempt in attempts]
                 case ManifestMissing():
-                    missing.append(epoch)
+                    if epoch not in {a.epoch for a in map(paths.parse_manifest, self._aside) if a}:
+                        missing.append(epoch)
                 case PassOver():
                     return []
             return readable
@@ -157,6 +163,8 @@ class EpochCheck:
             try:
                 check_segment(self._log.backend, segment, read)
             except FileNotFoundError as error:
+                if segment.path in self._aside:
+                    return
                 raise MissingSegment(
                     f"Epoch {epoch} needs {segment.path}, which is gone from {self._log.url}",
                     lost_segment(epoch, begun=begun),

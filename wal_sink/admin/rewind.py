@@ -1,9 +1,9 @@
 """`rewind`: sets ledger and log to an earlier epoch, so that the flush sends again what came after.
 
 For a target that was restored from a backup, or lost rows; and, to the log's own mark, for a ledger row that
-was lost, or lies behind although the rows are there. First the command records what it changes and pins the
-attempts that were flushed; then it replaces the ledger row, at which every flusher stops; then it deletes
-the `flushed/` records, newest first: docs/protocol.md#how-far-rewind-can-go.
+was lost, or lies behind although the rows are there. First the command records what it changes, sets aside
+what is flushed again and pins the attempts that were flushed; then it replaces the ledger row, at which every
+flusher stops; then it deletes the `flushed/` records, newest first: docs/protocol.md#how-far-rewind-can-go.
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ from typing import NamedTuple
 
 import msgspec
 
+from wal_sink.admin.flushed_again import flushed_attempt, is_usable, needed_attempts
 from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.admin.refuse_flusher import PATIENCE, Patience, refuse_flusher
-from wal_sink.errors import CorruptLog, WalSinkError
+from wal_sink.errors import WalSinkError
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.other_log import History
-from wal_sink.flush.read_window import plan_of
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Window
-from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import Decision, FlushedEpoch, Intervention
+from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.records import (
+    LEFT_FIRST,
+    LEFT_LAST,
+    Decision,
+    FlushedEpoch,
+    Intervention,
+)
 from wal_sink.progress.given_up import in_force
 from wal_sink.protocol.rewind import (
     LeftBehind,
@@ -33,12 +39,8 @@ from wal_sink.protocol.rewind import (
     refuse_rewind,
     rewound,
 )
-from wal_sink.protocol.steps import Choose, ManifestMissing
 from wal_sink.targets.base import Target
-from wal_sink.wal.segment import check_segment
-
-_LEFT_FIRST, _LEFT_LAST = "left_first_us", "left_last_us"
-"""What the record says of timestamps that are left behind."""
+from wal_sink.wal.aside import bring_back, set_aside
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
     to: int
     again: int
     """How many epochs are flushed again."""
+    aside: str
+    """URL of the folder with second names of what is flushed again; empty for nothing."""
     before: dict[str, str]
     after: dict[str, str]
 
@@ -66,6 +70,8 @@ class Rewind(NamedTuple):
     """The attempts at the epoch after the log's mark."""
     left: LeftBehind | None = None
     """The timestamps that are left behind; None: they go on growing."""
+    needed: tuple[Manifest, ...] = ()
+    """What is flushed again, and what a flusher that stands still may have finished above the log's mark."""
 
     @property
     def again(self) -> range:
@@ -80,6 +86,13 @@ class Rewind(NamedTuple):
         )
         if self.again:
             text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, with newer timestamps."
+        if self.needed:
+            size = sum(manifest.bytes for manifest in self.needed)
+            text += (
+                f" Before that, what {len(self.needed)} manifests name ({size:,} bytes) gets a second name in"
+                f" {self._aside}, so that no flusher that stands still can delete the last copy. These names"
+                " go within an hour after their epoch is flushed."
+            )
         if self.left:
             until = datetime.fromtimestamp(self.left.last_us / 1_000_000, UTC).isoformat()
             text += (
@@ -108,6 +121,11 @@ class Rewind(NamedTuple):
             )
         return text
 
+    @property
+    def _aside(self) -> str:
+        """URL of the folder with the second names."""
+        return f"{self.query.log.url}/{paths.aside(self.new.last_us, '')}"
+
     def carry_out(self, now_us: int, why: str = "") -> Rewound:
         """Set ledger and log back; can be repeated at any point.
 
@@ -116,14 +134,24 @@ class Rewind(NamedTuple):
         query, past = self.query, self.past
         before, after = _row(past.mark), _row(self.new)
         if self.left:
-            after |= {_LEFT_FIRST: str(self.left.first_us), _LEFT_LAST: str(self.left.last_us)}
+            after |= {LEFT_FIRST: str(self.left.first_us), LEFT_LAST: str(self.left.last_us)}
         record = query.log.record_intervention(
             Intervention(
                 verb="rewind", by=user_and_host(), at_us=now_us, why=why, before=before, after=after
             )
         )
-        for epoch in self.again:
-            _pin(self, epoch, now_us)
+        try:
+            for manifest in self.needed:
+                objects = [segment.path for segment in manifest.segments]
+                objects.append(paths.manifest(manifest.attempt))
+                set_aside(query.log, self.new.last_us, objects)
+            for epoch in self.again:
+                _pin(self, epoch, now_us)
+        except FileNotFoundError as error:
+            raise WalSinkError(
+                f"What is to be flushed again was changed meanwhile: {error}",
+                "Run the command again.",
+            ) from error
         with ledger_row(self.target, query.owner(past.identity)) as row:
             row.replace(past.mark, self.new)
         for epoch in sorted((epoch for epoch in past.records if epoch > self.to), reverse=True):
@@ -133,6 +161,7 @@ class Rewind(NamedTuple):
             record=f"{query.log.url}/{record}",
             to=self.to,
             again=len(self.again),
+            aside=self._aside if self.needed else "",
             before=before,
             after=after,
         )
@@ -160,6 +189,8 @@ def plan_rewind(
     """
     identity = query.identity()
     owner = query.owner(identity)
+    chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
+    checkpointed = query.checkpoint.last_commit()
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
     with ledger_row(target, owner) as row:
         mark = row.read()
@@ -182,39 +213,43 @@ def plan_rewind(
         ),
         usable={},
         rewound_us=tuple(rewound_us),
-        left_behind=tuple(_left(row) for row in earlier if _LEFT_FIRST in row),
-        checkpointed=query.checkpoint.last_commit(),
-        foreign=restored or _is_foreign(query, mark),
+        left_behind=tuple(_left(row) for row in earlier if LEFT_FIRST in row),
+        checkpointed=checkpointed,
+        foreign=restored or _is_foreign(query, chooser, mark, checkpointed),
     )
     refuse_rewind(past, to, owner, reset_us=reset_us)
     above = range(to + 1, past.upper + 1)
-    past = past._replace(usable={epoch: _is_usable(query, past, epoch) for epoch in above})
+    bring_back(log, above)  # what a flusher has deleted since an earlier rewind
+    past = past._replace(usable={epoch: is_usable(query, chooser, past, epoch) for epoch in above})
     refuse_lost(past, to)
     rivals = tuple(attempt for attempt in log.attempts() if attempt.epoch == past.floor + 1)
     left = left_behind(past, to, reset_us) if reset_us is not None else None
     new = rewound(past, to, owner, reset_us=reset_us)
-    return Rewind(query, target, past, to, new, rivals, left)
+    needed = tuple(needed_attempts(query, past, above))
+    return Rewind(query, target, past, to, new, rivals, left, needed)
 
 
 def _left(row: dict[str, str]) -> LeftBehind:
-    return LeftBehind(int(row["flushed"]), int(row[_LEFT_FIRST]), int(row[_LEFT_LAST]))
+    return LeftBehind(int(row["flushed"]), int(row[LEFT_FIRST]), int(row[LEFT_LAST]))
 
 
-def _is_foreign(query: Query, mark: Mark | None) -> bool:
+def _is_foreign(query: Query, chooser: WindowChooser, mark: Mark | None, checkpointed: int) -> bool:
     """Whether what the ledger row names was begun or flushed from another log than this one (rule 23)."""
-    log, checkpointed = query.log, query.checkpoint.last_commit()
+    log = query.log
     recorded, attempts = max(log.flushed_epochs(), default=-1), log.attempts()
     begun, last = (mark.begun, mark.last) if mark else (None, None)
-    history, foreign = History(log, query.checkpoint, query.query_id), False
+    history, foreign = History(log, chooser), False
     for window in (begun, last):
         if window is None or window.last <= recorded:
             continue
         epoch = history.foreign_epoch(window, attempts, checkpointed)
-        foreign |= epoch is not None and (window is not begun or _is_new_here(query, window, epoch))
+        foreign |= epoch is not None and (
+            window is not begun or _is_new_here(query, window, epoch, checkpointed)
+        )
     return foreign
 
 
-def _is_new_here(query: Query, begun: Window, epoch: int) -> bool:
+def _is_new_here(query: Query, begun: Window, epoch: int, checkpointed: int) -> bool:
     """Whether this log cannot have begun an epoch; else its manifest may just be lost.
 
     Of an epoch that this log has begun, rows of one attempt may be in the table, and no other attempt may
@@ -222,41 +257,10 @@ def _is_new_here(query: Query, begun: Window, epoch: int) -> bool:
     """
     (named,) = (each for each in begun.epochs if each.epoch == epoch)
     return (
-        epoch > query.checkpoint.last_commit()
+        epoch > checkpointed
         or named.generation > query.log.highest_generation()
         or query.log.manifest(Attempt(epoch, named.generation)) is not None
     )
-
-
-def _flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
-    """Return the attempt that was flushed; without a record, the only one there is."""
-    attempts = [attempt for attempt in query.log.attempts() if attempt.epoch == epoch]
-    record = past.records.get(epoch)
-    if record is not None:
-        attempts = [a for a in attempts if a.generation == record.generation]
-    return attempts[0] if len(attempts) == 1 else None
-
-
-def _is_usable(query: Query, past: Past, epoch: int) -> bool:
-    """Tell whether the attempt that was flushed is in the log, to the byte; of another log's, any attempt."""
-    if past.unflushed_here(epoch):
-        attempts = query.log.attempts()
-        choice = WindowChooser(query.log, query.checkpoint, query.query_id).epoch(
-            Choose(epoch, attempts)
-        )
-        return not isinstance(choice, ManifestMissing)
-    attempt = _flushed_attempt(query, past, epoch)
-    record = past.records.get(epoch)
-    try:
-        found = query.log.manifest(attempt) if attempt is not None else None
-        if found is None or (record and record.offsets_digest != found[0].offsets_digest):
-            return False
-        plan_of(query.log, found[0])
-        for segment in found[0].segments:
-            check_segment(query.log.backend, segment)
-    except (CorruptLog, FileNotFoundError):
-        return False
-    return record is None or (record.rows, record.bytes) == (found[0].rows, found[0].bytes)
 
 
 def _pin(plan: Rewind, epoch: int, now_us: int) -> None:
@@ -269,11 +273,13 @@ def _pin(plan: Rewind, epoch: int, now_us: int) -> None:
             decision = _without_rows(past.records[epoch], now_us, query.log.highest_generation())
             query.log.create_decision(decision, len(query.log.decisions(epoch)))
         return
-    kept = _flushed_attempt(query, past, epoch)
+    kept = flushed_attempt(query, past, epoch)
     if kept is None:
         raise WalSinkError(f"Epoch {epoch} was changed meanwhile", "Run the command again.")
     others = [a for a in query.log.attempts() if a.epoch == epoch and a != kept]
-    query.log.delete(paths.manifest(attempt) for attempt in others)
+    lost = [paths.manifest(attempt) for attempt in others]
+    set_aside(query.log, plan.new.last_us, lost, lost=True)
+    query.log.delete(lost)
 
 
 def _without_rows(record: FlushedEpoch, now_us: int, highest: int) -> Decision:

@@ -14,6 +14,7 @@ from wal_sink.admin.check_epochs import EpochCheck
 from wal_sink.admin.findings import Finding, Findings, Verified
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.other_log import History
 from wal_sink.flush.target_connection import target_errors
 from wal_sink.model import paths
@@ -151,8 +152,8 @@ class _Verification:
         with self._findings.noting():
             step = next_step(view, owner) if view.asked else None
             if isinstance(step, RecordFlushed | RecordsBehind):
-                history = History(self._log, self._query.checkpoint, self._query.query_id)
-                history.refuse_other_log(step, view)
+                chooser = WindowChooser(self._log, self._query.checkpoint, self._query.query_id)
+                History(self._log, chooser).refuse_other_log(step, view)
             rest = resting(view.checkpointed, view.recorded, identity, view.attempts)
             if rest is not None and rest.odd and self._still_behind(view):
                 self._set_back = rest.why

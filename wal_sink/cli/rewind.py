@@ -61,6 +61,7 @@ def rewind(
         ),
         lambda done: (
             f"Epoch {to} is the last one that counts as flushed; {done.again} are flushed again."
-            f" Recorded in {done.record}."
+            + (f" Until then {done.aside} has second names of their objects." if done.aside else "")
+            + f" Recorded in {done.record}."
         ),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from state_backends import StateBackendError
@@ -26,6 +26,7 @@ from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
 from wal_sink.log_context import line_logger
+from wal_sink.model import paths
 from wal_sink.model.ledger import Owner, Window
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.observer import Delivered
@@ -48,6 +49,7 @@ from wal_sink.protocol.steps import (
     View,
 )
 from wal_sink.targets.base import Target
+from wal_sink.wal.aside import bring_back
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
 
@@ -102,7 +104,7 @@ class Flusher:
         self._chooser = WindowChooser(
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
         )
-        self._history = History(pipeline.log, pipeline.checkpoint, pipeline.query_id)
+        self._history = History(pipeline.log, self._chooser)
         self.trimmer = Trimmer(pipeline.log, pipeline.trim_delay_s, clock_us)
         self._looked_s = 0.0
         self._started = False
@@ -119,6 +121,7 @@ class Flusher:
             view = self._look()
             step = next_step(view, self._target.owner)
             self.trimmer.sweep(view.trimmable)
+            self.trimmer.drop_aside(agreed=view.agreed)
             if isinstance(step, Choose):
                 step = self._chooser.window(step, view)
             self._do(step, view)
@@ -188,9 +191,19 @@ class Flusher:
             case Begin() | PassOver():
                 self._begin(step, view)
             case ManifestMissing(epoch):
-                refuse_missing_manifest(epoch, self._target.read_ledger())
+                self._refuse_missing_manifest(epoch)
             case RecordsBehind():
                 self._history.refuse_other_log(step, view)
+
+    def _refuse_missing_manifest(self, epoch: int) -> None:
+        """See that the epoch was flushed meanwhile, or bring its manifest back (rule 12).
+
+        :raises MissingManifest: neither.
+        """
+        mark = self._target.read_ledger()
+        if mark is not None and mark.flushed < epoch and self._brought_back([epoch]):
+            return
+        refuse_missing_manifest(epoch, mark)
 
     def _rest(self, rest: Rest, view: View) -> None:
         if rest.odd and self._checkpoint.last_commit() > view.checkpointed:
@@ -252,10 +265,26 @@ class Flusher:
         except FileGoneError as gone:
             if self._target.is_finished(window):  # rule 20
                 return False
+            if self._brought_back([epoch.epoch for epoch in window.epochs]):
+                return False
             raise MissingSegment(
                 f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
                 f"{remedies.lost_segment(gone.epoch, begun=True)} {remedies.restored(window.first - 1)}",
             ) from gone
+
+    def _brought_back(self, epochs: Collection[int]) -> bool:
+        """Whether objects were missing that a rewind has set aside, and are there again; then look again."""
+        if back := bring_back(self._log, epochs):
+            logger.warning(
+                "%d objects of epochs %d to %d were deleted since the rewind, by a flusher that had stood"
+                " still; they are brought back from %s/%s",
+                len(back),
+                min(epochs),
+                max(epochs),
+                self._log.url,
+                paths.ASIDE,
+            )
+        return bool(back)
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""

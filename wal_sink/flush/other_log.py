@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt
@@ -22,9 +21,9 @@ from wal_sink.wal.log import Log
 class History:
     """What this log knows of the epochs that the ledger row names."""
 
-    def __init__(self, log: Log, checkpoint: Checkpoint, query_id: str) -> None:
+    def __init__(self, log: Log, chooser: WindowChooser) -> None:
         self._log = log
-        self._chooser = WindowChooser(log, checkpoint, query_id)
+        self._chooser = chooser
 
     def refuse_other_log(self, step: RecordFlushed | RecordsBehind | Resume, view: View) -> None:
         """Refuse a step that follows from the ledger row, if that is about another log; reads manifests.

@@ -15,6 +15,7 @@ from state_backends import StateBackendError
 from wal_sink.log_context import line_logger
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
+from wal_sink.wal.aside import droppable
 from wal_sink.wal.log import Log
 from wal_sink.wal.trim import TrimDelay, sweep, trim
 
@@ -36,7 +37,7 @@ class Trimmer:
     def __init__(self, log: Log, delay_s: float, clock_us: Callable[[], int]) -> None:
         self._log = log
         self._delay = TrimDelay(delay_s, clock_us)
-        self._failed_s = self._swept_s = float("-inf")
+        self._failed_s = self._swept_s = self._dropped_s = float("-inf")
         self.half_written: int | None = None
         """Files of killed writers that were deleted; None before the first sweep."""
 
@@ -69,6 +70,18 @@ class Trimmer:
         with self._leaving_garbage():
             self.half_written = (self.half_written or 0) + sweep(self._log, trimmable)
         self._swept_s = time.monotonic()
+
+    def drop_aside(self, *, agreed: bool) -> None:
+        """Delete what a rewind has set aside and is flushed again, at the first call and then every hour.
+
+        :param agreed: ledger and log were read, and say that the same epoch is flushed. A record that a
+            flusher wrote late, after it had stood still, says otherwise.
+        """
+        if not agreed or time.monotonic() < self._dropped_s + SWEEP_EVERY_S:
+            return
+        with self._leaving_garbage():
+            self._log.delete(droppable(self._log))
+        self._dropped_s = time.monotonic()
 
     @contextlib.contextmanager
     def _leaving_garbage(self) -> Iterator[None]:

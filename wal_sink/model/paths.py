@@ -25,6 +25,8 @@ WITHOUT_SINK = "without_sink/"
 SEGMENTS = "segments/"
 FLUSHED = "flushed/"
 DECISIONS = "decisions/"
+ASIDE = "aside/"
+_LOST = "not_flushed/"
 
 
 def plan(key: str) -> str:
@@ -87,6 +89,15 @@ def intervention(verb: str, at_us: int) -> str:
     return f"{DECISIONS}{verb}-{at_us:020}.json"
 
 
+def aside(us: int, path: str, *, lost: bool = False) -> str:
+    """Path of the second name of an object that is flushed again after a rewind.
+
+    :param us: the highest write timestamp used before the rewind.
+    :param lost: it is the manifest of an attempt that was not flushed.
+    """
+    return f"{ASIDE}{us:020}/{_LOST if lost else ''}{path}"
+
+
 def _parser(pattern: str, make: Callable[..., T]) -> Callable[[str], T | None]:
     """Return a parser of the paths that the whole pattern matches; `make` gets the pattern's groups."""
     compiled = re.compile(pattern)
@@ -134,6 +145,15 @@ parse_decision = _parser(rf"{DECISIONS}{_EPOCH}(?:-[1-9][0-9]*)?\.json", int)
 
 parse_intervention = _parser(rf"{DECISIONS}([a-z]+)-[0-9]{{20}}\.json", str)
 """Verb of an operator's intervention."""
+
+parse_aside = _parser(rf"{ASIDE}[0-9]{{20}}/((?:{MANIFESTS}|{SEGMENTS}).+)", str)
+"""First name of an object that can be brought back."""
+
+parse_aside_name = _parser(
+    rf"{ASIDE}([0-9]{{20}})/(?:{_LOST})?(?:{MANIFESTS}|{SEGMENTS}){_EPOCH}[-/].+",
+    lambda us, epoch: (int(us), int(epoch)),
+)
+"""Highest write timestamp used before the rewind, and epoch."""
 
 _parse_safe_segment_epoch = _parser(rf"{SEGMENTS}{_EPOCH}/[0-9A-Za-z_-]+\.arrow", int)
 

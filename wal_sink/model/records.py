@@ -95,6 +95,11 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
     recorded_us: int
     """Clock of the flusher when it wrote this record, after it had finished the epoch in the ledger."""
 
+    @property
+    def last_us(self) -> int:
+        """The last write timestamp that belongs to the epoch; an empty epoch uses up its base."""
+        return self.base_us + max(self.rows, 1) - 1
+
     def names(self, digest: str, offsets_digest: str) -> bool:
         """Whether it is about the manifest of this digest; where it has none, about these source offsets."""
         if self.digest is msgspec.UNSET:
@@ -141,6 +146,10 @@ class Decision(Record, frozen=True, kw_only=True):
     highest: int | msgspec.UnsetType = msgspec.UNSET
     """The highest generation claimed when the operator decided: a run that has claimed a higher one computed
     the epoch again. Not there in decisions of version 0.1.0; they cover every generation."""
+
+
+LEFT_FIRST, LEFT_LAST = "left_first_us", "left_last_us"
+"""What the record of a rewind says, in `after`, of write timestamps of the future that are left behind."""
 
 
 class Intervention(Record, frozen=True, kw_only=True):

@@ -31,6 +31,13 @@ class View:
     trimmable: int | None = None
     """The highest epoch that may be trimmed by now; None: all that are recorded (`trim.delay`)."""
 
+    @property
+    def agreed(self) -> bool:
+        """Whether ledger and records were read, and say that the same epoch is flushed."""
+        if self.mark is None or self.recorded is None:
+            return False
+        return self.mark.flushed == self.recorded.epoch
+
 
 class Contender(NamedTuple):
     """A manifest of the epoch that is flushed next, as far as it is needed to choose."""

@@ -18,6 +18,7 @@ from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
+from wal_sink.wal.aside import droppable
 from wal_sink.wal.forget_runs import forget_runs
 from wal_sink.wal.log import Log
 
@@ -143,7 +144,7 @@ def list_trimmable(log: Log, delay: TrimDelay) -> tuple[str, ...]:
     later = listed[len(attempts) :]
     records = _old_records(log, later) if attempts else []
     manifests = map(paths.manifest, attempts)
-    return (*_segments(log, upto), *_kept_notes(log, upto), *manifests, *records)
+    return (*_segments(log, upto), *_kept_notes(log, upto), *manifests, *records, *droppable(log))
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None:

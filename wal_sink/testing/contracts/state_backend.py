@@ -197,6 +197,17 @@ class StateBackendContract:
         assert backend.list_fresh() == backend.list() == ["m/1", "m/a/2", "z"]
         assert backend.sweep_unfinished(0) == 0
 
+    def test_a_copy_is_an_object_of_its_own(self, backend: StateBackend) -> None:
+        """(1, 2) It stays when the first one goes, and replaces nothing."""
+        backend.create_missing({"a/first": b"content", "b/third": b"other"})
+        backend.copy("a/first", "b/c/second")
+        with pytest.raises(FileExistsError):
+            backend.copy("a/first", "b/third")
+        backend.delete(["a/first"])
+        assert [backend.read(path) for path in backend.list()] == [b"content", b"other"]
+        with pytest.raises(FileNotFoundError):
+            backend.copy("b", "d")
+
     def test_list_loses_nothing_while_others_come_and_go(self, backend: StateBackend) -> None:
         """(3) Objects that stay are in every listing while others appear and vanish beside them."""
         # In two of the three folders of `come_and_go`; the third one comes and goes itself.

@@ -1,0 +1,187 @@
+"""A flusher stands still, is taken for dead, and wakes after the operator has rewound the log."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+
+from tests.protocol.engine import World
+from tests.protocol.test_corruption import query
+from wal_sink.admin.rewind import Rewound, plan_rewind
+from wal_sink.admin.verify import verify
+from wal_sink.errors import LedgerBehindLog, MissingSegment
+from wal_sink.flush.trimmer import Trimmer
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
+from wal_sink.protocol.ledger_updates import flush_records
+from wal_sink.wal.aside import droppable, names_aside
+from wal_sink.wal.trim import TrimDelay, list_trimmable
+
+STORES = ("memory", "local")
+
+AGAIN = {"c": 3, "d": 3, "e": 3}
+
+
+def rewind(world: World, to: int) -> Rewound:
+    """Rewind; any flusher has been silent for long."""
+    now_us = world.clock.us + 600_000_000
+    return plan_rewind(query(world), world.target, to, now_us).carry_out(now_us)
+
+
+class Outage:
+    """The target is restored from its backup of after epoch 1, while epochs 2 to 4 have been flushed."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        run = world.run()
+        run.batch([("a", 1)])
+        run.batch([("b", 2)])
+        world.flush()
+        self._table = copy.deepcopy(world.store.table)
+        self._row = world.store.ledger[world.query_id]
+        for key in AGAIN:
+            run.batch([(key, 3)], [(f"{key}2", 3)])
+
+    def restore(self) -> None:
+        """Put the backup back."""
+        self.world.store.table = copy.deepcopy(self._table)
+        self.world.store.ledger[self.world.query_id] = self._row
+
+
+@pytest.mark.parametrize("deleted", range(5))
+def test_rule_22_a_flusher_that_wakes_in_a_trim_deletes_no_last_copy(
+    world: World, deleted: int
+) -> None:
+    """It has deleted some segments; it goes on with names that the rewind needs again."""
+    outage = Outage(world)
+    slow = world.flusher()
+    slow.trimmer.sweep(None)
+    real, calls = slow._log.backend.delete, iter(range(100))
+    to = 1 + -(-deleted // 2)
+
+    def late(objects: Iterable[str]) -> None:
+        for path in objects:
+            if next(calls) == deleted:
+                outage.restore()
+                assert rewind(world, to).again == 4 - to
+            real([path])
+
+    slow._log.backend.delete = late  # type: ignore[method-assign, assignment]
+    slow.run_once()
+    assert world.log.attempts() == ()
+    assert world.log_backend.list(paths.SEGMENTS) == []
+    assert verify(query(world), lambda: world.target, 0).findings == ()
+    world.flush()
+    # What was gone when the operator rewound is told by the command; all that it promised is there.
+    gone = {name for key in list(AGAIN)[: to - 1] for name in (key, f"{key}2")}
+    assert world.table() == {key: v for key, v in world.expected().items() if key not in gone}
+
+
+def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(world: World) -> None:
+    """The flusher stands still between two records, and trims when it wakes; all of it is brought back."""
+    outage = Outage(world)
+    slow = world.flusher()
+    real = slow._log.record_flushed
+
+    def late(records: Iterable[FlushedEpoch]) -> None:
+        first, *others = records
+        real([first])
+        outage.restore()
+        assert rewind(world, 1).again == 1
+        real(others)
+
+    slow._log.record_flushed = late  # type: ignore[method-assign]
+    slow.run_once()
+    assert world.log.attempts() == ()
+    with pytest.raises(LedgerBehindLog):
+        world.flush()
+    assert rewind(world, 1).again == 3
+    world.flush()
+    assert world.table() == world.expected()
+
+
+def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World) -> None:
+    """A record from before the rewind does not count; each goes by itself."""
+    world.trim_delay_s = 3_600
+    outage = Outage(world)
+    world.flush()
+    records = {epoch: world.log.flushed(epoch) for epoch in range(2, 5)}
+    outage.restore()
+    done = rewind(world, 1)
+    assert done.aside.startswith(f"{world.log.url}/aside/")
+    assert len(names_aside(world.log)) == 3 * (2 + 1)
+    world.log.record_flushed(record for record in records.values() if record is not None)
+    assert droppable(world.log) == []
+    world.log.delete(map(paths.flushed, records))
+
+    world.trim_delay_s = 0
+    world.flush()
+    aside = world.log_backend.list(paths.ASIDE)
+    assert len(aside) == 9
+    assert set(aside) <= set(list_trimmable(world.log, TrimDelay(0, world.clock)))
+    world.log.delete(map(paths.flushed, range(3)))  # forgotten, as the oldest ones are
+    resting = Trimmer(world.log, 0, world.clock)
+    resting.drop_aside(agreed=False)  # it has not asked the ledger
+    assert world.log_backend.list(paths.ASIDE) == aside
+    world.run().batch([("f", 5)])
+    world.flush()
+    assert world.log_backend.list(paths.ASIDE) == []
+    assert world.table() == world.expected()
+
+
+@pytest.mark.parametrize(
+    ("base_us", "goes"), [(100, False), (101, True), (900, False), (902, True)]
+)
+def test_rule_22_a_timestamp_that_was_left_behind_proves_nothing(
+    world: World, base_us: int, *, goes: bool
+) -> None:
+    """The rewind has set the timestamps back from the future: a record from there may be an old one."""
+    world.run().batch([("a", 0)])
+    world.flush()
+    record = world.log.flushed(0)
+    assert record is not None
+    world.log.delete([paths.flushed(0)])
+    world.log.record_flushed([msgspec.structs.replace(record, base_us=base_us, rows=0)])
+    name = paths.aside(100, paths.manifest(Attempt(0, 1)))
+    world.log_backend.create(name, b"x")
+    after = {LEFT_FIRST: "900", LEFT_LAST: "901"}
+    world.log.record_intervention(
+        Intervention(verb="rewind", by="me", at_us=1, why="", before={}, after=after)
+    )
+    assert droppable(world.log) == ([name] if goes else [])
+
+
+def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(world: World) -> None:
+    """They never come back by themselves; their rows stay until their epoch is flushed again."""
+    world.trim_delay_s = 3_600
+    world.run().batch([("a", 0)])
+    world.flush()
+    world.run().publish([("lost", 1)])
+    world.run().batch([("b", 1)])
+    world.flush()
+    world.log.delete([paths.flushed(1)])
+    (lost, _) = [attempt for attempt in world.log.attempts() if attempt.epoch == 1]
+    world.store.table.clear()
+    row = world.store.ledger[world.query_id]
+    world.log.record_flushed(flush_records(row.last, world.clock.us, ())) if row.last else None
+    rewind(world, 0)
+    listed = world.log_backend.list(paths.ASIDE)
+    assert [path for path in listed if "not_flushed" in path and paths.manifest(lost) in path]
+    assert paths.manifest(lost) not in names_aside(world.log)
+    world.flush()
+    assert world.table() == {"b": 1}
+
+
+def test_a_file_that_is_gone_and_not_aside_is_still_an_error(world: World) -> None:
+    """Nothing is brought back from nowhere."""
+    world.run().batch([("a", 0)])
+    world.log.delete(world.log_backend.list(paths.SEGMENTS))
+    with pytest.raises(MissingSegment):
+        world.flush()
+    world.log.delete(world.log_backend.list(paths.MANIFESTS))
+    with pytest.raises(MissingSegment):
+        world.flush()
