@@ -311,7 +311,7 @@ def test_the_table_is_read_from_the_node_that_was_asked_for_its_version(
 ) -> None:
     """The driver says which that was: with None each read would go to another node."""
     with connect(options(node)) as connection:
-        _, asked = DriftWatch(connection.session)._schema_version()
+        _, asked = DriftWatch(connection.session, options(node).data)._schema_version()
         assert asked in connection.session.get_pool_state()
 
 

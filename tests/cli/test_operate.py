@@ -212,6 +212,26 @@ def test_a_plan_is_not_a_statement(job: Job) -> None:
     assert job.table() == EVERYTHING
 
 
+def test_rows_go_to_the_table_that_the_options_name(job: Job) -> None:
+    """Not to one that only a plan in the log names, whole and well formed; at the operator's word they do."""
+    job.node.execute(f"CREATE TABLE {job.keyspace}.other (k text PRIMARY KEY, v bigint)")
+    (path,) = job.world.log_backend.list(paths.PLANS)
+    fields = json.loads(job.world.log_backend.read(path))
+    details = fields["details"] | {"table": "other"}
+    forged = fields | {"table": f'"{job.keyspace}"."other"', "details": details}
+    edit(job.world.log_backend, path, json.dumps(forged).encode())
+    job.flush(errors.OptionError)
+    refused = job.command("flush", "--json")
+    assert (refused.code, refused.document["error"]) == (2, "OptionError")
+    words = ("--option", f"keyspace={job.keyspace}", "--option", "table=other")
+    assert f"wal-sink flush CHECKPOINT {' '.join(words)}`" in refused.document["remedy"]
+    found = job.node.execute(f"SELECT k FROM {job.keyspace}.other")
+    assert list(found) == []
+    assert job.command("flush", "--json", *words).code == 0
+    found = job.node.execute(f"SELECT k FROM {job.keyspace}.other")
+    assert {row.k for row in found} == EVERYTHING.keys() - {"a0", "b0", "a1", "b1"}
+
+
 def test_every_remedy_names_a_command_that_exists() -> None:
     """Verbs and flags in `wal_sink.remedies` are those of the command line."""
     from wal_sink import remedies  # noqa: PLC0415

@@ -510,6 +510,13 @@ BUGS = (
         ("tests/contract/test_permissions.py",),
     ),
     Bug(
+        "a plan of the log decides which table gets the rows",
+        "wal_sink/targets/cassandra/schema/drift.py",
+        "        if name != self._table:",
+        "        if False:",
+        ("tests/cli/test_operate.py::test_rows_go_to_the_table_that_the_options_name",),
+    ),
+    Bug(
         "texts of the log steer the terminal",
         "wal_sink/cli/output.py",
         "        return super().render_str(_lines(text), **how)\n",

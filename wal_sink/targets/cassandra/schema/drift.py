@@ -8,13 +8,14 @@ for the version of its schema: one small read. Where that has changed, the table
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from wal_sink.errors import CorruptLog, TargetUnavailable
+from wal_sink.errors import CorruptLog, OptionError, TargetUnavailable
 from wal_sink.log_context import line_logger
 from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.driver.retry import retrying
@@ -48,16 +49,19 @@ class DriftWatch:
     """Watches the tables of one connection's plans.
 
     :param session: the driver's session.
+    :param table: the one that the options name.
     :param limits: of the server's indexes.
     """
 
     def __init__(
         self,
         session: Any,
+        table: TableName,
         limits: TermLimits = _LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
+        self._table = table
         self._limits = limits
         self._clock = clock
         self._plans: dict[str, _Watched] = {}
@@ -68,6 +72,7 @@ class DriftWatch:
         """Compare a plan with its table, now and whenever the schema changes.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises OptionError: the plan is for another table than the options name.
         :raises CorruptLog: the plan was edited.
         """
         # Before the comparison: what changes in between is seen by the next check.
@@ -139,6 +144,16 @@ class DriftWatch:
             raise CorruptLog(
                 f"Plan {plan.key} writes to {plan.table} and was agreed for {name}",
                 "It was edited by hand. Restore the file in the log's plans/ folder from a copy.",
+            )
+        if name != self._table:  # or who may write to the log could write to each table of the role
+            keyspace, table = (
+                shlex.quote(f"keyspace={name.keyspace}"),
+                shlex.quote(f"table={name.table}"),
+            )
+            raise OptionError(
+                f"Rows that wait were published for the table {name}, and the options name {self._table}",
+                f"If both are right: `wal-sink flush CHECKPOINT --option {keyspace} --option {table}` flushes"
+                " what waits for the former, and the query goes on. If only the log says so, it was edited.",
             )
         live = retrying()(read_table, self._session, name, node)
         refuse_changed(plan, live)

@@ -71,7 +71,7 @@ class Writer:
             MOST if options.concurrency == "auto" else options.concurrency
         )
         self._sender = Sender(connection.session, self._concurrency, describe=self._describe)
-        self._drift = DriftWatch(connection.session, limits)
+        self._drift = DriftWatch(connection.session, options.data, limits)
         self._prepared: dict[str, Prepared] = {}
         self._reported = False
 
