@@ -169,6 +169,13 @@ BUGS = (
         "    mine = log.highest_generation() + 1\n",
     ),
     Bug(
+        "a run that is told to stop loses its ticket",
+        "wal_sink/wal/log.py",
+        "        self._create(paths.stop(run_id), Stop(run_id=run_id))\n",
+        "        self._create(paths.stop(run_id), Stop(run_id=run_id))\n"
+        "        self.delete([paths.ticket(run_id)])\n",
+    ),
+    Bug(
         "a run that waits leaves no proof for the epoch before",
         "wal_sink/publish/publisher.py",
         "            note_kept(self._log, before, batch.run_id)  # or it waits",

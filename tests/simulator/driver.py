@@ -27,6 +27,7 @@ from wal_sink.model.task import Task
 from wal_sink.progress.backlog import BacklogReaders
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
+from wal_sink.publish.discard import discard
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.publisher import Publisher
 from wal_sink.publish.without_sink import note_without_sink
@@ -48,10 +49,26 @@ class Driver:
         self.store = Mount(site.checkpoint, self.process)
         self.backlogs = BacklogReaders()
         self.run: Run | None = None
+        self.documented: set[str] = set()
+        """Kinds of errors with which its runs may end, beside those of the whole history."""
 
     def batch(self, count: int, *, heard: bool = True) -> None:
         """Run a micro-batch with so many rows; start the query first, if it does not run."""
         self.main.start(lambda: self._as_spark(lambda: self._batch(count, heard)))
+
+    def poison(self) -> None:
+        """Run a micro-batch of which the second task meets a row that the target would refuse."""
+        self.main.start(lambda: self._as_spark(lambda: self._batch(2, heard=True, poison=True)))
+
+    def told_to_stop(self) -> None:
+        """Note that the query is told to stop, as its driver does after some seconds; its batch goes on."""
+        if (run := self.run) is not None:
+
+            def note() -> None:
+                with contextlib.suppress(OSError):
+                    self.log.create_stop(run.run_id)
+
+            Thread(self.process, "stops").start(note)
 
     def stop(self) -> None:
         """Stop the query between two batches."""
@@ -64,11 +81,11 @@ class Driver:
             self.run_history.terminated(self.world.query_id, self.run.run_id, gave_way=gave_way)
             self.run = None
 
-    def _batch(self, count: int, heard: bool) -> None:
+    def _batch(self, count: int, heard: bool, *, poison: bool = False) -> None:
         if self.run is None:
             self.run = Run(self)
             self.run.start()
-        self.run.batch(count, heard=heard)
+        self.run.batch(count, heard=heard, poison=poison)
 
     def _as_spark(self, act: Callable[[], None]) -> None:
         """Do as Spark does: an error ends the query."""
@@ -77,6 +94,7 @@ class Driver:
             act()
         except errors.Fenced:
             world.counts["runs fenced"] += 1
+            self._was_refused()
             if self.run is not None:
                 self.run.was_fenced()
             self.ended()
@@ -95,18 +113,29 @@ class Driver:
         self.world.trace.say(
             f"    {self.process.name}: the query fails: {type(error).__name__}: {error}"
         )
+        self._was_refused()
         if not expected:
             self.world.judge.violate(f"a run ended with {error!r}")
         self.ended()
 
+    def _was_refused(self) -> None:
+        """Tell the judge that a run has ended in order."""
+        run, judge = self.run, self.world.judge
+        attempt = judge.attempts.get((run.next, run.run_id)) if run is not None else None
+        if attempt is not None and not self.process.disturbed:
+            judge.left(self.site, attempt)
+
     def _is_expected(self, error: errors.WalSinkError) -> bool:
         """Whether an error of ours may end a run, after what was injected."""
         kind = type(error).__name__
-        if kind in self.world.documented or error.transient or self._is_zombie():
+        documented = self.world.documented | self.documented
+        if kind in documented or error.transient or self._is_zombie():
             return True
+        if kind == "WrongOwner" and self.world.copied and self.world.max_bytes is not None:
+            return True  # see `World.copied`
         if kind == "NotRegistered":
             return self.process.disturbed  # its ticket could not be written
-        return kind in {"LogFull", "NoFlusher", "StoppedWaiting"}
+        return kind in {"LogFull", "NoFlusher", "StoppedWaiting", "InvalidRow"}
 
     def _is_zombie(self) -> bool:
         """Whether another run has completed the epoch: what this one needs may be gone."""
@@ -150,8 +179,8 @@ class Run:
             driver.log.create_plan(driver.target.plan(rows.SCHEMA, key))
         self.plan = key
 
-    def batch(self, count: int, *, heard: bool) -> None:
-        """Run one micro-batch to the end."""
+    def batch(self, count: int, *, heard: bool, poison: bool) -> None:
+        """Run one micro-batch to the end, or to a row that is refused."""
         driver, epoch = self.driver, self.next
         if not self.planned:
             driver.store.create(f"offsets/{epoch}", self._offsets())
@@ -162,6 +191,12 @@ class Run:
             query_id=self.world.query_id, run_id=self.run_id, epoch=epoch, partition=0, attempt=0
         )
         appended = rows.write(Mount(driver.site.log, driver.process), task, attempt.rows)
+        attempt.written = tuple(segment.path for segment in appended.segments)
+        if poison:
+            discard(
+                driver.log, [appended]
+            )  # as `abort()` does, without the message of the second task
+            raise errors.InvalidRow("a row that the target would refuse", "Filter such rows out.")
         Publisher(
             driver.log,
             driver.site.open_checkpoint(driver.process),
@@ -210,12 +245,13 @@ class Run:
         return max(map(int, names), default=-1)
 
     def _offsets(self) -> bytes:
-        """Plan a batch: sometimes with other data than a history that was lost."""
+        """Plan a batch, perhaps with other data than in a history that was lost."""
         metadata: dict[str, Any] = {
             "batchTimestampMs": clock.now_us() // 1_000,
             "conf": {"spark.sql.shuffle.partitions": "2"},
         }
-        offset = self.next * 10 + self.world.chance.randrange(2)
+        drawn = self.next * 10 + self.world.chance.randrange(2)
+        offset = self.world.offsets.setdefault(self.next, drawn)
         return f'v1\n{json.dumps(metadata)}\n{{"offset":{offset}}}'.encode()
 
     def _attempt(self, count: int) -> Computed:

@@ -9,6 +9,7 @@ from tests.simulator.driver import Driver
 from tests.simulator.flushing import Flushing
 from tests.simulator.machine import MACHINE
 from tests.simulator.operators import Operator
+from tests.simulator.process import Thread
 from tests.simulator.world import World
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
@@ -30,26 +31,33 @@ def end(history: History) -> None:
         site.log.full = site.log.away = site.checkpoint.away = False
         site.log.caching = site.checkpoint.caching = False
     world.database.away = False
+    world.database.cells.shadowed_until_us.clear()
     for host in world.hosts:
         host.ahead_us = 0
     world.swarm = replace(world.swarm, io_fault=0.0)
-    if world.chance.random() < 0.7:
-        for thread in history.standing():
-            if thread.stands_still:
-                history.turn(thread.process, thread.go_on)
+    zombies = history.standing()
+    late = [each for each in zombies if world.chance.random() < world.chance.choice((0.0, 0.5))]
+    for thread in zombies:
+        if thread.stands_still and thread not in late and world.chance.random() < 0.8:
+            history.turn(thread.process, thread.go_on)
+    asleep = {thread.process.name for thread in late if thread.stands_still}
     for process in list(MACHINE.processes.values()):
-        process.kill()
+        if process.name not in asleep:
+            process.kill()
     if not world.judge.violations:
-        _Last(world).drain()
+        _Last(world, late).drain()
 
 
 class _Last:
     """The last driver, in whose process the flush goes on to the end."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, late: list[Thread]) -> None:
         self.world = world
         self.site = world.site
-        self.flushing: Flushing | None = None
+        self._late = late
+        """What stands still until all is flushed."""
+        self._outside = world.chance.random() < 0.3
+        """Whether `wal-sink flush` brings it to the end, in a process that has seen no runs."""
 
     def drain(self) -> None:
         """Flush everything; an error that is documented for this history gets its remedy."""
@@ -57,29 +65,55 @@ class _Last:
         world.time_passes(_QUIET_S)
         driver = Driver(world, self.site)
         driver.batch(3)
+        for _ in self.site.kept:
+            if driver.run is None or driver.run.next > max(self.site.kept):
+                break
+            driver.batch(3)  # the checkpoint was set back: on, to what is new
+        flusher = self._flusher(driver)
         for _ in range(_MOST_ROUNDS):
-            error = self._flush(driver)
+            error = self._flush(driver, flusher)
             if world.judge.violations:
                 return
             if error is None:
                 break
-            self._mend(driver, error)
+            driver.process.kill()
+            flusher.process.kill()
+            self._mend(error)
             if world.judge.violations:
                 return
             driver = Driver(world, self.site)
+            flusher = self._flusher(driver)
         if (reached := self._mark()) != max(self.site.kept):
             world.judge.violate(f"the flush rests at {reached} of {max(self.site.kept)}")
             return
         world.judge.complete(self.site, world.database.values())
-        self._garbage(driver)
+        self._wake_late()
+        if not world.judge.violations:
+            self._garbage(flusher)
+            world.judge.complete(self.site, world.database.values())
 
-    def _flush(self, driver: Driver) -> WalSinkError | None:
+    def _flusher(self, driver: Driver) -> Flushing:
+        if not self._outside:
+            return driver.flushing
+        return Flushing(self.world, self.site, self.world.process("flusher"))
+
+    def _wake_late(self) -> None:
+        """Let what stands still go on, long after its time, to its end."""
+        for thread in self._late:
+            for _ in range(_MOST_ROUNDS):
+                if thread.stands_still:
+                    thread.go_on()
+            thread.process.kill()
+
+    def _flush(self, driver: Driver, flusher: Flushing) -> WalSinkError | None:
         """Flush until it rests at the end; an epoch more proves the one before."""
         for _ in range(_MOST_ROUNDS):
-            if not driver.flushing.thread.stands_still:
-                driver.flushing.flush()
-            if driver.flushing.error is not None:
-                return driver.flushing.error
+            if flusher.thread.stands_still:
+                flusher.thread.finish()
+            flusher.flush()
+            flusher.thread.finish()
+            if flusher.error is not None:
+                return flusher.error
             if self._mark() == max(self.site.kept, default=-1) and not driver.main.stands_still:
                 break
             if driver.main.stands_still:
@@ -94,9 +128,8 @@ class _Last:
         mark = self.world.database.ledger.get(self.world.query_id)
         return mark.flushed if mark is not None else -1
 
-    def _mend(self, driver: Driver, error: WalSinkError) -> None:
+    def _mend(self, error: WalSinkError) -> None:
         """Do as the error says: rewind to the log's own mark, or to the ledger's."""
-        driver.process.kill()
         self.world.time_passes(_QUIET_S)
         recorded = [
             n
@@ -122,10 +155,11 @@ class _Last:
                     return
         self.world.judge.violate(f"no remedy for {error.summary}")
 
-    def _garbage(self, driver: Driver) -> None:
+    def _garbage(self, flusher: Flushing) -> None:
         """After two hours nothing of a flushed epoch is left in the log."""
         self.world.time_passes(2 * 3_600.0 + self.world.trim_delay_s)
-        driver.flushing.flush()
+        flusher.flush()
+        flusher.thread.finish()
         log = self.site.log
         mark = self._mark()
         left = [

@@ -33,6 +33,8 @@ class Flushing:
         self.thread = Thread(process, "flush")
         self.error: WalSinkError | None = None
         """With which the last pass ended."""
+        self.documented: set[str] = set()
+        """Kinds of errors at which it may stop, beside those of the whole history."""
         self.rests = ""
         """Why the last pass rested."""
         self._run_history = run_history
@@ -111,7 +113,8 @@ class Flushing:
         self.error = error
         self.world.counts[f"flush stopped: {type(error).__name__}"] += 1
         self.world.trace.say(f"    {self.process.name}: the flush stops: {error.summary}")
-        if not error.transient and type(error).__name__ not in self.world.documented:
+        documented = self.world.documented | self.documented
+        if not error.transient and type(error).__name__ not in documented:
             self.world.judge.violate(f"the flush stopped: {error.summary}")
 
 

@@ -10,26 +10,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tests.simulator.disasters import Disasters
 from tests.simulator.driver import Driver
 from tests.simulator.ending import end
 from tests.simulator.flushing import Flushing
 from tests.simulator.machine import MACHINE
 from tests.simulator.operators import Operator
 from tests.simulator.process import Process, Thread
-from tests.simulator.site import Backup, Site
+from tests.simulator.site import Site
 from tests.simulator.swarm import FAULTS, Swarm
-from tests.simulator.target import Snapshot
 from tests.simulator.trace import Trace
 from tests.simulator.world import World
-from wal_sink.model import paths
 from wal_sink.protocol import windows
 from wal_sink.wal import trim
 
 _MOST_DRIVERS = 4
 _DAY_S = 86_400
-
-_OTHER_LOG = {"Diverged", "WrongOwner", "CorruptLog", "MissingSegment", "LedgerBehindLog"}
-"""The errors at which the flush may stop when the ledger row follows another log."""
 
 
 class Outcome(NamedTuple):
@@ -91,8 +87,6 @@ class History:
         self.flushers: list[Flushing] = []
         """Those in processes of their own."""
         self.operators: list[Operator] = []
-        self.backups: list[Backup] = []
-        self.snapshots: list[Snapshot] = []
         if "trim delay" in world.swarm:
             world.trim_delay_s = world.chance.choice((60.0, 3_600.0))
         if "stale listings" in world.swarm:
@@ -108,7 +102,7 @@ class History:
     def run(self) -> None:
         """Play the steps, then the end; stop at the first violation."""
         chance, judge = self.world.chance, self.world.judge
-        self._new_driver(self.world.site)
+        self.new_driver(self.world.site)
         for act in chance.choices(self._acts, self._weights, k=self.world.swarm.steps):
             act()
             if judge.violations:
@@ -127,6 +121,8 @@ class History:
             (None, self._time, 6),
             (None, self._restart, 4),
             ("restarts", self._restart, 12),
+            ("poison rows", self._poison, 8),
+            ("stopped queries", self._tell_to_stop, 10),
             ("standing drivers", self._stand_by, 10),
             ("crashes", self._kill, 6),
             ("other flushers", self._other_flusher, 6),
@@ -134,12 +130,8 @@ class History:
             ("full disks", self._full_disk, 4),
             ("clock jumps", self._clock, 6),
             ("repartitions", self._repartition, 6),
-            ("restored backups", self._backup, 8),
-            ("restored backups", self._restore, 4),
-            ("clones", self._clone, 3),
-            ("restored targets", self._backup_target, 8),
-            ("restored targets", self._restore_target, 4),
             ("operators", self._operate, 12),
+            *Disasters(self).acts(),
         ]
         mine = [(act, weight) for fault, act, weight in acts if fault is None or fault in swarm]
         return [act for act, _ in mine], [weight for _, weight in mine]
@@ -176,7 +168,8 @@ class History:
 
     # --- Spark ------------------------------------------------------------------------------------
 
-    def _new_driver(self, site: Site) -> Driver:
+    def new_driver(self, site: Site) -> Driver:
+        """Start an application; the oldest ones end when there are many."""
         driver = Driver(self.world, site)
         self.drivers.append(driver)
         if len(self.drivers) > _MOST_DRIVERS:
@@ -187,7 +180,7 @@ class History:
         """Return a driver that may act: mostly the newest one."""
         free = [driver for driver in self.drivers if not driver.main.stands_still]
         if not free:
-            return self._new_driver(self.world.chance.choice(self.world.judge.sites))
+            return self.new_driver(self.world.chance.choice(self.world.judge.sites))
         return free[-1] if self.world.chance.random() < 0.8 else self.world.chance.choice(free)
 
     def _batch(self) -> None:
@@ -198,6 +191,18 @@ class History:
             self.world.trace.say(f"=== {driver.process.name}: a batch of {count} rows")
         self.turn(driver.process, lambda: driver.batch(count, heard=heard))
 
+    def _poison(self) -> None:
+        driver = self._driver()
+        self.world.happened("poison row", driver.process.name)
+        self.turn(driver.process, driver.poison)
+
+    def _tell_to_stop(self) -> None:
+        """Tell a query to stop whose batch is under way: it goes on for seconds, or for longer."""
+        if busy := [driver for driver in self.drivers if driver.main.stands_still]:
+            driver = self.world.chance.choice(busy)
+            self.world.happened("told to stop", driver.process.name)
+            driver.told_to_stop()
+
     def _restart(self) -> None:
         """Stop the query and start it again, in the same process or in another one."""
         driver = self._driver()
@@ -205,12 +210,12 @@ class History:
         driver.stop()
         if self.world.chance.random() < 0.5:
             self._end_process(driver.process)
-            self._new_driver(driver.site)
+            self.new_driver(driver.site)
 
     def _stand_by(self) -> None:
         """Start a new driver while the old one merely stands still."""
         self.world.happened("driver beside others")
-        self._new_driver(self._driver().site)
+        self.new_driver(self._driver().site)
 
     def _kill(self) -> None:
         processes = [driver.process for driver in self.drivers]
@@ -287,7 +292,7 @@ class History:
         text = "\n".join([version, json.dumps(metadata), *sources])
         site.checkpoint.put(f"offsets/{batch}", text.encode())
         site.checkpoint.put(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
-        self._new_driver(site)
+        self.new_driver(site)
 
     def stop_all(self) -> None:
         """Stop everything, as an operator does before touching files."""
@@ -296,42 +301,6 @@ class History:
         for host in self.world.hosts:
             host.listings.clear()
         self.drivers, self.flushers, self.operators = [], [], []
-
-    # --- backups ----------------------------------------------------------------------------------
-
-    def _backup(self) -> None:
-        self.world.happened("backup")
-        self.backups.append(self.world.site.backup())
-
-    def _restore(self) -> None:
-        """Restore checkpoint and log; the target stays as it is."""
-        if self.backups:
-            self.stop_all()
-            self.world.happened("backup restored")
-            self.world.site.restore(self.world.chance.choice(self.backups))
-            self.world.documented |= _OTHER_LOG
-            self._new_driver(self.world.site)
-
-    def _clone(self) -> None:
-        """Mount a snapshot of the volume elsewhere, under the same path, with the same ledger."""
-        judge = self.world.judge
-        if not judge.cloned and self.world.site.log.has(paths.LOG):
-            self.world.happened("clone")
-            judge.cloned = True
-            clone = Site(judge, self.world.query_id)
-            clone.restore(self.world.site.backup())
-            self.world.documented |= _OTHER_LOG
-            self._new_driver(clone)
-
-    def _backup_target(self) -> None:
-        self.world.happened("backup of the target")
-        self.snapshots.append(self.world.database.snapshot())
-
-    def _restore_target(self) -> None:
-        if self.snapshots:
-            self.world.happened("target restored")
-            self.world.database.restore(self.world.chance.choice(self.snapshots))
-            self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
 
     # --- operators --------------------------------------------------------------------------------
 

@@ -30,7 +30,10 @@ class Computed:
     run_id: str
     value: int
     rows: dict[str, int]
+    written: tuple[str, ...] = ()
+    """The segments that its tasks have written."""
     segments: tuple[str, ...] = ()
+    """Those that its manifest names."""
     published: bool = False
     """Whether its manifest was created."""
     committed: bool = False
@@ -110,6 +113,8 @@ class Judge(logging.Handler):
 
         :param run_id: who wrote `commits/<epoch>`; None: a tool of Spark's, so the epoch has no rows.
         """
+        if site.is_copy:
+            self.violate(f"epoch {epoch} was completed by a run on a copy")
         if epoch in site.kept:
             return  # it was completed before its commit file was deleted
         attempt = self.attempts[epoch, run_id] if run_id is not None else None
@@ -122,6 +127,12 @@ class Judge(logging.Handler):
         gone = [path for path in attempt.segments if not site.log.has(path)]
         if gone and not attempt.flushed:
             self.violate(f"Spark completed {attempt.name}, of which {gone} is gone from the log")
+
+    def left(self, site: Site, attempt: Computed) -> None:
+        """Learn that a run has ended in order before it published an attempt: its segments are garbage."""
+        there = [path for path in attempt.written if site.log.has(path)]
+        if there and not attempt.published:
+            self.violate(f"{attempt.name} was refused, and its segments stay: {there}")
 
     # --- what the flushers do ---------------------------------------------------------------------
 

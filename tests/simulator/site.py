@@ -30,6 +30,8 @@ class Site:
         """What Spark has completed, by epoch; None: an epoch without rows that a tool of Spark's made."""
         self.given_up: set[int] = set()
         """The epochs that an operator has given up."""
+        self.is_copy = False
+        """Whether it must not be used, as it is a copy of another one."""
         self._judge = judge
         self.checkpoint = Volume("simulated://checkpoint", self._checkpointed, lambda _path: None)
         self.log = Volume(f"simulated://log/{query_id}", self._logged, self._deleted)
@@ -58,6 +60,37 @@ class Site:
                 attempt.lost = True
         self.kept = dict(backup.kept)
         self.given_up = set(backup.given_up)
+
+    def with_copied_checkpoint(self) -> Site:
+        """Return a site that has a copy of the checkpoint elsewhere, and this log."""
+        copy = self._copy()
+        copy.checkpoint = Volume("simulated://copy", copy._checkpointed, lambda _path: None)
+        copy.checkpoint.restore(self.checkpoint.snapshot())
+        copy.log = self.log
+        return copy
+
+    def with_copied_log(self) -> Site:
+        """Return a site that has this checkpoint, and a copy of the log elsewhere."""
+        copy = self._copy()
+        copy.checkpoint = self.checkpoint
+        copy.log = Volume(f"simulated://copy/{self.query_id}", copy._logged, copy._deleted)
+        copy.log.restore(self.log.snapshot())
+        return copy
+
+    def _copy(self) -> Site:
+        copy = Site(self._judge, self.query_id)
+        self._judge.sites.remove(copy)
+        copy.is_copy = True
+        return copy
+
+    def set_back(self, first: int, *, settled: int) -> None:
+        """Forget what Spark has completed from an epoch on, but for what was begun or flushed."""
+        for epoch in [epoch for epoch in self.kept if epoch >= first and epoch > settled]:
+            attempt = self.kept.pop(epoch)
+            self.given_up.discard(epoch)
+            if attempt is not None:
+                attempt.committed = False
+                attempt.lost = bool(attempt.arrived)  # under a ledger that hid that it was begun
 
     def _checkpointed(self, path: str, data: bytes) -> None:
         if path.startswith("commits/"):

@@ -21,6 +21,8 @@ _IO_FAULTS = {
 FAULTS = (
     *_IO_FAULTS,
     "lost events",
+    "poison rows",
+    "stopped queries",
     "restarts",
     "standing drivers",
     "other flushers",
@@ -37,6 +39,9 @@ FAULTS = (
     "restored backups",
     "clones",
     "restored targets",
+    "checkpoints set back",
+    "copies",
+    "ledgers",
     "operators",
 )
 """What a history may draw."""

@@ -30,9 +30,13 @@ class Found(NamedTuple):
     """What the judge said first; None: nothing was found."""
 
 
+_PLAYED_ROOMS = ("admin", "checkpoint", "flush", "progress", "protocol", "publish", "wal")
+
+
 def named(text: str) -> list[Bug]:
-    """Return the bugs whose names contain a text."""
-    return [bug for bug in BUGS if text in bug.name]
+    """Return the bugs whose names contain a text, of the rooms whose code the simulator plays."""
+    rooms = tuple(f"wal_sink/{room}/" for room in _PLAYED_ROOMS)
+    return [bug for bug in BUGS if text in bug.name and bug.file.startswith(rooms)]
 
 
 def find(bug: Bug, *, seed: int, histories: int, processes: int) -> Found:

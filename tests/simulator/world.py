@@ -36,6 +36,11 @@ class World:
         self.flushing: list[Flushing] = []
         """Every flusher there ever was."""
         self.trim_delay_s = 0.0
+        self.offsets: dict[int, int] = {}
+        """From what Spark plans each epoch: the same data again, unless a backup was restored."""
+        self.copied = False
+        """Whether a copy of the checkpoint was used: its flusher reports its error in the original log,
+        and a run that waits there for room raises that."""
         self.batches_retained: int | None = None
         """Spark's `minBatchesToRetain`; None: it purges nothing."""
         self.max_bytes: int | None = None

@@ -1,0 +1,151 @@
+"""What is done from outside: backups restored, clones, copies, checkpoints set back, ledgers lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulator.driver import Driver
+from tests.simulator.site import Backup, Site
+from tests.simulator.target import Snapshot
+from wal_sink.model import paths
+
+if TYPE_CHECKING:
+    from tests.simulator.history import History
+
+_OTHER_LOG = {"Diverged", "WrongOwner", "CorruptLog", "MissingSegment", "LedgerBehindLog"}
+"""The errors at which the flush may stop when the ledger row follows another log."""
+
+
+class Disasters:
+    """Does them to one history."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.world = history.world
+        self.backups: list[Backup] = []
+        self.snapshots: list[Snapshot] = []
+
+    def acts(self) -> list[tuple[str | None, Callable[[], None], int]]:
+        """Return what may be done, with the name of the fault and a weight."""
+        return [
+            ("restored backups", self._backup, 8),
+            ("restored backups", self._restore, 4),
+            ("clones", self._clone, 3),
+            ("copies", self._copy_checkpoint, 3),
+            ("copies", self._copy_log, 3),
+            ("checkpoints set back", self._set_back, 5),
+            ("restored targets", self._backup_target, 8),
+            ("restored targets", self._restore_target, 4),
+            ("ledgers", self._lose_ledger, 3),
+            ("ledgers", self._shadow_ledger, 3),
+        ]
+
+    # --- checkpoint and log -----------------------------------------------------------------------
+
+    def _backup(self) -> None:
+        self.world.happened("backup")
+        self.backups.append(self.world.site.backup())
+
+    def _restore(self) -> None:
+        """Restore checkpoint and log; the target stays as it is."""
+        if self.backups:
+            self.history.stop_all()
+            self.world.happened("backup restored")
+            self.world.site.restore(self.world.chance.choice(self.backups))
+            self.world.documented |= _OTHER_LOG
+            self.world.offsets.clear()  # Spark may plan other data now
+            self.history.new_driver(self.world.site)
+
+    def _clone(self) -> None:
+        """Mount a snapshot of the volume elsewhere, under the same path, with the same ledger."""
+        world, judge = self.world, self.world.judge
+        if not judge.cloned and world.site.log.has(paths.LOG):
+            world.happened("clone")
+            judge.cloned = True
+            clone = Site(judge, world.query_id)
+            clone.restore(world.site.backup())
+            world.documented |= _OTHER_LOG
+            self.history.new_driver(clone)
+
+    def _copy_checkpoint(self) -> None:
+        """Start a second pipeline from a copy of the checkpoint, with the same log: it is refused."""
+        if self.world.site.log.has(paths.LOG):
+            self.world.happened("checkpoint copied")
+            self._refused(self.world.site.with_copied_checkpoint())
+
+    def _copy_log(self) -> None:
+        """Copy the log, and change `wal.location` to the copy: it is refused."""
+        if self.world.site.checkpoint.has("wal_sink/location.json"):
+            self.world.happened("log copied")
+            self._refused(self.world.site.with_copied_log())
+
+    def _refused(self, site: Site) -> None:
+        """See that neither a run nor a flusher goes on with a copy."""
+        world = self.world
+        if world.site.log.away or world.site.log.full or world.database.away:
+            return
+        world.copied = True
+        driver = Driver(world, site)
+        driver.documented = {"WrongOwner"}
+        driver.batch(1)
+        driver.flushing.documented = {"WrongOwner"}
+        driver.flushing.flush()
+        if type(driver.flushing.error).__name__ != "WrongOwner":
+            world.judge.violate(f"the flush of a copy: {driver.flushing.error!r}")
+        driver.process.kill()
+
+    def _set_back(self) -> None:
+        """Delete the newest commit files, perhaps with the plans, and let Spark compute the epochs again."""
+        world, site = self.world, self.world.site
+        commits = site.checkpoint.numbers("commits")
+        gone = commits[-world.chance.randint(1, 3) :]
+        made = any(
+            site.kept.get(epoch) is None for epoch in gone
+        )  # by the repartition, from a copied plan
+        if len(gone) == len(commits) or world.judge.cloned or made:
+            return  # purged further: no Spark could start from that
+        self.history.stop_all()
+        world.happened("checkpoint set back", f"to {gone[0] - 1}")
+        planned = world.chance.random() < 0.5
+        for epoch in gone:
+            site.checkpoint.remove(f"commits/{epoch}")
+        for epoch in site.checkpoint.numbers("offsets"):
+            if epoch >= gone[0] and not planned:
+                site.checkpoint.remove(f"offsets/{epoch}")
+        mark = world.database.ledger.get(world.query_id)
+        windows = (mark.begun, mark.last) if mark is not None else ()
+        begun = max((window.last for window in windows if window is not None), default=-1)
+        recorded = [paths.parse_flushed(path) or 0 for path in site.log.paths(paths.FLUSHED)]
+        # With the plans there, Spark runs only the last one again, and takes those before it for completed.
+        again = max(gone[0], *site.checkpoint.numbers("offsets")) if planned else gone[0]
+        site.set_back(again, settled=max(begun, *recorded, -1))
+        self.history.new_driver(site)
+
+    # --- target -----------------------------------------------------------------------------------
+
+    def _backup_target(self) -> None:
+        self.world.happened("backup of the target")
+        self.snapshots.append(self.world.database.snapshot())
+
+    def _restore_target(self) -> None:
+        if self.snapshots:
+            self.world.happened("target restored")
+            self.world.database.restore(self.world.chance.choice(self.snapshots))
+            self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
+
+    def _lose_ledger(self) -> None:
+        """Truncate the ledger's table; the rows are there."""
+        if self.world.database.ledger.pop(self.world.query_id, None) is not None:
+            self.world.happened("ledger lost")
+            self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
+
+    def _shadow_ledger(self) -> None:
+        """Write to the ledger row with a timestamp of the future; or that is over."""
+        database, query_id = self.world.database, self.world.query_id
+        self.world.documented |= {"LedgerShadowed"}
+        if database.cells.shadowed_until_us.pop(query_id, None) is None:
+            database.cells.shadowed_until_us[query_id] = 2**62
+            self.world.happened("ledger shadowed")
+        else:
+            self.world.happened("ledger no longer shadowed")
