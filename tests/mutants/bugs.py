@@ -73,6 +73,13 @@ BUGS = (
         "        self._record(window, given_up)\n",
     ),
     Bug(
+        "the order of named sources counts",
+        "wal_sink/model/offsets.py",
+        "    return sorted(lines)\n",
+        "    return lines\n",
+        ("tests/unit/test_offsets.py",),
+    ),
+    Bug(
         "flush without looking at the checkpoint",
         "wal_sink/flush/flusher.py",
         "        checkpointed = self._checkpoint.last_commit()\n",

@@ -100,7 +100,7 @@ class Checkpoint:
         """Read `offsets/<epoch>` of an epoch that Spark is committing.
 
         :raises CheckpointNotVisible: the file is not there.
-        :raises UnknownOffsetsFormat: its version is not `v1`.
+        :raises UnknownOffsetsFormat: it is of a version that `parse_offsets` does not know.
         """
         found = self.planned(epoch)
         if found is None:
@@ -113,7 +113,7 @@ class Checkpoint:
     def planned(self, epoch: int) -> Offsets | None:
         """Read `offsets/<epoch>`; None when the epoch is not planned yet, or its file is purged.
 
-        :raises UnknownOffsetsFormat: its version is not `v1`.
+        :raises UnknownOffsetsFormat: it is of a version that `parse_offsets` does not know.
         """
         path = f"offsets/{epoch}"
         try:

@@ -1,0 +1,84 @@
+"""Sources with names of their own, for which Spark writes another version of `offsets/`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import wal_sink
+from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.tables import Table, start
+from wal_sink.testing.cassandra.node import Node
+from wal_sink.wal.location import locate
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
+
+SETTINGS = {
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+
+
+@pytest.fixture
+def named(spark: SparkSession) -> Iterator[SparkSession]:
+    """Return the session, in which sources may have names, and state may be repartitioned."""
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name in SETTINGS:
+        spark.conf.unset(name)
+
+
+def source(spark: SparkSession, name: str, folder: str) -> DataFrame:
+    """Stream Parquet files, one a micro-batch."""
+    reader = spark.readStream.name(name).schema("id bigint, text string")
+    return reader.option("maxFilesPerTrigger", 1).parquet(folder)
+
+
+def run(spark: SparkSession, rows: DataFrame, table: Table, checkpoint: str) -> None:
+    """Run a query to its end, with a key that differs whenever a row is computed."""
+    with wal_sink.register(spark):
+        keyed = rows.selectExpr("uuid() AS key", "id", "text")
+        start(keyed, table, checkpoint).awaitTermination()
+
+
+def test_rows_of_named_sources_arrive_once(
+    named: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
+) -> None:
+    """Also of a source that joins later, and of an epoch that Spark computes again after it was flushed."""
+    table = Table(cassandra, keyspace)
+    orders = source(named, "orders", write_source(tmp_path / "orders", 2))
+    run(named, orders, table, checkpoint)
+    more = source(named, "more", write_source(tmp_path / "more", 2))
+    run(named, orders.union(more), table, checkpoint)
+    for name in ("3", ".3.crc"):
+        (Path(checkpoint) / "commits" / name).unlink()
+    run(named, more.union(orders), table, checkpoint)
+    assert (Path(checkpoint) / "offsets" / "3").read_text().startswith("v2\n")
+    assert table.ids() == sorted(2 * list(range(2 * ROWS_PER_FILE)))
+    assert wal_sink.status(checkpoint).flushed == 3
+
+
+def test_a_state_repartition_of_named_sources_has_no_rows(
+    named: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
+) -> None:
+    """Its batch has a checkpoint and no manifest; the query goes on after it."""
+    table = Table(cassandra, keyspace)
+    folder = write_source(tmp_path / "orders", 2)
+    orders = source(named, "orders", folder).dropDuplicates(["id"])
+    run(named, orders, table, checkpoint)
+    named._streamingCheckpointManager.repartition(checkpoint, 3)
+    later = Path(write_source(tmp_path / "later", 3)) / "0002.parquet"
+    later.rename(Path(folder) / later.name)
+    run(named, orders, table, checkpoint)
+    assert table.ids() == list(range(3 * ROWS_PER_FILE))
+    log = locate(checkpoint).open_log(wal_sink.status(checkpoint).query_id)
+    assert [record.rows for record in log.flushed_since(-1)] == [ROWS_PER_FILE] * 2 + [
+        0,
+        ROWS_PER_FILE,
+    ]

@@ -1,0 +1,75 @@
+"""Spark's offsets files: what the rules compare, in both versions; `spark_offsets/` are of Spark 4.3.0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wal_sink.errors import UnknownOffsetsFormat
+from wal_sink.model.offsets import Offsets, parse_offsets
+
+FILES = Path(__file__).with_name("spark_offsets")
+
+
+def text(path: str) -> str:
+    return (FILES / path).read_text(encoding="utf-8")
+
+
+def offsets(path: str) -> Offsets:
+    return parse_offsets(text(path), path)
+
+
+def test_the_offsets_of_named_sources_are_read() -> None:
+    """Epochs differ by them, a replay does not; a source that joins later is one more name."""
+    digests = [offsets(f"named/{epoch}").digest for epoch in range(4)]
+    assert len(set(digests)) == 4
+    assert digests[1] == offsets("named/1").digest
+    assert text("named/2").count("\nmore:") == 1, "the second source came with epoch 2"
+    assert offsets("named/0").partitions == "2"
+
+
+def test_the_order_of_named_sources_says_nothing() -> None:
+    """Spark writes them in that of a hash map, which a restart may change."""
+    version, metadata, *sources = text("six_sources/1").split("\n")
+    assert len(sources) == 6
+    assert sources != sorted(sources)
+    turned = parse_offsets("\n".join([version, metadata, *reversed(sources)]), "there")
+    assert turned.digest == offsets("six_sources/1").digest
+    assert turned.origin == offsets("six_sources/1").origin
+    assert turned.digest != offsets("six_sources/0").digest
+
+
+def test_the_order_of_sources_without_names_does() -> None:
+    """In `v1` the line is the name."""
+    one, other = (parse_offsets(f"v1\n{{}}\n{lines}", "there") for lines in ("5\n6", "6\n5"))
+    assert one.digest != other.digest
+
+
+def test_sources_that_spark_has_numbered_are_read() -> None:
+    """As with `spark.sql.streaming.offsetLog.formatVersion=2`."""
+    assert offsets("numbered/0").digest != offsets("numbered/1").digest
+
+
+def test_a_batch_of_the_state_repartition_is_known_by_its_named_sources() -> None:
+    """It copies the batch before it, with another number of partitions."""
+    before, copy, after = (offsets(f"repartitioned/{epoch}") for epoch in (1, 2, 3))
+    assert copy.repartitions(before)
+    assert before.repartitions(copy)
+    assert not after.repartitions(copy)
+    assert (before.partitions, copy.partitions) == ("2", "3")
+
+
+@pytest.mark.parametrize("sources", ['{"logOffset":0', "orders", "orders:", ':{"logOffset":0}', ""])
+def test_a_line_without_a_name_is_refused(sources: str) -> None:
+    """Then it is not the format that is known under this version."""
+    with pytest.raises(UnknownOffsetsFormat, match=r"offsets/0 has no `<name>:<offset>`"):
+        parse_offsets(f"v2\n{{}}\n{sources}", "offsets/0")
+
+
+def test_another_version_is_refused() -> None:
+    """Naming the file, its version and those that are known."""
+    with pytest.raises(
+        UnknownOffsetsFormat, match=r"offsets/0 has the version 'v3'.*'v1' and 'v2'"
+    ):
+        parse_offsets("v3\n{}\n{}", "offsets/0")
