@@ -713,6 +713,33 @@ def test_rule_11_without_proof_the_next_epoch_is_waited_for(world: World) -> Non
     assert world.table() == world.expected() == {"kept": 2}
 
 
+def test_rule_11_a_run_that_is_asked_proves_what_its_event_would_have(world: World) -> None:
+    """The source is idle: neither the event nor a next epoch comes, and the flush does not rest for ever."""
+    world.run().publish([("dead", 1)])
+    run_history = RunHistory()
+    run = world.run(run_history=run_history)
+    run.publish([("kept", 2)])
+    run.write_commit([[("kept", 2)]], heard=False)
+    assert isinstance(world.flush(run_history=run_history)[-1], Rest)
+    assert run_history.caught_up(world.query_id, run.run_id, 0)
+    assert Begin((Attempt(0, 2),)) in world.flush(run_history=run_history)
+    assert world.table() == world.expected() == {"kept": 2}
+
+
+def test_rule_11_a_run_that_is_asked_says_nothing_of_what_another_one_committed(
+    world: World,
+) -> None:
+    """It found epoch 0 checkpointed, and is idle: that proves none of the attempts at it."""
+    run_history = RunHistory()
+    old, _ = overtaken(world, run_history)
+    idle = world.run(run_history=run_history)
+    assert run_history.caught_up(world.query_id, idle.run_id, 0)
+    with pytest.raises(errors.Fenced):
+        old.publish([("late", 3)])
+    assert Begin((Attempt(0, 1),)) in world.flush(run_history=run_history)
+    assert world.table() == world.expected()
+
+
 @pytest.mark.parametrize("ended", [True, False])
 def test_rule_11_when_no_such_run_lives_the_highest_is_taken_unproven(
     world: World, caplog: pytest.LogCaptureFixture, *, ended: bool

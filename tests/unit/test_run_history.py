@@ -19,7 +19,14 @@ QUERY, FIRST, SECOND = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 
 
 class Quiet:
-    """Is told of events."""
+    """Is told of events.
+
+    :param says: epochs that a run says it has checkpointed, when it is asked; None: it does not answer.
+    """
+
+    def __init__(self, run_history: RunHistory | None = None, says: int | None = -1) -> None:
+        self._run_history = run_history
+        self._says = says
 
     def started(self, query_id: str, run_id: str) -> None:
         """Fail, as when no ticket can be taken."""
@@ -27,6 +34,12 @@ class Quiet:
 
     def progressed(self, query_id: str) -> None:
         """Nothing to do."""
+
+    def has_caught_up(self, query_id: str, run_id: str) -> bool:
+        """Ask the run."""
+        if self._run_history is not None and self._says is not None:
+            self._run_history.caught_up(query_id, run_id, self._says)
+        return self._says is not None
 
     def terminated(self, query_id: str, run_id: str) -> None:
         """Nothing to do."""
@@ -140,3 +153,66 @@ def test_only_the_newest_events_are_remembered(run_history: RunHistory, listener
         progress(listener, FIRST, epoch)
     assert run_history.committed(QUERY, 0, [FIRST]) is None
     assert run_history.committed(QUERY, 149, [FIRST]) == FIRST
+
+
+def test_a_run_that_is_asked_makes_good_for_an_event_that_was_missed(
+    listener: Listener, run_history: RunHistory
+) -> None:
+    """Every run that started after it counts as later than the file; an event that was heard stays."""
+    start(listener, FIRST)
+    assert run_history.caught_up(QUERY, FIRST, 4)
+    assert not run_history.caught_up(QUERY, FIRST, 4), "that is no news"
+    assert run_history.committed(QUERY, 4, [FIRST, "elsewhere"]) == FIRST
+    start(listener, SECOND)
+    assert run_history.caught_up(QUERY, FIRST, 5)
+    assert run_history.committed(QUERY, 5, [FIRST, SECOND]) is None
+    progress(listener, SECOND, 6)
+    assert not run_history.caught_up(QUERY, FIRST, 6)
+    assert run_history.committed(QUERY, 6, [FIRST, SECOND]) == SECOND
+
+
+def test_a_run_that_was_not_seen_to_start_is_not_believed(run_history: RunHistory) -> None:
+    """Then nothing tells which runs are later."""
+    assert not run_history.caught_up(QUERY, FIRST, 4)
+    assert not run_history.caught_up("another query", FIRST, 4)
+    assert run_history.committed(QUERY, 4, [FIRST]) is None
+
+
+@pytest.mark.parametrize(("says", "lost"), [(5, set()), (4, {FIRST}), (None, set())])
+def test_a_run_that_gave_way_is_asked_what_it_had_committed_before(
+    run_history: RunHistory, says: int | None, lost: set[str]
+) -> None:
+    """It may have written `commits/5` and given way over `offsets/6`, and the event of 5 was missed."""
+    listener = Listener(Quiet(run_history, says), run_history)
+    start(listener, FIRST)
+    end(listener, FIRST, "CONCURRENT_STREAM_LOG_UPDATE")
+    assert run_history.lost(QUERY, 5, [FIRST, SECOND]) == lost
+
+
+def test_a_query_that_is_started_again_and_again_does_not_fill_the_memory(
+    listener: Listener, run_history: RunHistory
+) -> None:
+    """Of an event it stays known whether a rival started later; else the event is forgotten, too."""
+    start(listener, FIRST)
+    progress(listener, FIRST, 4)
+    runs = [str(uuid.UUID(int=number)) for number in range(10, 200)]
+    for run in runs[:50]:
+        start(listener, run)
+    assert run_history.committed(QUERY, 4, [FIRST, "elsewhere"]) == FIRST
+    assert run_history.committed(QUERY, 4, [FIRST, runs[0]]) is None
+    for run in runs[50:]:
+        start(listener, run)
+    assert run_history.committed(QUERY, 4, [FIRST, runs[0]]) is None
+    assert len(run_history._queries[QUERY].runs) == 100
+
+
+def test_a_query_that_is_done_is_forgotten(listener: Listener, run_history: RunHistory) -> None:
+    """A process may run any number of them."""
+    start(listener, FIRST)
+    progress(listener, FIRST, 4)
+    run_history.forget(QUERY)
+    assert run_history.running(QUERY) is None
+    assert run_history.committed(QUERY, 4, [FIRST]) is None
+    end(listener, FIRST)
+    start(listener, SECOND)
+    assert run_history.running(QUERY) is None, "until a flusher watches it again"

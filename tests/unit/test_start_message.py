@@ -14,7 +14,6 @@ from state_backends import open_backend
 from tests.unit.test_options import GIVEN
 from wal_sink.configuration import Configuration, configure
 from wal_sink.options import SinkOptions
-from wal_sink.spark.internals import Source
 from wal_sink.spark.start_message import (
     block,
     cannot_replay,
@@ -23,6 +22,7 @@ from wal_sink.spark.start_message import (
     short_of_disk,
     unreplayable,
 )
+from wal_sink.spark.started_query import Source
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.wal.log import Log
 

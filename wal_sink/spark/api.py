@@ -8,12 +8,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from state_backends import open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import configure
-from wal_sink.errors import OptionError
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
-from wal_sink.spark import internals
-from wal_sink.spark.data_source import FORMAT
+from wal_sink.spark.query_flush import locate
 from wal_sink.spark.register import sink_of
 from wal_sink.wal.location import Location, find_by_checkpoint, is_folder
 from wal_sink.wal.log import Log
@@ -66,15 +63,9 @@ def _find(
     storage_options: Mapping[str, object] | None,
 ) -> tuple[Checkpoint, Log]:
     """Find checkpoint and log of a query."""
-    if isinstance(query_or_checkpoint, str):
-        query_id, location = _find_by_location(query_or_checkpoint, wal, storage_options or {})
-    elif started := internals.started_query(query_or_checkpoint, FORMAT):
-        query_id, location = started.query_id, configure(started.options, started.folder).location
-    else:
-        raise OptionError(
-            f"Query {query_or_checkpoint.id} does not write to format {FORMAT}.",
-            "Pass a query of this sink, or the location of its checkpoint.",
-        )
+    if not isinstance(query_or_checkpoint, str):
+        return locate(query_or_checkpoint)
+    query_id, location = _find_by_location(query_or_checkpoint, wal, storage_options or {})
     return location.open_checkpoint(), location.open_log(query_id)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from functools import partial, reduce
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from py4j.clientserver import ClientServer
@@ -23,8 +23,10 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryLis
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from wal_sink.errors import OptionError, UnsupportedSpark
+from wal_sink.errors import UnsupportedSpark
 from wal_sink.model.task import Task
+from wal_sink.spark.modes import refuse_mode
+from wal_sink.spark.started_query import Source, StartedQuery
 
 TESTED = ("4.1.4", "4.3.0")
 
@@ -32,7 +34,10 @@ _STREAM_EXECUTION = (  # moved between minor versions
     "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
     "org.apache.spark.sql.execution.streaming.StreamExecution",
 )
-_STREAM_EXECUTION_METHODS = {"resolvedCheckpointRoot", "sink", "logicalPlan", "sources", "state"}
+_STREAM_EXECUTION_METHODS = {
+    *("resolvedCheckpointRoot", "sink", "logicalPlan", "sources", "state", "trigger"),
+    *("lastProgress", "queryExecutionThread"),
+}
 _MICRO_BATCH_EXECUTION, _INITIALIZING, _TERMINATED = (
     tuple(name.replace("StreamExecution", beside) for name in _STREAM_EXECUTION)
     for beside in ("MicroBatchExecution", "INITIALIZING$", "TERMINATED$")
@@ -42,26 +47,6 @@ _SPARK_CONTEXT_METHODS = {"maxNumConcurrentTasks", "resourceProfileManager"}
 _JAVA_CLIENT = {"deque", "get_thread_connection"}
 _LISTENER_WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper"
 _PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
-
-
-class Source(NamedTuple):
-    """A source of a query, as Spark has it."""
-
-    kind: str
-    """Its class, without the package."""
-    description: str
-    """As in Spark's progress events."""
-
-
-class StartedQuery(NamedTuple):
-    """What a started query was given, as plain values, so that nothing asks Spark later."""
-
-    query_id: str
-    options: dict[str, str]
-    """As given, but `checkpointLocation` as Spark resolved it."""
-    folder: str
-    """Current folder of the JVM, and so of its Python workers; the driver's Python may have left it."""
-    sources: tuple[Source, ...] = ()
 
 
 def check_session(spark: SparkSession) -> None:
@@ -180,21 +165,15 @@ def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | Non
 
     Reliable only inside `onQueryStarted`: in another thread the plan may not be there yet.
 
-    :raises OptionError: the query does not run in micro-batches. In the continuous trigger Spark drops the
-        error of its own batch writer for Python: it writes offsets, and delivers no row (4.3.0).
+    :raises OptionError: it does not run in plain micro-batches, see `refuse_mode`.
     """
     execution = query._jsq.streamingQuery()
     sink = execution.sink()
     if sink.getClass().getName() != _PYTHON_TABLE or sink.name().lower() != format_name.lower():
         return None
+    trigger = execution.trigger().getClass().getSimpleName()
+    refuse_mode(str(query.id), execution.getClass().getName(), trigger)
     jvm: Any = SparkContext._jvm
-    micro_batches = _find_class(jvm, _MICRO_BATCH_EXECUTION)
-    if micro_batches is not None and not micro_batches.isInstance(execution):
-        raise OptionError(
-            f"Query {query.id} was started with trigger(continuous=…), in which Spark gives a Python sink"
-            " no rows and tells no error.",
-            "Start it with trigger(processingTime=…) or trigger(availableNow=True).",
-        )
     given = execution.logicalPlan().writeOptions()
     entries = given.toSeq()
     options = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
@@ -228,6 +207,29 @@ def stop(query: StreamingQuery) -> None:
     marked = query._jsq.streamingQuery().state().compareAndSet(initializing, terminated)
     if not marked and is_active(query):
         query.stop()
+
+
+def last_commit(query: StreamingQuery) -> int | None:
+    """Return the last epoch that a run has checkpointed, or had found checkpointed; None: Spark tells none.
+
+    Spark keeps the progress of the last trigger; in an idle query it is about the epoch that comes next.
+    """
+    try:
+        progress = query._jsq.lastProgress()
+        if progress is None:
+            return None
+        wrote = progress.durationMs().containsKey("commitOffsets")
+        return int(progress.batchId()) - (0 if wrote else 1)
+    except (Py4JError, OSError):
+        return None
+
+
+def has_ended(query: StreamingQuery) -> bool:
+    """Whether a run can write nothing any more: its thread has ended, or the JVM does not answer."""
+    try:
+        return not query._jsq.streamingQuery().queryExecutionThread().isAlive()
+    except (Py4JError, OSError):
+        return True
 
 
 def running_queries(spark: SparkSession) -> list[StreamingQuery]:

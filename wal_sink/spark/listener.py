@@ -36,6 +36,9 @@ class Handler(Protocol):
     def progressed(self, query_id: str) -> None:
         """Handle an epoch of a query, of any format, that is checkpointed."""
 
+    def has_caught_up(self, query_id: str, run_id: str) -> bool:
+        """Ask a run, before its end is handled, what it has checkpointed; whether it answers."""
+
     def terminated(self, query_id: str, run_id: str) -> None:
         """Handle a query, of any format, that has ended."""
 
@@ -72,5 +75,7 @@ class Listener(CheckpointListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Let the flush finish."""
         gave_way = event.errorClassOnException == _GAVE_WAY
+        # Over `offsets/N + 1` it gives way when it has written `commits/N`, of which the event may be missed.
+        gave_way = gave_way and self._handler.has_caught_up(str(event.id), str(event.runId))
         self._run_history.terminated(str(event.id), str(event.runId), gave_way=gave_way)
         self._handler.terminated(str(event.id), str(event.runId))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
@@ -25,14 +27,20 @@ from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.query_flush import QueryFlush
 from wal_sink.spark.refusals import Refusals
+from wal_sink.spark.run_watcher import RunWatcher
 from wal_sink.spark.start_message import say_in_force
-from wal_sink.spark.stop_watcher import StopWatcher
 from wal_sink.spark.takeover import take_over
 from wal_sink.spark.waiting_message import say_left
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
 
 logger = logging.getLogger(__name__)
+
+_ASKED = 4
+"""How many queries that have ended are looked at at a time: each look costs two listings."""
+
+_DONE_KEPT = 100
+"""Newest queries that are done of which checkpoint and log stay at hand."""
 
 
 class Queries:
@@ -52,13 +60,14 @@ class Queries:
         flush: bool,
     ) -> None:
         self.flush = flush
-        self.stop_watcher = StopWatcher()
+        self.run_watcher = RunWatcher(self)
         self.refusals = Refusals()
         self._spark = spark
         self._at_exit = at_exit
         self._exposition = exposition
         self._lock = threading.Lock()
-        self._flushes: dict[str, QueryFlush] = {}
+        self._flushes: OrderedDict[str, QueryFlush] = OrderedDict()
+        self._done: OrderedDict[str, tuple[Checkpoint, Log]] = OrderedDict()
         self.closed = False
         """Whether no further flush starts."""
 
@@ -76,6 +85,7 @@ class Queries:
         for query in internals.running_queries(self._spark):
             try:
                 self._begin(query, str(query.runId))
+                RUN_HISTORY.started(str(query.id), str(query.runId))
             except Exception:  # of this query alone; the handle is there for the others
                 logger.warning(
                     "query %s runs already and cannot be flushed", query.id, exc_info=True
@@ -86,20 +96,69 @@ class Queries:
         if flush := self.find(query_id):
             flush.loop.wake()
 
+    def catch_up(self, query_id: str, run_id: str, query: StreamingQuery) -> None:
+        """Wake the flush if a run has checkpointed what no event has told."""
+        epoch = internals.last_commit(query)
+        if epoch is not None and RUN_HISTORY.caught_up(query_id, run_id, epoch):
+            self.progressed(query_id)
+
+    def has_caught_up(self, query_id: str, run_id: str) -> bool:
+        """Ask a run what it has checkpointed; whether it answers."""
+        query = self.run_watcher.query(run_id)
+        if query is None or internals.last_commit(query) is None:
+            return False
+        self.catch_up(query_id, run_id, query)
+        return True
+
     def terminated(self, query_id: str, run_id: str) -> None:
         """Let the flush finish. A late event of an earlier run is passed over."""
-        self.stop_watcher.forget(run_id)
+        self.run_watcher.forget(run_id)
         flush = self.find(query_id)
         if flush is not None and flush.run_id == run_id:
+            flush.terminated = True
             flush.loop.end()
 
+    def end_missed(self, query_id: str, run_id: str) -> None:
+        """Let the flush finish: the run has ended, although no event has told so."""
+        RUN_HISTORY.terminated(query_id, run_id)
+        self.terminated(query_id, run_id)
+
+    def forget_done(self) -> None:
+        """Let go of queries that are done: `find` and `flushes` have them no more, `place` for a while.
+
+        Looks at a few that have ended, the next ones at the next call.
+        """
+        with self._lock:
+            ended = (flush for flush in self._flushes.values() if flush.terminated)
+            asked = list(itertools.islice(ended, _ASKED))
+        for flush in asked:
+            done = flush.is_done()
+            with self._lock:
+                if self._flushes.get(flush.query_id) is not flush:
+                    continue  # the query has started again meanwhile
+                if not done:
+                    self._flushes.move_to_end(flush.query_id)
+                    continue
+                del self._flushes[flush.query_id]
+                RUN_HISTORY.forget(flush.query_id)
+                self._done[flush.query_id] = flush.checkpoint, flush.log
+                while len(self._done) > _DONE_KEPT:
+                    self._done.popitem(last=False)
+
     def find(self, query_id: str) -> QueryFlush | None:
-        """Return the flush of a query, also one that has ended; None when this handle has not seen it."""
+        """Return the flush of a query; None when this handle has not seen it, or it is done."""
         with self._lock:
             return self._flushes.get(query_id)
 
+    def place(self, query_id: str) -> tuple[Checkpoint, Log] | None:
+        """Return checkpoint and log of a query; None when it was not seen here, or was done long ago."""
+        with self._lock:
+            if flush := self._flushes.get(query_id):
+                return flush.checkpoint, flush.log
+            return self._done.get(query_id)
+
     def flushes(self) -> list[QueryFlush]:
-        """Return the flush of every query that was seen."""
+        """Return the flush of every query that was seen, but for those that are done."""
         with self._lock:
             return list(self._flushes.values())
 
@@ -118,6 +177,9 @@ class Queries:
 
     def _begin(self, query: StreamingQuery, run_id: str) -> QueryFlush | None:
         """Start the flush of a query; None when it is of another format, refused, or this handle closed."""
+        was_closed = self.closed
+        if was_closed:
+            return None
         try:
             started = internals.started_query(query, FORMAT)
         except OptionError as error:
@@ -131,7 +193,7 @@ class Queries:
         owned(log, checkpoint)  # a copied checkpoint writes nothing into the log of the original
         loop = self._loop(started.query_id, checkpoint, log, configuration)
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop)
-        taken_over = take_over(flush.query_id) or self.find(flush.query_id) is not None
+        taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
         if self.flush and not taken_over:
             say_left(flush)
         with self._lock:
@@ -142,9 +204,11 @@ class Queries:
             atexit.register(self._at_exit)
             earlier = self._flushes.get(flush.query_id)
             self._flushes[flush.query_id] = flush
+            self._done.pop(flush.query_id, None)
+            RUN_HISTORY.watch(flush.query_id)  # an earlier run may just have been forgotten
             self.refusals.forget(flush.query_id)
             loop.start()
-        self.stop_watcher.watch(run_id, query, log)
+        self.run_watcher.watch(flush.query_id, run_id, query, log)
         if earlier is not None:
             earlier.loop.stop()  # its options may be old; two that overlap do no harm
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
@@ -161,8 +225,9 @@ class Queries:
         if not self.flush:
             return FlushedElsewhere()
         reporter = Reporter(log, observer=observer)
-        reporter.forget_error()  # of an earlier process; this one has not tried yet
         sink = configuration.sink
         pipeline = Pipeline(query_id, log, checkpoint, configuration.target, sink.trim_delay)
         by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
-        return FlushLoop(Flusher(pipeline, reporter, write_rows=by_job))
+        flusher = Flusher(pipeline, reporter, write_rows=by_job)  # an error here: nothing flushes
+        reporter.forget_error()  # of an earlier process; this one has not tried yet
+        return FlushLoop(flusher)

@@ -1,11 +1,19 @@
-"""The flush of one query, as the handles of this process hold it."""
+"""One query: its flush, as the handles of this process hold it, and where its checkpoint and log are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyspark.sql.streaming.query import StreamingQuery
+
+from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.configuration import configure
+from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.loop import FlushedElsewhere, FlushLoop
+from wal_sink.progress.backlog import waiting_epochs
+from wal_sink.spark import internals
+from wal_sink.spark.data_source import FORMAT
 from wal_sink.wal.log import Log
 
 
@@ -21,3 +29,40 @@ class QueryFlush:
     loop: FlushLoop | FlushedElsewhere
     taken_over: bool = False
     """Whether the query has started again under another handle, which flushes it since."""
+    terminated: bool = False
+    """Whether the run has ended."""
+
+    def is_done(self) -> bool:
+        """Whether nothing more can come of it: run and flush have ended, and all of it is in the target.
+
+        Asks log and checkpoint.
+        """
+        if not self.terminated or self.loop.is_alive():
+            return False
+        try:
+            return waiting_epochs(self.checkpoint, self.log) == 0
+        except (OSError, StateBackendError, WalSinkError):
+            return False  # nothing is known of it
+
+
+def locate(query: StreamingQuery) -> tuple[Checkpoint, Log]:
+    """Find checkpoint and log of a query of this process by what Spark knows of it.
+
+    :raises OptionError: it is not of this sink, or was refused, or Spark does not answer.
+    """
+    try:
+        started = internals.started_query(query, FORMAT)
+    except WalSinkError:
+        raise
+    except Exception as error:  # of py4j: the query failed before it had a plan, or Spark is gone
+        raise OptionError(
+            f"Spark does not tell where the checkpoint of query {query.id} is: {error!r}",
+            "Pass the location of its checkpoint to wal_sink.status() or wal_sink.await_flushed().",
+        ) from error
+    if started is None:
+        raise OptionError(
+            f"Query {query.id} does not write to format {FORMAT}.",
+            "Pass a query of this sink, or the location of its checkpoint.",
+        )
+    location = configure(started.options, started.folder).location
+    return location.open_checkpoint(), location.open_log(started.query_id)

@@ -1,4 +1,4 @@
-"""Stops queries that Spark would run without a row for the sink, and remembers why.
+"""Stops queries that Spark would run in a mode that the sink refuses (`modes`), and remembers why.
 
 Spark drops what `onQueryStarted` raises, and the query runs on. So the sink stops the query, and raises the
 error where the application meets the handle next: in `await_flushed`, `status` or `close`.

@@ -81,7 +81,7 @@ class Shutdown:
         self._queries.end_dead_runs()
         if self._queries.closed:
             return
-        self._queries.stop_watcher.end(_JOIN_S)
+        self._queries.run_watcher.end(_JOIN_S)
         for flush in self._queries.flushes():
             flush.loop.end()
         takeover.offer(self._queries.flushes())
@@ -109,7 +109,7 @@ class Shutdown:
         running = {str(query.id) for query in internals.running_queries(self._spark)}
         internals.remove_listener(self._spark, self._listener)
         deadline = time.monotonic() + join_s
-        self._queries.stop_watcher.end(join_s)
+        self._queries.run_watcher.end(join_s)
         for flush in flushes:
             flush.loop.join(max(0.0, deadline - time.monotonic()))
             if say and flush.loop.is_alive():

@@ -9,17 +9,19 @@ from typing import Self
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import NotDrained, OptionError
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark import internals
-from wal_sink.spark.data_source import FORMAT, add_format
+from wal_sink.spark.data_source import add_format
 from wal_sink.spark.listener import Listener
 from wal_sink.spark.queries import Queries
-from wal_sink.spark.query_flush import QueryFlush
+from wal_sink.spark.query_flush import locate
 from wal_sink.spark.shutdown import Shutdown
 from wal_sink.spark.waiting_message import say_flushing
+from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
 
@@ -59,19 +61,19 @@ class Sink:
 
         Arguments and errors as for `wal_sink.await_flushed`.
 
-        :raises OptionError: the query was not started under this handle, or was refused as it started.
+        :raises OptionError: the query is not of this sink, or was refused as it started.
         """
-        flush = self._flush_of(query)
-        flush.loop.hurry()  # an error that was repaired since is found to be over
-        return wait_until_flushed(flush.checkpoint, flush.log, timeout)
+        checkpoint, log = self._place_of(query)
+        if flush := self._queries.find(str(query.id)):
+            flush.loop.hurry()  # an error that was repaired since is found to be over
+        return wait_until_flushed(checkpoint, log, timeout)
 
     def status(self, query: StreamingQuery) -> Status:
         """Read how far the flush of `query` is; see `wal_sink.status`.
 
-        :raises OptionError: the query was not started under this handle, or was refused as it started.
+        :raises OptionError: the query is not of this sink, or was refused as it started.
         """
-        flush = self._flush_of(query)
-        return read_status(flush.checkpoint, flush.log)
+        return read_status(*self._place_of(query))
 
     def close(self) -> None:
         """Wait until everything checkpointed is flushed, then end flushing in this session.
@@ -86,9 +88,9 @@ class Sink:
         self._shutdown.close(self.drain_timeout)
 
     def knows(self, query_id: str) -> bool:
-        """Whether this handle has seen the query."""
+        """Whether this handle has seen the query, and has not let go of it."""
         refused = self._queries.refusals.find(query_id) is not None
-        return refused or self._queries.find(query_id) is not None
+        return refused or self._queries.place(query_id) is not None
 
     def forgotten(self) -> bool:
         """Whether nothing more can come from this handle, so that the session may get a new one."""
@@ -127,13 +129,7 @@ class Sink:
     def _at_exit(self) -> None:
         self._shutdown.at_exit()
 
-    def _flush_of(self, query: StreamingQuery) -> QueryFlush:
+    def _place_of(self, query: StreamingQuery) -> tuple[Checkpoint, Log]:
         if refusal := self._queries.refusals.find(str(query.id)):
             raise OptionError(*refusal.args)
-        flush = self._queries.find(str(query.id))
-        if flush is None:
-            raise OptionError(
-                f"Query {query.id} does not write to format {FORMAT} in this session.",
-                "Pass a query that was started under this handle.",
-            )
-        return flush
+        return self._queries.place(str(query.id)) or locate(query)

@@ -9,7 +9,7 @@ from state_backends import StateBackendError
 from wal_sink import remedies
 from wal_sink.configuration import Configuration
 from wal_sink.progress.heartbeat import this_process
-from wal_sink.spark.internals import Source
+from wal_sink.spark.started_query import Source
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ _lock = threading.Lock()
 def offer(flushes: Iterable[QueryFlush]) -> None:
     """Let flushes of a stopped session be taken over; they go on until then."""
     with _lock:
+        _offered[:] = [flush for flush in _offered if flush.loop.is_alive()]
         _offered.extend(flushes)
 
 

@@ -1,0 +1,44 @@
+"""Which modes of Spark the sink refuses, by the names of their classes."""
+
+from __future__ import annotations
+
+import pytest
+
+from wal_sink.errors import OptionError
+from wal_sink.spark.modes import refuse_mode
+
+PACKAGE = "org.apache.spark.sql.execution.streaming"
+PLAIN = f"{PACKAGE}.runtime.MicroBatchExecution"
+
+
+@pytest.mark.parametrize("execution", [PLAIN, f"{PACKAGE}.MicroBatchExecution"])
+@pytest.mark.parametrize(
+    "trigger", ["ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$"]
+)
+def test_plain_micro_batches_are_not_refused(execution: str, trigger: str) -> None:
+    """Whichever package the version of Spark has them in."""
+    refuse_mode("q", execution, trigger)
+
+
+@pytest.mark.parametrize(
+    ("execution", "trigger", "named"),
+    [
+        (f"{PACKAGE}.continuous.ContinuousExecution", "ContinuousTrigger", "continuous=…"),
+        (PLAIN, "RealTimeTrigger", "realTime=…"),
+        (
+            f"{PACKAGE}.runtime.AsyncProgressTrackingMicroBatchExecution",
+            "RealTimeTrigger",
+            "realTime",
+        ),
+        (
+            f"{PACKAGE}.runtime.AsyncProgressTrackingMicroBatchExecution",
+            "ProcessingTimeTrigger",
+            "asyncProgressTrackingEnabled",
+        ),
+        (f"{PACKAGE}.runtime.NewExecution", "ProcessingTimeTrigger", r"\(NewExecution\)"),
+    ],
+)
+def test_every_other_mode_is_refused(execution: str, trigger: str, named: str) -> None:
+    """With its name and the remedy; also one that a later Spark may bring."""
+    with pytest.raises(OptionError, match=rf"Query q .*{named}(.|\n)*trigger\(availableNow=True\)"):
+        refuse_mode("q", execution, trigger)
