@@ -23,7 +23,8 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Kind, Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.classify import was_not_sent
-from wal_sink.targets.cassandra.driver.connection import connect
+from wal_sink.targets.cassandra.driver.connection import Connection, connect
+from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.concurrency import Concurrency
@@ -417,3 +418,64 @@ def test_an_overloaded_node_slows_the_flush() -> None:
             assert session._writer._concurrency.limit < 40
         assert took > 2, "the node did hold it up"
         assert slow.execute("SELECT count(*) AS n FROM ks.t")[0].n == 1_500
+
+
+@pytest.fixture
+def standstill() -> Iterator[threading.Event]:
+    """Lets the driver's thread stand still when a request's answer comes, until it is set."""
+    over = threading.Event()
+    yield over
+    over.set()
+
+
+def stand_still(connection: Connection, over: threading.Event) -> None:
+    """Let the driver's thread, which handles answers and timeouts alike, wait."""
+    reached = threading.Event()
+
+    def wait(_rows: object) -> None:
+        reached.set()
+        over.wait()
+
+    connection.session.execute_async("SELECT id FROM ks.t").add_callback(wait)
+    assert reached.wait(30)
+
+
+def test_rows_whose_requests_never_end_are_an_outage(
+    node: EmbeddedCassandra, standstill: threading.Event
+) -> None:
+    """An error that is tried again, in place of a wait for ever; also for those who would abandon them."""
+    with connect(options(node)) as connection:
+        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
+        sender = Sender(connection.session, Concurrency(), patience=1, timeout_s=3)
+        stand_still(connection, standstill)
+        began = time.monotonic()
+        with pytest.raises(TargetUnavailable, match=r"Of 3 requests .* none has ended for 3 s"):
+            send_all(sender, [insert.bind([50_000 + number]) for number in range(3)])
+        with pytest.raises(TargetUnavailable, match="none has ended"):
+            sender.abandon()
+        connection.close()
+        assert time.monotonic() - began < 30, "and nothing waits for its end as it disconnects"
+    standstill.set()
+    with connect(options(node)) as connection:
+        sender = Sender(connection.session, Concurrency())
+        send_all(sender, [insert.bind([50_000 + number]) for number in range(3)])
+
+
+def test_a_ledger_whose_requests_never_end_is_an_outage(
+    node: EmbeddedCassandra, standstill: threading.Event
+) -> None:
+    """The effect of a conditional update is not known then, and a read says that the target is away."""
+    chosen = options(node)
+    owner = Owner(f"q-{uuid.uuid4()}", "log", "file:///c")
+    with connect(chosen) as connection:
+        ledger = Ledger(connection.session, chosen.ledger, owner, timeout_s=2)
+        ledger.create(-1)
+        assert ledger.begin(window(0)) is Outcome.APPLIED
+        ledger.finish(window(0))
+        stand_still(connection, standstill)
+        began = time.monotonic()
+        assert ledger.begin(window(1)) is Outcome.UNKNOWN
+        with pytest.raises(TargetUnavailable, match="cannot be read"):
+            ledger.read()
+        assert time.monotonic() - began < 30
+        standstill.set()

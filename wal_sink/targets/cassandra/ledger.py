@@ -8,6 +8,7 @@ import msgspec
 
 from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.targets.cassandra.driver.answers import execute
 from wal_sink.targets.cassandra.driver.classify import classify, effect_unknown
 from wal_sink.targets.cassandra.driver.connection import LEDGER, LEDGER_READ
 from wal_sink.targets.cassandra.driver.retry import retrying
@@ -25,10 +26,12 @@ class Ledger:
     """The ledger row of one query.
 
     :param session: the driver's session.
+    :param timeout_s: after which an answer counts as lost.
     """
 
-    def __init__(self, session: Any, table: TableName, owner: Owner) -> None:
+    def __init__(self, session: Any, table: TableName, owner: Owner, timeout_s: float) -> None:
         self._session = session
+        self._timeout_s = timeout_s
         self._table = str(table)
         self._owner = owner
         self._prepared: dict[str, Any] = {}
@@ -113,21 +116,25 @@ class Ledger:
 
     def _read(self, query: str) -> Any:
         values = (self._owner.query_id,)
-        return self._session.execute(self._prepare(query), values, execution_profile=LEDGER_READ)
+        return self._execute(query, values, LEDGER_READ)
 
     def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
         """Send one conditional statement, once.
 
         :raises Exception: of the driver, when it certainly had no effect.
         """
-        prepared = self._prepare(statement)
+        self._prepare(statement)  # here, as an error of this has no effect
         try:
-            result = self._session.execute(prepared, values, execution_profile=LEDGER)
+            result = self._execute(statement, values, LEDGER)
         except Exception as error:
             if effect_unknown(error):
                 return Outcome.UNKNOWN
             raise
         return Outcome.APPLIED if result.was_applied else Outcome.REFUSED
+
+    def _execute(self, statement: str, values: tuple[object, ...], profile: str) -> Any:
+        prepared = self._prepare(statement)
+        return execute(self._session, prepared, values, profile=profile, timeout_s=self._timeout_s)
 
     def _prepare(self, statement: str) -> Any:
         if statement not in self._prepared:

@@ -12,6 +12,7 @@ from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.cassandra.driver.answers import longest_s
 from wal_sink.targets.cassandra.driver.clock import server_now_us
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, explained
 from wal_sink.targets.cassandra.driver.credentials import login
@@ -36,7 +37,8 @@ class CassandraSession(Session):
     ) -> None:
         self._connection = connection
         self._options = options
-        self._ledger = Ledger(connection.session, options.ledger, owner)
+        timeout_s = longest_s(options.request_timeout)
+        self._ledger = Ledger(connection.session, options.ledger, owner, timeout_s)
         self._writer = Writer(connection, options, limits)
 
     def read_ledger(self) -> Mark | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tenacity
 
+from wal_sink.errors import WalSinkError
 from wal_sink.targets.cassandra.driver.classify import classify
 
 PATIENCE_S = 10.0
@@ -26,4 +27,6 @@ def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
 
 
 def _may_pass(error: BaseException) -> bool:
+    if isinstance(error, WalSinkError):
+        return False  # it was judged already
     return isinstance(error, Exception) and classify(error) != "fatal"

@@ -6,13 +6,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any, NamedTuple
 
-from wal_sink.errors import TargetUnavailable
+from wal_sink.errors import TargetUnavailable, WalSinkError
 from wal_sink.log_context import line_logger
 from wal_sink.observer import Observer
+from wal_sink.targets.cassandra.driver.answers import longest_s
 from wal_sink.targets.cassandra.driver.classify import (
     asks_to_slow_down,
     classify,
@@ -51,6 +52,7 @@ class Sender:
     :param concurrency: how many may be in flight.
     :param patience: seconds to go on trying while no request is acknowledged.
     :param describe: names the first row of a request.
+    :param timeout_s: seconds to wait for requests in flight of which none ends: then they are lost.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class Sender:
         concurrency: Concurrency,
         patience: float = PATIENCE_S,
         describe: Callable[[Any], str] = str,
+        timeout_s: float = longest_s(PATIENCE_S),
     ) -> None:
         self._session = session
         self._concurrency = concurrency
         self._patience = patience
         self._describe = describe
+        self._timeout_s = timeout_s
         self._in_flight = 0
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         self._unsent: deque[Any] = deque()
@@ -88,7 +92,8 @@ class Sender:
         Once this has raised, any of the statements sent since the last `drain` may be lost.
 
         :param statements: idempotent, each sent at least once; made while others are in flight.
-        :raises TargetUnavailable: no success for as long as `patience`.
+        :raises TargetUnavailable: no success for as long as `patience`, or the driver does not end what is
+            in flight. Of a sender that has raised the latter only `abandon` is called, or nothing.
         :raises TargetRefused: the server refuses a row, which is named, and takes others.
         :raises Exception: of the driver, at once, when trying again cannot help.
         """
@@ -110,7 +115,10 @@ class Sender:
         self._taken = None
 
     def abandon(self) -> None:
-        """Wait until nothing is in flight, and forget what failed: its rows are no longer wanted."""
+        """Wait until nothing is in flight, and forget what failed: its rows are no longer wanted.
+
+        :raises TargetUnavailable: the driver does not end what is in flight.
+        """
         self._await_all()
         self._forget()
 
@@ -173,8 +181,19 @@ class Sender:
         self._taken, self._suspect = None, ""
 
     def _take(self) -> None:
-        """Wait for one request to end, which each does: the driver has a timeout for it."""
-        ended = self._ended.get()
+        """Wait for one request to end, which each does: the driver has a timeout for it.
+
+        :raises TargetUnavailable: none has, for much longer than that; see `driver/answers.py`.
+        """
+        try:
+            ended = self._ended.get(timeout=self._timeout_s)
+        except Empty:
+            raise TargetUnavailable(
+                f"Of {self._in_flight} requests to Cassandra none has ended for {self._timeout_s:.0f} s, not"
+                " even by its timeout: the driver's thread stands still",
+                "Nothing: the flush connects anew and writes these rows again. If it goes on, restart this"
+                " process and report it.",
+            ) from None
         others = self._in_flight - 1
         if ended.error is None:
             self._acknowledgements += 1
@@ -199,7 +218,7 @@ class Sender:
         except Exception as error:
             left, suspect = len(self._failures), self._suspect
             self._forget()  # the caller writes everything again
-            if classify(error) == "fatal":
+            if isinstance(error, WalSinkError) or classify(error) == "fatal":
                 raise
             raise TargetUnavailable(
                 f"Cassandra did not acknowledge {left} requests for {self._patience:.0f} s: {error}{suspect}",

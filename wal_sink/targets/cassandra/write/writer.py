@@ -15,6 +15,7 @@ from wal_sink.log_context import line_logger
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import Slice
+from wal_sink.targets.cassandra.driver.answers import longest_s
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.frames import hook, statement_head
 from wal_sink.targets.cassandra.encode import encode, routing_keys
@@ -70,7 +71,12 @@ class Writer:
         self._concurrency = Concurrency(
             MOST if options.concurrency == "auto" else options.concurrency
         )
-        self._sender = Sender(connection.session, self._concurrency, describe=self._describe)
+        self._sender = Sender(
+            connection.session,
+            self._concurrency,
+            describe=self._describe,
+            timeout_s=longest_s(options.request_timeout),
+        )
         self._drift = DriftWatch(connection.session, options.data, limits)
         self._prepared: dict[str, Prepared] = {}
         self._reported = False
