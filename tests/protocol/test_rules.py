@@ -1095,7 +1095,7 @@ def test_rule_15_a_flusher_stops_when_another_one_has_finished(world: World) -> 
         if len(calls) == 2:  # the first slice comes in two halves
             world.clock.us += 2_000_000
             with pytest.MonkeyPatch.context() as kept:
-                kept.setattr("wal_sink.flush.trimmer.trim", lambda *args: None)
+                kept.setattr("wal_sink.flush.trimmer.trim", lambda *args: ())
                 world.flusher().run_once()  # finishes it; segments are still there
 
     with pytest.MonkeyPatch.context() as patch:

@@ -38,9 +38,10 @@ def test_a_run_is_asked_when_its_event_was_missed(
         query = writer.option("checkpointLocation", checkpoint).start()
         try:
             spark.streams.removeListener(sink._listener)
-            wait_for(lambda: "published by 2 runs" in (sink.status(query).doing or ""))
+            waits = "published by 2 runs"
+            wait_for(lambda: waits in (sink.status(query).doing or ""), seconds=240)
             assert sink.status(query).flushed == 0
-            wait_for(lambda: sink.status(query).flushed == 1, seconds=30)
+            wait_for(lambda: sink.status(query).flushed == 1, seconds=60)
         finally:
             query.stop()
     assert table.ids() == list(range(2 * ROWS_PER_FILE))

@@ -58,7 +58,9 @@ class Trimmer:
         :raises Diverged: what is left of one of them is of another history.
         """
         with self._leaving_garbage():
-            trim(self._log, epochs, flushed)
+            for why in trim(self._log, epochs, flushed):
+                self._failed_s = time.monotonic()
+                logger.warning("what is left of a flushed epoch stays: %s", why)
 
     def sweep(self, trimmable: int | None) -> None:
         """Delete what killed tasks and late ones have left, at the first call and then every hour.

@@ -131,6 +131,10 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Rec
         if mark.last.first > floor + 1:
             return RecordsBehind(mark.last)
         return RecordFlushed(mark.last)
+    if (
+        view.unrecorded and mark.last is not None
+    ):  # rule 17: a power loss took some of a window's records
+        return RecordFlushed(mark.last)
     return None
 
 

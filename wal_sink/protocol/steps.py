@@ -30,6 +30,8 @@ class View:
     """Whether an operator has rewound the log; looked at only where neither row nor record is there."""
     trimmable: int | None = None
     """The highest epoch that may be trimmed by now; None: all that are recorded (`trim.delay`)."""
+    unrecorded: tuple[int, ...] = ()
+    """Epochs of the ledger's last window that lie below the newest record, and have none themselves."""
 
     @property
     def agreed(self) -> bool:
@@ -90,7 +92,7 @@ class CreateLedger(NamedTuple):
 
 
 class RecordFlushed(NamedTuple):
-    """The ledger is ahead of the log's mark: write the record of what was flushed last."""
+    """The ledger is ahead of the log's mark, or records are missing below: write those of its last window."""
 
     window: Window
 

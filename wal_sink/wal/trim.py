@@ -75,10 +75,13 @@ class TrimDelay:
         return self._oldest[1]
 
 
-def trim(log: Log, epochs: Iterable[int], flushed: Collection[Attempt] = ()) -> None:
+def trim(
+    log: Log, epochs: Iterable[int], flushed: Collection[Attempt] = ()
+) -> tuple[Diverged, ...]:
     """Delete segments and manifests of flushed epochs, of all attempts.
 
     :param flushed: attempts that the caller has just flushed: their manifests are not read again.
+    :return: why epochs stay: what is left of them cannot be compared, since their records are lost.
     :raises Diverged: an attempt that was not flushed covers other source offsets, or cannot be compared;
         nothing is deleted of its epoch and of those that follow.
     """
@@ -86,11 +89,15 @@ def trim(log: Log, epochs: Iterable[int], flushed: Collection[Attempt] = ()) -> 
     attempts_of = _by_epoch(listed)
     trimmed: dict[int, tuple[Attempt, ...]] = {}
     refused: Diverged | None = None
+    stay: list[Diverged] = []
     for epoch in sorted(epochs):
         attempts = attempts_of.get(epoch, ())
         try:
             refuse_diverged(log, epoch, [each for each in attempts if each not in flushed])
         except Diverged as error:
+            if _is_record_lost(log, epoch):
+                stay.append(error)
+                continue
             refused = error
             break
         trimmed[epoch] = attempts
@@ -101,6 +108,16 @@ def trim(log: Log, epochs: Iterable[int], flushed: Collection[Attempt] = ()) -> 
     log.delete(_old_records(log, (each for each in listed if each.epoch not in trimmed)))
     if refused is not None:
         raise refused
+    return tuple(stay)
+
+
+def lost_records(log: Log, epochs: Iterable[int]) -> tuple[int, ...]:
+    """Return those of some flushed epochs that have no record, although it is not yet time to delete it."""
+    there = log.flushed_epochs()
+    newest = max(there, default=-1)
+    return tuple(
+        epoch for epoch in epochs if newest - RECORDS_KEPT < epoch < newest and epoch not in there
+    )
 
 
 def sweep(log: Log, trimmable: int | None = None) -> int:
@@ -189,6 +206,12 @@ def _old_records(log: Log, remaining: Iterable[Attempt]) -> list[str]:
 def _copied_manifests(log: Log, epoch: int) -> set[str]:
     """Return the paths of manifests that operators have copied away: they may be unreadable."""
     return {copy.path for decision in log.decisions(epoch) for copy in decision.files}
+
+
+def _is_record_lost(log: Log, epoch: int) -> bool:
+    """Whether an epoch has no record although earlier ones have theirs, which are deleted oldest first."""
+    epochs = log.flushed_epochs()
+    return epoch not in epochs and bool(epochs) and epochs[0] < epoch
 
 
 def _is_overtaken(log: Log, attempt: Attempt) -> bool:
