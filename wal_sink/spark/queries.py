@@ -76,13 +76,14 @@ class Queries:
         query = self._spark.streams.get(query_id)
         if query is not None and (flush := self._begin(query, run_id)) is not None:
             note_without_sink(flush.log, flush.checkpoint)  # before the ticket, see rule 12
-            take_ticket(
-                flush.log, run_id
-            )  # last: a run with a ticket fills the log, flushed or not
+            # Last: a run with a ticket fills the log, flushed or not.
+            take_ticket(flush.log, run_id)
 
     def adopt_running(self) -> None:
         """Start the flush of queries that run already; a run has an earlier handle's ticket, or fails."""
         for query in internals.running_queries(self._spark):
+            if not internals.is_active(query):
+                continue  # it was told to stop, as a query that is refused is
             try:
                 self._begin(query, str(query.runId))
                 RUN_HISTORY.started(str(query.id), str(query.runId))
