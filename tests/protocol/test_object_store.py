@@ -164,16 +164,20 @@ def test_an_original_in_a_store_that_refuses_is_not_taken_for_gone(s3: S3) -> No
     assert (missing.sight, "there is no bucket" in missing.why) == (Sight.UNKNOWN, True)
 
 
-def test_storage_options_for_folders_are_refused(tmp_path: Path) -> None:
-    """Silence would make believe that they are used."""
+def test_storage_options_for_folders_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Silence would make believe that they are used; a command says so, and goes on."""
     location = locate(str(tmp_path))
     world = World(open_backend(location.checkpoint), location.open_log("query").backend)
     world.query_id = "query"
     world.run().batch([("a", 1)])
-    with pytest.raises(LogUnavailable, match=r"\['key'\] have no effect"):
+    with pytest.raises(OptionError, match=r"storage_options: \['key'\] have no effect"):
         wal_sink.status(str(tmp_path), storage_options={"key": "k"})
     with pytest.raises(OptionError, match=r"\['key'\] have no effect"):
         wal_sink.status(str(tmp_path), wal=location.logs, storage_options={"key": "k"})
+    find_query(str(tmp_path), options={"wal.storageOptions": '{"key": "k"}'})
+    assert "wal.storageOptions: ['key'] have no effect" in caplog.text
 
 
 def test_what_an_epoch_costs_is_documented(s3: S3) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -18,9 +19,11 @@ from wal_sink.model.ledger import Owner
 from wal_sink.model.records import LogIdentity
 from wal_sink.options import SinkOptions, parse
 from wal_sink.targets.base import Target
-from wal_sink.wal.location import find_by_checkpoint, open_place
+from wal_sink.wal.location import find_by_checkpoint, open_place, refuse_unused
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
+
+logger = logging.getLogger(__name__)
 
 _OURS = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
 
@@ -69,6 +72,10 @@ def find_query(
     """
     given = storage_options(parse({**options, "checkpointLocation": checkpoint}, SinkOptions))
     query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *given)
+    try:
+        refuse_unused(location, given[0], "Option wal.storageOptions")
+    except OptionError as error:  # the environment may give it, to every command
+        logger.warning("%s", error.summary)
     return Query(query_id, location.open_checkpoint(), location.open_log(query_id), location.stores)
 
 

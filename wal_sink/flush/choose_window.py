@@ -50,6 +50,7 @@ class WindowChooser:
 
         :raises CorruptLog, Diverged: at which the flush stops.
         """
+        first = first._replace(checkpointed=view.checkpointed)
         choice = joined(self._choices(first, view.checkpointed))
         if isinstance(choice, PassOver):
             logger.warning("epoch %d is flushed without rows: %s", choice.epoch, choice.why)
@@ -129,6 +130,7 @@ class WindowChooser:
         )
         now = planned(epoch)
         # Where Spark has purged one of these, what it made without a sink is noted in the log.
+        followed = followed or step.checkpointed == epoch
         untold = not read or (not followed and None in (now, after, before[0]))
         plain = Evidence(
             epoch=epoch,

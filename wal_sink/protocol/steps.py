@@ -118,6 +118,8 @@ class Choose(NamedTuple):
     epoch: int
     attempts: tuple[Attempt, ...]
     """All manifests there are."""
+    checkpointed: int | None = None
+    """The highest epoch that `commits/` covers, if the caller knows it: nothing was made after that one."""
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from state_backends import open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark.query_flush import locate
 from wal_sink.spark.register import sink_of
-from wal_sink.wal.location import Location, find_by_checkpoint, is_folder
+from wal_sink.wal.location import Location, find_by_checkpoint, is_folder, refuse_unused
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
 
@@ -81,6 +80,5 @@ def _find_by_location(
         None if log_takes_none else options,
         None if is_folder(url) else options,
     )
-    if is_folder(location.checkpoint) and is_folder(location.logs):
-        open_backend(location.logs, options)  # refuses the options by their names
+    refuse_unused(location, options, "storage_options")
     return query_id, location

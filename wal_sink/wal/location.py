@@ -153,6 +153,19 @@ def find_by_checkpoint(
     )
 
 
+def refuse_unused(location: Location, options: Mapping[str, object] | None, argument: str) -> None:
+    """Refuse storage options where neither place takes any: a caller who gives them expects them to count.
+
+    :param argument: how the caller calls the options, for the error.
+    :raises OptionError: checkpoint and log are folders, and there are options.
+    """
+    if options and is_folder(location.checkpoint) and is_folder(location.logs):
+        raise OptionError(
+            f"{argument}: {sorted(options)} have no effect, since checkpoint and log are folders.",
+            "Leave the storage options out.",
+        )
+
+
 def is_folder(url: str) -> bool:
     """Whether a URL names a folder, which takes no storage options."""
     return url_scheme(url) in {"", "file"}
