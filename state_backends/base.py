@@ -124,6 +124,17 @@ class StateBackend(ABC):
         """
         return self.list(prefix)
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Return the sizes in bytes of the objects that `list` returns, by path.
+
+        Those that are deleted meanwhile may be missing.
+        """
+        found = {}
+        for path in self.list(prefix):
+            with contextlib.suppress(FileNotFoundError):
+                found[path] = self.size(path)
+        return found
+
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
         """Delete the objects. Those that do not exist are passed over, so it can be repeated.

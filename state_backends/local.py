@@ -143,6 +143,14 @@ class LocalBackend(StateBackend):
             "not in it. Mount it so that no host caches its folders (NFS: actimeo=0)"
         )
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See `StateBackend.sizes`."""
+        found = {}
+        for path in self.list(prefix):
+            with suppress(FileNotFoundError):
+                found[path] = os.stat(f"{self._root}/{path}").st_size  # noqa: PTH116 - Path is slow
+        return found
+
     def delete(self, paths: Iterable[str]) -> None:
         """See `StateBackend.delete`. Folders that become empty go as well."""
         # Not fsspec's rm(): it raises for what is missing, and syncs nothing.

@@ -14,6 +14,7 @@ from state_backends import s3_errors
 from state_backends.errors import StateBackendError
 from state_backends.file_systems import file_system
 from state_backends.object_store import ObjectStoreBackend
+from state_backends.paths import check_prefix, is_path
 from state_backends.storage_options import StorageOptions
 
 _NONCE = "state-backend-nonce"
@@ -68,16 +69,27 @@ class S3Backend(ObjectStoreBackend):
             raise ValueError(f"path {path!r} names a version")
         return super()._key(path)
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See `StateBackend.sizes`: a listing tells them."""
+        folder = check_prefix(prefix)
+        below = f"{self._root}/{folder}/" if folder else f"{self._root}/"
+        found = self._repeated(lambda: self._found(below))
+        sizes = {name.removeprefix(f"{self._root}/"): size for name, size in found.items()}
+        return {path: size for path, size in sorted(sizes.items()) if is_path(path)}
+
     def _find(self, below: str) -> builtins.list[str]:
+        return builtins.list(self._found(below))
+
+    def _found(self, below: str) -> dict[str, int]:
+        """Return the names of all objects below a folder, with their sizes."""
         # Not s3fs's find(): below a folder without objects it looks twice more, for the folder itself,
         # and older releases take a folder that a console or Hadoop has made for an object.
         pages = _pages(
             lambda **more: self._call("list_objects_v2", Prefix=below.partition("/")[2], **more),
             {"ContinuationToken": "NextContinuationToken"},
         )
-        return [
-            f"{self._bucket}/{each['Key']}" for page in pages for each in page.get("Contents", [])
-        ]
+        listed = (each for page in pages for each in page.get("Contents", []))
+        return {f"{self._bucket}/{each['Key']}": int(each["Size"]) for each in listed}
 
     def _remove(self, keys: builtins.list[str]) -> None:
         # Not s3fs's rm(): it takes `*` for a pattern, and passes over what could not be deleted.

@@ -81,7 +81,7 @@ BUGS = (
     ),
     Bug(
         "only the newest record of a window is made anew",
-        "wal_sink/flush/flusher.py",
+        "wal_sink/flush/trimmer.py",
         "        self._records_seen = not lost\n        return lost\n",
         "        self._records_seen = True\n        return ()\n",
         ("tests/protocol/test_lost_records.py",),
@@ -219,6 +219,34 @@ BUGS = (
         "            if any(name == marker.name for _, name in found):\n",
         "            if marker:\n",
         ("tests/protocol/test_stale_listing.py",),
+    ),
+    Bug(
+        "a manifest that is kept moves before its copy is durable",
+        "wal_sink/wal/retain.py",
+        "    log.backend.create_missing(copies)\n    log.delete(moved)\n",
+        "    log.delete(moved)\n    log.backend.create_missing(copies)\n",
+        ("tests/protocol/test_trim_delay.py",),
+    ),
+    Bug(
+        "a rewind leaves the copies of records",
+        "wal_sink/admin/rewind.py",
+        "            query.log.delete([paths.flushed(epoch), paths.retained_record(epoch)])\n",
+        "            query.log.delete([paths.flushed(epoch)])\n",
+        ("tests/protocol/test_trim_delay.py",),
+    ),
+    Bug(
+        "what another flusher keeps is swept",
+        "wal_sink/wal/trim.py",
+        "        untrimmed = {attempt.epoch for attempt in log.attempts()}.union(retained_paths(log))\n",
+        "        untrimmed = {attempt.epoch for attempt in log.attempts()}\n",
+        ("tests/protocol/test_trim_delay.py",),
+    ),
+    Bug(
+        "what is kept stays where each pass lists what waits",
+        "wal_sink/flush/flusher.py",
+        "        self.trimmer.retain(window, records)\n",
+        "",
+        ("tests/protocol/test_costs.py", "tests/protocol/test_trim_delay.py"),
     ),
     Bug(
         "no generation check after publishing",
@@ -470,8 +498,8 @@ BUGS = (
     Bug(
         "records go before their delayed epochs",
         "wal_sink/wal/trim.py",
-        "    return old if needed is None else [path for path in old if path < needed]\n",
-        "    return old\n",
+        "    return [paths.flushed(e) for e in old if first is None or e < first or e in copied]\n",
+        "    return [paths.flushed(e) for e in old]\n",
         ("tests/protocol/test_trim_delay.py",),
     ),
     Bug(

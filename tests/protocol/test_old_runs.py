@@ -10,7 +10,7 @@ from wal_sink.errors import Fenced, NotRegistered
 from wal_sink.model import paths
 from wal_sink.model.records import Claim, Ticket
 from wal_sink.testing.crash.faults import Faults
-from wal_sink.wal.forget_runs import RUNS_KEPT
+from wal_sink.wal.forget_runs import RUNS_KEPT, ticketed
 
 STORES = ("memory", "local")
 
@@ -32,7 +32,7 @@ def test_old_tickets_and_claims_go_and_the_highest_generation_stays(world: World
     newest = world.log.highest_generation()
     world.flush()
     assert world.log.generations() == list(range(newest - RUNS_KEPT + 1, newest + 1))
-    assert len(world.log.ticketed()) == RUNS_KEPT
+    assert len(ticketed(world.log)) == RUNS_KEPT
     run = world.run()
     run.batch([("b", 2)])
     assert world.log.highest_generation() == newest + 1
@@ -114,7 +114,7 @@ def test_a_damaged_ticket_stops_nothing(world: World) -> None:
     world.log_backend.create(paths.ticket("damaged"), b"{")
     starts(world, 2 * RUNS_KEPT)
     world.flush()
-    assert len(world.log.ticketed()) == RUNS_KEPT + 1
+    assert len(ticketed(world.log)) == RUNS_KEPT + 1
     assert world.table() == {"a": 1}
 
 

@@ -10,6 +10,7 @@ import uuid
 import pytest
 
 from state_backends import StateBackend, open_backend
+from tests.protocol.aged_log import leave_in_place
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import query
 from wal_sink.admin.rewind import plan_rewind
@@ -254,6 +255,7 @@ def test_rule_18_an_attempt_is_told_by_the_digest_of_its_manifest(world: World) 
     run = world.run()
     run.batch([("a", 0)])
     world.flush()
+    leave_in_place(world)
     record = world.log.flushed(0)
     assert record is not None
     path = paths.manifest(world.log.attempts()[0])
@@ -270,6 +272,7 @@ def test_rule_18_a_record_without_a_digest_is_compared_by_offsets(world: World) 
     run = world.run()
     run.batch([("a", 0)])
     world.flush()
+    leave_in_place(world)
     path = paths.flushed(0)
     old = FlushedEpoch.from_json(world.log_backend.read(path), path)
     text = b"".join(
@@ -364,6 +367,7 @@ def test_rule_18_a_damaged_manifest_of_a_flushed_epoch_goes(world: World) -> Non
     run = world.run()
     run.batch([("a", 0)])
     world.flush()
+    leave_in_place(world)
     path = paths.manifest(world.log.attempts()[0])
     world.log.delete([path])
     world.log_backend.create(path, b"{torn")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Literal
 
 import pytest
 
+from tests.protocol.aged_log import leave_in_place
 from tests.protocol.engine import World
 from wal_sink.admin.flush import FlushCommand, preview
 from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import LedgerBehindLog
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.status import read_status
 from wal_sink.protocol.steps import Rest, Trim
-from wal_sink.testing.crash.faults import Crash, Faults
+from wal_sink.testing.crash.faults import Crash, Faults, FaultyBackend
+from wal_sink.wal.log import Log
+from wal_sink.wal.retain import recorded_epochs, retained_paths
 
 DELAY_S = 60.0
 DELAY_US = 60_000_000
@@ -34,7 +39,9 @@ def _delayed(world: World) -> None:
 
 def left(world: World) -> list[int]:
     """The epochs that have manifests; each has its segments, and no other has any."""
-    epochs = [attempt.epoch for attempt in world.log.attempts()]
+    epochs = sorted(
+        {attempt.epoch for attempt in world.log.attempts()}.union(retained_paths(world.log))
+    )
     assert {epoch for epoch, _ in world.log.segments()} == set(epochs)
     return epochs
 
@@ -127,7 +134,8 @@ def test_records_of_what_stays_stay(world: World, monkeypatch: pytest.MonkeyPatc
     world.clock.us += DELAY_US // 2
     world.flush()
     assert left(world) == [3, 4, 5]
-    assert world.log.flushed_epochs() == [3, 4, 5]
+    assert world.log.flushed_epochs() == [4, 5]
+    assert recorded_epochs(world.log) == [3, 4, 5]
     world.clock.us += DELAY_US
     world.flush()
     assert left(world) == []
@@ -169,7 +177,7 @@ def test_the_command_keeps_the_delay(world: World) -> None:
     world.trim_delay_s = 3_600.0
     fill(world, 1)
     done = FlushCommand(query(world), world.target, DELAY_S).drain()
-    assert paths.manifest(Attempt(0, 1)) in {file.path for file in done.trimmed}
+    assert paths.retained_manifest(Attempt(0, 1)) in {file.path for file in done.trimmed}
     assert left(world) == [1]
     assert preview(query(world), DELAY_S).trimmed == ()
     FlushCommand(query(world), world.target).drain()
@@ -188,3 +196,124 @@ def test_an_interrupted_trim_is_finished(
         rest(world.flusher(Faults(at=at, matching="delete", when=when)))
     world.flush()
     assert left(world) == []
+
+
+def test_what_is_kept_is_not_listed_with_what_waits(world: World) -> None:
+    """A pass lists the manifests, and so many epochs may be kept."""
+    fill(world, 3)
+    assert world.log.attempts() == ()
+    assert list(retained_paths(world.log)) == [0, 1, 2]
+    record = world.log.flushed(1)
+    assert record is not None
+    found = world.log.manifest(Attempt(1, 1))
+    assert found is not None
+    assert found.digest == record.digest
+
+
+def test_what_another_flusher_keeps_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flusher that listed what is kept long ago sweeps: the newer epochs are not its garbage."""
+    monkeypatch.setattr("wal_sink.flush.trimmer.SWEEP_EVERY_S", -1.0)
+    fill(world, 1)
+    older = world.flusher()
+    assert rest(older) == []
+    world.clock.us += DELAY_US
+    fill(world, 2)
+    rest(older)
+    assert left(world) == [1, 2]
+    world.clock.us += DELAY_US
+    assert Trim in rest(older)
+    assert left(world) == []
+
+
+def test_what_was_not_moved_is_trimmed_where_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flusher died before it moved anything, or older code flushed it; its record stays as long."""
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
+    run = world.run()
+    for epoch in range(2):
+        run.batch([(f"k{epoch}", epoch)])
+        world.flush()
+        world.clock.us += DELAY_US // 2
+    leave_in_place(world)
+    run.batch([("k2", 2)])
+    world.flush()
+    assert [attempt.epoch for attempt in world.log.attempts()] == [1]
+    assert left(world) == [1, 2]
+    world.clock.us += DELAY_US
+    world.flush()
+    assert left(world) == []
+
+
+def test_records_that_were_moved_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay of an old epoch is compared with its record, and the query can be rewound to it."""
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 2)
+    fill(world, 6)
+    assert world.log.flushed_epochs() == [4, 5]
+    before = {epoch: world.log.flushed(epoch) for epoch in range(6)}
+    assert None not in before.values()
+    world.store.table.clear()
+    plan_rewind(query(world), world.target, 1, world.clock()).carry_out(world.clock())
+    assert world.log.flushed_epochs() == [1]
+    assert list(retained_paths(world.log)) == [0, 1]
+    assert [attempt.epoch for attempt in world.log.attempts()] == [2, 3, 4, 5]
+    world.flush()
+    assert world.table() == {f"k{epoch}": epoch for epoch in range(2, 6)}
+    assert left(world) == list(range(6))
+    for epoch in range(2, 6):
+        record, older = world.log.flushed(epoch), before[epoch]
+        assert record is not None
+        assert older is not None
+        assert record.base_us > older.base_us, "the copy is that of the last flush"
+
+
+def test_a_rewind_that_dies_is_run_again(world: World) -> None:
+    """At any operation on the log: what was kept is there, and is flushed again."""
+    fill(world, 3)
+    log = {path: world.log_backend.read(path) for path in world.log_backend.list()}
+    ledger = dict(world.store.ledger)
+    at, died = 0, True
+    while died:
+        world.log_backend.delete(world.log_backend.list())
+        world.log_backend.create_missing(log)
+        world.store.ledger.update(ledger)
+        faults = Faults(at=at)
+        dying = query(world)._replace(log=Log(FaultyBackend(world.log_backend, faults)))
+        with contextlib.suppress(Crash):
+            plan_rewind(dying, world.target, 0, world.clock()).carry_out(world.clock())
+        with contextlib.suppress(LedgerBehindLog):  # it says to run the command again
+            world.flush()
+        for row in ("k1", "k2"):
+            del world.store.table[(row,)]
+        plan_rewind(query(world), world.target, 0, world.clock()).carry_out(world.clock())
+        world.flush()
+        assert world.table() == world.expected(), faults.injected
+        assert left(world) == [0, 1, 2], faults.injected
+        at, died = at + 1, faults.injected is not None
+    assert at > 30
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_flusher_that_dies_while_it_moves_loses_nothing(
+    world: World, when: Literal["before", "after"]
+) -> None:
+    """Manifest and record are there at each moment, in one place or in both."""
+    run, epoch = world.run(), 0
+    while True:
+        run.batch([(f"k{epoch}", epoch)])
+        faults = Faults(at=epoch, matching="manifests/", when=when)
+        with contextlib.suppress(Crash):
+            world.flush(faults)
+        assert world.log.flushed(epoch) is None or world.log.manifest(Attempt(epoch, 1)) is not None
+        world.flush()
+        assert world.log.manifest(Attempt(epoch, 1)) is not None
+        epoch += 1
+        if not faults.injected:
+            break
+    assert epoch > 3
+    assert left(world) == list(range(epoch))
+    world.clock.us += DELAY_US
+    world.flush()
+    assert left(world) == []
+    assert retained_paths(world.log) == {}
+    assert world.table() == world.expected()

@@ -86,7 +86,8 @@ def preview(
     """
     started_s = time.monotonic()
     found = read_status(query.checkpoint, query.log)
-    files = _left_over(query.log, trim_delay_s, progress)
+    files = _left_over(query.log, trim_delay_s)
+    progress(len(files), len(files))
     return FlushDone(
         query_id=query.query_id,
         log=query.log.url,
@@ -256,20 +257,17 @@ class _Tally:
 
 
 @store_errors()
-def _left_over(
-    log: Log, trim_delay_s: float, progress: Progress = lambda _done, _total: None
-) -> tuple[LogFile, ...]:
-    """List what a flusher trims when it starts, with its sizes.
+def _left_over(log: Log, trim_delay_s: float) -> tuple[LogFile, ...]:
+    """List what a flusher trims when it starts, with its sizes, which listings tell.
 
     :raises Diverged: a manifest of a flushed epoch has another history.
     """
     listed = list_trimmable(log, TrimDelay(trim_delay_s, now_us))
-    files = []
-    for done, path in enumerate(listed, 1):
-        with contextlib.suppress(FileNotFoundError):  # another flusher was faster
-            files.append(LogFile(path=path, bytes=log.backend.size(path)))
-        progress(done, len(listed))
-    return tuple(files)
+    sizes: dict[str, int] = {}
+    for folder in sorted({path.partition("/")[0] for path in listed}):
+        sizes |= log.backend.sizes(f"{folder}/")
+    found = ((path, sizes.get(path)) for path in listed)  # None: another flusher was faster
+    return tuple(LogFile(path=path, bytes=size) for path, size in found if size is not None)
 
 
 def _transient(error: BaseException) -> bool:

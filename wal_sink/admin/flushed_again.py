@@ -13,15 +13,17 @@ from wal_sink.progress.scan import read_manifests
 from wal_sink.protocol.rewind import Past
 from wal_sink.protocol.steps import Choose, ManifestMissing
 from wal_sink.protocol.windows import MOST_EPOCHS, fits
+from wal_sink.wal.retain import has_manifest
 from wal_sink.wal.segment import check_segment
 
 
 def flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
     """Return the attempt that was flushed; without a record, the only one there is."""
-    attempts = [attempt for attempt in query.log.attempts() if attempt.epoch == epoch]
     record = past.records.get(epoch)
     if record is not None:
-        attempts = [a for a in attempts if a.generation == record.generation]
+        attempt = Attempt(epoch, record.generation)
+        return attempt if has_manifest(query.log, attempt) else None
+    attempts = [attempt for attempt in query.log.attempts() if attempt.epoch == epoch]
     return attempts[0] if len(attempts) == 1 else None
 
 

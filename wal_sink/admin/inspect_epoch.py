@@ -102,9 +102,10 @@ def inspect_epoch(
             known = states(query, epoch, standing)
         except WalSinkError as error:
             problems.append(error.summary)
-    for attempt in standing.attempts:
-        if attempt.epoch != epoch:
-            continue
+    attempts = {attempt for attempt in standing.attempts if attempt.epoch == epoch}
+    if record is not None:
+        attempts.add(Attempt(epoch, record.generation))  # it may be retained
+    for attempt in sorted(attempts):
         try:
             found = query.log.manifest(attempt)
         except WalSinkError as error:

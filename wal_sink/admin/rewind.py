@@ -41,6 +41,7 @@ from wal_sink.protocol.rewind import (
 )
 from wal_sink.targets.base import Target
 from wal_sink.wal.aside import bring_back, set_aside
+from wal_sink.wal.retain import put_back, recorded_epochs
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +141,7 @@ class Rewind(NamedTuple):
                 verb="rewind", by=user_and_host(), at_us=now_us, why=why, before=before, after=after
             )
         )
+        put_back(query.log, self.to)
         try:
             for manifest in self.needed:
                 objects = [segment.path for segment in manifest.segments]
@@ -155,7 +157,7 @@ class Rewind(NamedTuple):
         with ledger_row(self.target, query.owner(past.identity)) as row:
             row.replace(past.mark, self.new)
         for epoch in sorted((epoch for epoch in past.records if epoch > self.to), reverse=True):
-            query.log.delete([paths.flushed(epoch)])
+            query.log.delete([paths.flushed(epoch), paths.retained_record(epoch)])
         return Rewound(
             query_id=query.query_id,
             record=f"{query.log.url}/{record}",
@@ -196,7 +198,7 @@ def plan_rewind(
         mark = row.read()
         reset_us = row.present_us(now_us) if reset_timestamps else None
     log = query.log
-    records = {e: record for e in log.flushed_epochs() if (record := log.flushed(e)) is not None}
+    records = {e: record for e in recorded_epochs(log) if (record := log.flushed(e)) is not None}
     decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}
     earlier = [done.after for done in log.interventions("rewind")]
     rewound_us = [int(row["last_us"]) for row in earlier]

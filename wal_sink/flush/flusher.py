@@ -27,9 +27,8 @@ from wal_sink.flush.trimmer import Trimmer
 from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark, Owner, Window
+from wal_sink.model.ledger import Owner, Window
 from wal_sink.model.manifest import Attempt, Published
-from wal_sink.model.records import FlushedEpoch
 from wal_sink.observer import Delivered
 from wal_sink.progress.given_up import given_up_since_begun
 from wal_sink.protocol.choose_attempt import refuse_missing_manifest
@@ -53,7 +52,6 @@ from wal_sink.targets.base import Target
 from wal_sink.wal.aside import bring_back
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
-from wal_sink.wal.trim import lost_records
 
 logger = line_logger(__name__)
 
@@ -109,7 +107,7 @@ class Flusher:
         self._history = History(pipeline.log, self._chooser)
         self.trimmer = Trimmer(pipeline.log, pipeline.trim_delay_s, clock_us)
         self._looked_s = 0.0
-        self._started = self._records_seen = False
+        self._started = False
         run_history.watch(pipeline.query_id)
         pipeline.target.load()
 
@@ -167,21 +165,20 @@ class Flusher:
         fresh = asked and mark is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)
-        unrecorded = self._unrecorded(mark, recorded)
+        unrecorded = self.trimmer.unrecorded(mark, recorded)
+        due = self.trimmer.due(recorded, trimmable)
         return View(
-            checkpointed, recorded, identity, asked, mark, attempts, rewound, trimmable, unrecorded
+            checkpointed,
+            recorded,
+            identity,
+            asked,
+            mark,
+            attempts,
+            rewound,
+            trimmable,
+            due,
+            unrecorded,
         )
-
-    def _unrecorded(self, mark: Mark | None, recorded: FlushedEpoch | None) -> tuple[int, ...]:
-        """Return the epochs of the ledger's last window whose records are lost, the newest not.
-
-        Looks until there are none: a power loss, which takes them, ends every flusher of its host.
-        """
-        if self._records_seen or mark is None or mark.last is None or recorded is None:
-            return ()
-        lost = lost_records(self._log, [epoch.epoch for epoch in mark.last.epochs])
-        self._records_seen = not lost
-        return lost
 
     # --- do ---------------------------------------------------------------------------------------
 
@@ -316,3 +313,4 @@ class Flusher:
         for record in records:
             self.reporter.say("recording", record.epoch)
             logger.info("flushed, %d rows", record.rows)
+        self.trimmer.retain(window, records)

@@ -8,16 +8,19 @@ keeps committed rows from the target: the trimmer leaves it for a minute, says s
 from __future__ import annotations
 
 import contextlib
+import heapq
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from state_backends import StateBackendError
 from wal_sink.log_context import line_logger
+from wal_sink.model.ledger import Mark, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.aside import droppable
 from wal_sink.wal.log import Log
-from wal_sink.wal.trim import TrimDelay, sweep, trim
+from wal_sink.wal.retain import RetainedEpochs
+from wal_sink.wal.trim import TrimDelay, forget_records, lost_records, sweep, trim
 
 logger = line_logger(__name__)
 
@@ -37,6 +40,8 @@ class Trimmer:
     def __init__(self, log: Log, delay_s: float, clock_us: Callable[[], int]) -> None:
         self._log = log
         self._delay = TrimDelay(delay_s, clock_us)
+        self._retained = RetainedEpochs(log)
+        self._records_seen = False
         self._failed_s = self._swept_s = self._dropped_s = float("-inf")
         self.half_written: int | None = None
         """Files of killed writers that were deleted; None before the first sweep."""
@@ -50,7 +55,35 @@ class Trimmer:
         """Return the highest epoch that may be trimmed, with those before it; None: all that are flushed."""
         if time.monotonic() < self._failed_s + AGAIN_S:
             return -1
-        return self._delay.trimmable(self._log, recorded, attempts)
+        epochs = sorted({attempt.epoch for attempt in attempts})
+        return self._delay.trimmable(self._log, recorded, heapq.merge(epochs, self._retained))
+
+    def due(self, recorded: FlushedEpoch | None, trimmable: int | None) -> tuple[int, ...]:
+        """Return the retained epochs whose time is over.
+
+        :param trimmable: what `trimmable` has returned.
+        """
+        flushed = recorded.epoch if recorded else -1
+        return self._retained.upto(flushed if trimmable is None else min(trimmable, flushed))
+
+    def retain(self, window: Window, records: Sequence[FlushedEpoch]) -> None:
+        """Move what is flushed to `retained/` for `trim.delay`; without one there is nothing to do."""
+        if not self.waits:
+            return
+        with self._leaving_garbage():
+            self._retained.retain(window.epochs, records)
+            forget_records(self._log, self._log.attempts(), self._retained)
+
+    def unrecorded(self, mark: Mark | None, recorded: FlushedEpoch | None) -> tuple[int, ...]:
+        """Return the epochs of the ledger's last window whose records are lost, the newest not.
+
+        Looks until there are none: a power loss, which takes them, ends every flusher of its host.
+        """
+        if self._records_seen or mark is None or mark.last is None or recorded is None:
+            return ()
+        lost = lost_records(self._log, [epoch.epoch for epoch in mark.last.epochs])
+        self._records_seen = not lost
+        return lost
 
     def trim(self, epochs: Sequence[int], flushed: Collection[Attempt] = ()) -> None:
         """Delete flushed epochs; see `wal.trim.trim`.
@@ -58,7 +91,7 @@ class Trimmer:
         :raises Diverged: what is left of one of them is of another history.
         """
         with self._leaving_garbage():
-            for why in trim(self._log, epochs, flushed):
+            for why in trim(self._log, epochs, flushed, self._retained):
                 self._failed_s = time.monotonic()
                 logger.warning("what is left of a flushed epoch stays: %s", why)
 
@@ -70,6 +103,7 @@ class Trimmer:
         if time.monotonic() < self._swept_s + SWEEP_EVERY_S:
             return
         with self._leaving_garbage():
+            self._retained.look()
             self.half_written = (self.half_written or 0) + sweep(self._log, trimmable)
         self._swept_s = time.monotonic()
 

@@ -24,6 +24,7 @@ KEPT = "kept/"
 WITHOUT_SINK = "without_sink/"
 SEGMENTS = "segments/"
 FLUSHED = "flushed/"
+RETAINED = "retained/"
 DECISIONS = "decisions/"
 ASIDE = "aside/"
 _LOST = "not_flushed/"
@@ -77,6 +78,16 @@ def segment(epoch: int, partition: int, task_attempt: int, unique: str) -> str:
 def flushed(epoch: int) -> str:
     """Path of the record of a flushed epoch."""
     return f"{FLUSHED}{epoch:020}.json"
+
+
+def retained_manifest(attempt: Attempt) -> str:
+    """Path of the manifest of a flushed epoch while `trim.delay` keeps it."""
+    return f"{RETAINED}{attempt.epoch:020}-{attempt.generation:06}.json"
+
+
+def retained_record(epoch: int) -> str:
+    """Path of the record of a flushed epoch while `trim.delay` keeps it."""
+    return f"{RETAINED}{epoch:020}.json"
 
 
 def decision(epoch: int, number: int = 0) -> str:
@@ -139,6 +150,12 @@ parse_segment_task = _parser(
 
 parse_flushed = _parser(rf"{FLUSHED}{_EPOCH}\.json", int)
 """Epoch of a record of a flushed epoch."""
+
+parse_retained_manifest = _parser(rf"{RETAINED}{_EPOCH}-{_GENERATION}\.json", _attempt)
+"""Attempt whose manifest is retained."""
+
+parse_retained = _parser(rf"{RETAINED}{_EPOCH}(?:-[0-9]{{6,}})?\.json", int)
+"""Epoch of which something is retained."""
 
 parse_decision = _parser(rf"{DECISIONS}{_EPOCH}(?:-[1-9][0-9]*)?\.json", int)
 """Epoch that an operator has given up."""

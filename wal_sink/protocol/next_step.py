@@ -78,7 +78,9 @@ def _trim_step(view: View) -> Trim | None:
     """Rule 18: what is flushed goes when its time is over, late manifests of zombies too."""
     recorded = view.recorded.epoch if view.recorded else -1
     upto = recorded if view.trimmable is None else min(view.trimmable, recorded)
-    left = {attempt.epoch for attempt in view.attempts if attempt.epoch <= upto}
+    left = {attempt.epoch for attempt in view.attempts if attempt.epoch <= upto}.union(
+        view.retained
+    )
     return Trim(tuple(sorted(left))) if left else None
 
 

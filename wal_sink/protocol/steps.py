@@ -30,6 +30,8 @@ class View:
     """Whether an operator has rewound the log; looked at only where neither row nor record is there."""
     trimmable: int | None = None
     """The highest epoch that may be trimmed by now; None: all that are recorded (`trim.delay`)."""
+    retained: tuple[int, ...] = ()
+    """Flushed epochs that were kept for `trim.delay`, and whose time is over."""
     unrecorded: tuple[int, ...] = ()
     """Epochs of the ledger's last window that lie below the newest record, and have none themselves."""
 

@@ -41,11 +41,17 @@ def forget_runs(log: Log, flushed: int) -> int:
     oldest = min([claimed[-RUNS_KEPT], *waiting])
     gone = [generation for generation in claimed if generation < oldest]
     if gone:
-        runs = _runs_before(log, oldest, log.ticketed())
+        runs = _runs_before(log, oldest, ticketed(log))
         log.delete(path for run in runs for path in (paths.ticket(run), paths.stop(run)))
         log.delete(map(paths.run, gone))
         logger.debug("forgot %d claims and %d tickets of old runs", len(gone), len(runs))
     return len(gone)
+
+
+def ticketed(log: Log) -> list[str]:
+    """List the runs that have a ticket."""
+    found = map(paths.parse_ticket, log.backend.list(paths.TICKETS))
+    return [run_id for run_id in found if run_id is not None]
 
 
 def _runs_before(log: Log, oldest: int, runs: Iterable[str]) -> list[str]:

@@ -68,6 +68,13 @@ class Log:
         except FileNotFoundError:
             return None
 
+    def _first(self, *places: str) -> bytes | None:
+        """Read the first of several objects that is there; None when none is."""
+        for path in places:
+            with contextlib.suppress(FileNotFoundError):
+                return self.backend.read(path)
+        return None
+
     def _create(self, path: str, record: Record) -> None:
         """Create a record; the first content stays, which callers read back where it matters to them."""
         with contextlib.suppress(FileExistsError):
@@ -140,11 +147,6 @@ class Log:
         """List the generations claimed, ascending: the highest one, and those before it that are left."""
         return self._listed(paths.RUNS, paths.parse_run, fresh=True)
 
-    def ticketed(self) -> list[str]:
-        """List the runs that have a ticket."""
-        found = map(paths.parse_ticket, self.backend.list(paths.TICKETS))
-        return [run_id for run_id in found if run_id is not None]
-
     def claim(self, generation: int, claim: Claim) -> Claim:
         """Claim a generation unless it is claimed; return the claim that stands.
 
@@ -173,18 +175,14 @@ class Log:
     # --- what was published (rule 6) ---
 
     def attempts(self, *, fresh: bool = False) -> tuple[Attempt, ...]:
-        """List the manifests there are, ascending.
-
-        :param fresh: to choose among them: one that is there is not missed, see `StateBackend.list_fresh`.
-        """
+        """List the manifests there are, ascending; `fresh` to choose among them, see `newest_flushed`."""
         return tuple(self._listed(paths.MANIFESTS, paths.parse_manifest, fresh=fresh))
 
     def manifest(self, attempt: Attempt) -> Published | None:
-        """Read a manifest and the digest of its file; None when it is gone."""
+        """Read a manifest, also a retained one, and the digest of its file; None when it is gone."""
         path = paths.manifest(attempt)
-        try:
-            data = self.backend.read(path)
-        except FileNotFoundError:
+        data = self._first(path, paths.retained_manifest(attempt))
+        if data is None:
             return None
         manifest = Manifest.from_json(data, self._where(path))
         if manifest.attempt != attempt:
@@ -247,7 +245,9 @@ class Log:
 
     def flushed(self, epoch: int) -> FlushedEpoch | None:
         """Read the record of one epoch; None when it is not flushed, or long ago."""
-        return self._read(FlushedEpoch, paths.flushed(epoch))
+        path = paths.flushed(epoch)
+        data = self._first(path, paths.retained_record(epoch))
+        return None if data is None else FlushedEpoch.from_json(data, self._where(path))
 
     def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
         """Read the records of all epochs above `epoch`, ascending."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 
 from wal_sink.errors import CorruptLog, Diverged
 from wal_sink.log_context import line_logger
@@ -21,6 +21,7 @@ from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.aside import droppable
 from wal_sink.wal.forget_runs import forget_runs
 from wal_sink.wal.log import Log
+from wal_sink.wal.retain import RetainedEpochs, retained_paths
 
 logger = line_logger(__name__)
 
@@ -51,17 +52,17 @@ class TrimDelay:
         self._oldest = (-1, 0)
 
     def trimmable(
-        self, log: Log, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]
+        self, log: Log, recorded: FlushedEpoch | None, epochs: Iterable[int]
     ) -> int | None:
         """Return the highest epoch that may be trimmed, with all before it; None: all that are flushed.
 
         :param recorded: the newest record.
-        :param attempts: the manifests there are.
+        :param epochs: of which there are manifests, waiting or retained, ascending.
         """
         if recorded is None or not self.seconds:
             return None
         now_us = self._clock_us()
-        for epoch in sorted({each.epoch for each in attempts if each.epoch <= recorded.epoch}):
+        for epoch in itertools.takewhile(lambda each: each <= recorded.epoch, epochs):
             flushed_us = min(self._recorded_us(log, epoch), recorded.recorded_us)
             if now_us < flushed_us + self.seconds * 1_000_000:
                 return epoch - 1
@@ -76,11 +77,15 @@ class TrimDelay:
 
 
 def trim(
-    log: Log, epochs: Iterable[int], flushed: Collection[Attempt] = ()
+    log: Log,
+    epochs: Iterable[int],
+    flushed: Collection[Attempt] = (),
+    retained: RetainedEpochs | None = None,
 ) -> tuple[Diverged, ...]:
     """Delete segments and manifests of flushed epochs, of all attempts.
 
     :param flushed: attempts that the caller has just flushed: their manifests are not read again.
+    :param retained: what the caller knows to be retained; None: nothing.
     :return: why epochs stay: what is left of them cannot be compared, since their records are lost.
     :raises Diverged: an attempt that was not flushed covers other source offsets, or cannot be compared;
         nothing is deleted of its epoch and of those that follow.
@@ -105,7 +110,11 @@ def trim(
     if trimmed:
         log.delete(_kept_notes(log, max(trimmed)))
     log.delete(paths.manifest(each) for attempts in trimmed.values() for each in attempts)
-    log.delete(_old_records(log, (each for each in listed if each.epoch not in trimmed)))
+    remaining = [each for each in listed if each.epoch not in trimmed]
+    if retained is not None:
+        log.delete(retained.paths_of(trimmed))
+        retained.forget(trimmed)
+    forget_records(log, remaining, retained or ())
     if refused is not None:
         raise refused
     return tuple(stay)
@@ -124,7 +133,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
     """Delete the half-written files of killed tasks, and what was written of an epoch after it was trimmed.
 
     Segments above the flushed mark stay, named by a manifest or not: their task may be alive. So do those of
-    an epoch that still has a manifest: `trim` compares that first (rule 23).
+    an epoch that still has a manifest, waiting or retained: `trim` compares that first (rule 23).
 
     :param trimmable: the highest epoch of which anything may be deleted; None: the flushed mark.
     :return: how many files were half written.
@@ -133,7 +142,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
         logger.info("deleted %d unfinished files of killed writers", unfinished)
     if (mark := log.newest_flushed()) is not None:
         upto = mark.epoch if trimmable is None else min(trimmable, mark.epoch)
-        untrimmed = {attempt.epoch for attempt in log.attempts()}
+        untrimmed = {attempt.epoch for attempt in log.attempts()}.union(retained_paths(log))
         if segments := _segments(log, upto, untrimmed):
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
@@ -152,16 +161,25 @@ def list_trimmable(log: Log, delay: TrimDelay) -> tuple[str, ...]:
     mark = log.newest_flushed()
     if mark is None:
         return ()
-    listed = log.attempts()
-    trimmable = delay.trimmable(log, mark, listed)
+    listed, retained = log.attempts(), retained_paths(log)
+    epochs = sorted({*retained, *(attempt.epoch for attempt in listed)})
+    trimmable = delay.trimmable(log, mark, epochs)
     upto = mark.epoch if trimmable is None else trimmable
     attempts = [attempt for attempt in listed if attempt.epoch <= upto]
     for epoch, attempts_of_epoch in _by_epoch(attempts).items():
         refuse_diverged(log, epoch, attempts_of_epoch)
     later = listed[len(attempts) :]
+    kept = [path for epoch, copies in retained.items() if epoch <= upto for path in copies]
     records = _old_records(log, later) if attempts else []
     manifests = map(paths.manifest, attempts)
-    return (*_segments(log, upto), *_kept_notes(log, upto), *manifests, *records, *droppable(log))
+    return (
+        *_segments(log, upto),
+        *_kept_notes(log, upto),
+        *manifests,
+        *kept,
+        *records,
+        *droppable(log),
+    )
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None:
@@ -195,12 +213,20 @@ def _kept_notes(log: Log, upto: int) -> list[str]:
     return [path for attempt, path in notes if attempt is not None and attempt.epoch <= upto]
 
 
-def _old_records(log: Log, remaining: Iterable[Attempt]) -> list[str]:
-    """List the records that are needed no longer; an epoch with remaining manifests needs its own."""
-    recorded = [p for p in log.backend.list(paths.FLUSHED) if paths.parse_flushed(p) is not None]
-    needed = min((paths.flushed(attempt.epoch) for attempt in remaining), default=None)
-    old = recorded[:-RECORDS_KEPT]
-    return old if needed is None else [path for path in old if path < needed]
+def forget_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> None:
+    """Delete the records that are needed no longer; see `_old_records`."""
+    log.delete(_old_records(log, remaining, copied))
+
+
+def _old_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> list[str]:
+    """List the records that are needed no longer.
+
+    :param remaining: the manifests that stay; records from the first of their epochs on are needed.
+    :param copied: epochs that have another copy of their record, for `trim.delay`.
+    """
+    first = min((attempt.epoch for attempt in remaining), default=None)
+    old = log.flushed_epochs()[:-RECORDS_KEPT]
+    return [paths.flushed(e) for e in old if first is None or e < first or e in copied]
 
 
 def _copied_manifests(log: Log, epoch: int) -> set[str]:
@@ -211,7 +237,7 @@ def _copied_manifests(log: Log, epoch: int) -> set[str]:
 def _is_record_lost(log: Log, epoch: int) -> bool:
     """Whether an epoch has no record although earlier ones have theirs, which are deleted oldest first."""
     epochs = log.flushed_epochs()
-    return epoch not in epochs and bool(epochs) and epochs[0] < epoch
+    return log.flushed(epoch) is None and bool(epochs) and epochs[0] < epoch
 
 
 def _is_overtaken(log: Log, attempt: Attempt) -> bool:

@@ -128,6 +128,9 @@ class FaultyBackend(StateBackend):
     def list_fresh(self, prefix: str = "") -> builtins.list[str]:
         return self.faults.call(f"list {prefix}", lambda: self.inner.list_fresh(prefix))
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        return self.faults.call(f"list {prefix}", lambda: self.inner.sizes(prefix))
+
     def delete(self, paths: Iterable[str]) -> None:
         """Each object counts, so a crash leaves some of them."""
         for path in list(paths):

@@ -1,0 +1,67 @@
+"""A log that looks as after years: so many starts, and so many flushed epochs that `trim.delay` keeps."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tests.protocol.engine import World
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import Claim, Ticket
+from wal_sink.wal.retain import put_back, retained_paths
+from wal_sink.wal.trim import RECORDS_KEPT
+
+
+def let_age(world: World, *, starts: int, epochs: int) -> None:
+    """Make what that many starts and flushed epochs have left; the next run goes on after them.
+
+    :param world: a new query, with a `trim.delay`.
+    :param starts: from 1 on: claims of generations, and tickets.
+    :param epochs: from 1 on: retained.
+    """
+    world.run().batch([("a", 1)])
+    world.flush()
+    _add_starts(world, starts)
+    _add_epochs(world, epochs)
+
+
+def leave_in_place(world: World) -> None:
+    """Leave what is kept where a flusher leaves it that dies before it moves anything, as older code did."""
+    put_back(world.log, -1)
+    for epoch in retained_paths(world.log):
+        path = paths.retained_record(epoch)
+        world.log_backend.create_missing({paths.flushed(epoch): world.log_backend.read(path)})
+        world.log.delete([path])
+
+
+def _add_starts(world: World, starts: int) -> None:
+    objects = {}
+    for generation in range(2, starts + 1):
+        run_id = f"run-{generation}"
+        ticket = Ticket(run_id=run_id, generation=generation - 1)
+        objects[paths.ticket(run_id)] = ticket.to_json()
+        objects[paths.run(generation)] = Claim(run_id=run_id, options={}).to_json()
+    world.log_backend.create_missing(objects)
+
+
+def _add_epochs(world: World, epochs: int) -> None:
+    backend, record = world.log_backend, world.log.flushed(0)
+    assert record is not None
+    manifest = backend.read(paths.retained_manifest(Attempt(0, record.generation)))
+    objects = {}
+    for epoch in range(1, epochs):
+        copy = msgspec.structs.replace(record, epoch=epoch).to_json()
+        objects[paths.retained_record(epoch)] = copy
+        objects[paths.retained_manifest(Attempt(epoch, record.generation))] = manifest
+        if epoch >= epochs - RECORDS_KEPT:
+            objects[paths.flushed(epoch)] = copy
+    backend.create_missing(objects)
+    if epochs > RECORDS_KEPT:
+        backend.delete([paths.flushed(0)])
+    last = epochs - 1
+    mark = world.store.ledger[world.query_id]
+    world.store.ledger[world.query_id] = msgspec.structs.replace(mark, flushed=last, last=None)
+    if last:
+        for folder in ("offsets", "commits"):
+            world.checkpoint.create(f"{folder}/{last}", world.checkpoint.read(f"{folder}/0"))
+            world.checkpoint.delete([f"{folder}/0"])

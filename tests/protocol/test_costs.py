@@ -1,0 +1,107 @@
+"""What a pass of the flusher and a commit cost does not grow with the age of a query."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from typing import NamedTuple
+
+import pytest
+
+from state_backends import StateBackend, open_backend
+from tests.protocol.aged_log import let_age
+from tests.protocol.engine import World
+from wal_sink.protocol.steps import Rest
+from wal_sink.testing.crash.faults import Faults, FaultyBackend
+from wal_sink.wal.forget_runs import RUNS_KEPT
+from wal_sink.wal.trim import RECORDS_KEPT
+
+_FORGETS = "delete flushed/#.json"
+"""From the thousandth epoch on each one lets the oldest record go."""
+
+STORES = ("memory", "local")
+
+
+class Cost(NamedTuple):
+    """What was asked of the log's store."""
+
+    requests: list[str]
+    """In their order, without numbers and names."""
+    names: int
+    """Most names of a listing."""
+
+
+class Counting(FaultyBackend):
+    """Counts requests and listed names."""
+
+    def __init__(self, inner: StateBackend) -> None:
+        super().__init__(inner, Faults())
+        self.names: builtins.list[int] = []
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        found = super().list(prefix)
+        self.names.append(len(found))
+        return found
+
+    def list_fresh(self, prefix: str = "") -> builtins.list[str]:
+        found = super().list_fresh(prefix)
+        self.names.append(len(found))
+        return found
+
+    def cost(self) -> Cost:
+        """Return what was asked since the last call."""
+        requests = [re.sub(r"[0-9a-f-]{6,}", "#", each) for each in self.faults.operations]
+        found = Cost(requests, max(self.names, default=0))
+        self.faults.operations.clear()
+        self.names.clear()
+        return found
+
+
+def costs(world: World, *, starts: int, epochs: int) -> dict[str, Cost]:
+    """Return what a commit, the flush of its epoch and a pass that finds nothing cost."""
+    world.trim_delay_s = 86_400.0
+    let_age(world, starts=starts, epochs=epochs)
+    counting = world.log_backend = Counting(world.log_backend)
+    run, flusher = world.run(), world.flusher()
+    for _ in range(2):  # the first pass sweeps, and the first commit claims
+        run.batch([("b", 2)])
+        while not isinstance(flusher.run_once(), Rest):
+            pass
+    run.write_offsets()
+    appended = run.tasks([("c", 3)])
+    counting.cost()
+    run.commit(appended)
+    found = {"commit": counting.cost()}
+    run.write_commit([[("c", 3)]])
+    flusher.run_once()
+    found["flush"] = counting.cost()
+    assert isinstance(flusher.run_once(), Rest)
+    found["look"] = counting.cost()
+    assert world.table() == {"a": 1, "b": 2, "c": 3}
+    world.run()
+    found["start"] = counting.cost()
+    return found
+
+
+@pytest.fixture
+def young(tmp_path_factory: pytest.TempPathFactory, world: World) -> World:
+    """Another query, whose log is of a few epochs."""
+    scheme = world.log_backend.url.partition("://")[0]
+    folder = tmp_path_factory.mktemp("young")
+    root = f"memory://{folder.name}" if scheme == "memory" else str(folder)
+    return World(open_backend(f"{root}/checkpoint"), open_backend(f"{root}/log"))
+
+
+def test_a_pass_and_a_commit_cost_the_same_after_2000_starts_and_epochs(
+    world: World, young: World
+) -> None:
+    """The same requests in the same order, and listings of what waits and of the newest records."""
+    old = costs(world, starts=2_000, epochs=2_000)
+    for what, cost in costs(young, starts=10, epochs=10).items():
+        requests = [each for each in old[what].requests if each != _FORGETS]
+        assert requests == cost.requests, what
+        assert len(old[what].requests) <= len(requests) + 1, what
+        assert old[what].names <= RECORDS_KEPT + 1, what
+        assert len(cost.requests) > 2, what
+    assert old["commit"].names <= RECORDS_KEPT
+    assert len(world.log.generations()) < 2 * RUNS_KEPT

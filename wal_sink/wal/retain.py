@@ -1,0 +1,138 @@
+"""Keeps what is flushed apart while `trim.delay` lasts, so that listings of what waits stay short (rule 18).
+
+A pass of a flusher lists `manifests/` and `flushed/`, and a commit lists `flushed/`. With a long delay they
+would have a name for each epoch of that time. So the manifest of a flushed epoch moves to `retained/`, with a
+copy of its record, since only the newest records stay in `flushed/`. `Log` finds both in either place.
+
+The copies are durable before anything is deleted. A flusher that dies in between leaves the manifest where it
+was; then the epoch is trimmed from there, when its time is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+
+from wal_sink.model import paths
+from wal_sink.model.codec import digest
+from wal_sink.model.ledger import BegunEpoch
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import FlushedEpoch
+from wal_sink.wal.log import Log
+
+
+class RetainedEpochs:
+    """The epochs that one flusher knows to be retained: listed once, and again now and then.
+
+    What another flusher has retained since is trimmed by that one, or after the next listing.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._paths: dict[int, list[str]] | None = None
+
+    def look(self) -> None:
+        """List them anew."""
+        self._paths = retained_paths(self._log)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._known())
+
+    def __contains__(self, epoch: object) -> bool:
+        return epoch in self._known()
+
+    def upto(self, epoch: int) -> tuple[int, ...]:
+        """Return those up to an epoch, ascending."""
+        return tuple(takewhile(lambda each: each <= epoch, self._known()))
+
+    def paths_of(self, epochs: Iterable[int]) -> list[str]:
+        """Return the objects of epochs."""
+        return [path for epoch in epochs for path in self._known().get(epoch, ())]
+
+    def forget(self, epochs: Iterable[int]) -> None:
+        """Note that epochs are deleted."""
+        for epoch in epochs:
+            self._known().pop(epoch, None)
+
+    def retain(self, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch]) -> None:
+        """Move flushed epochs, whose records are durable; see `retain`."""
+        known = self._known()
+        for path in retain(self._log, begun, records):
+            epoch = paths.parse_retained(path)
+            assert epoch is not None
+            known.setdefault(epoch, []).append(path)
+
+    def _known(self) -> dict[int, list[str]]:
+        if self._paths is None:
+            self.look()
+            assert self._paths is not None
+        return self._paths
+
+
+def retained_paths(log: Log) -> dict[int, list[str]]:
+    """List the paths of what is retained, by epoch, ascending."""
+    found: dict[int, list[str]] = {}
+    for path in log.backend.list(paths.RETAINED):
+        if (epoch := paths.parse_retained(path)) is not None:
+            found.setdefault(epoch, []).append(path)
+    return found
+
+
+def has_manifest(log: Log, attempt: Attempt) -> bool:
+    """Whether the manifest of an attempt is there, retained or not; it is not read."""
+    for path in (paths.manifest(attempt), paths.retained_manifest(attempt)):
+        with contextlib.suppress(FileNotFoundError):
+            return log.backend.size(path) > 0
+    return False
+
+
+def recorded_epochs(log: Log) -> list[int]:
+    """List the epochs that have a record, retained ones too, ascending."""
+    return sorted({*log.flushed_epochs(), *retained_paths(log)})
+
+
+def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch]) -> list[str]:
+    """Move flushed epochs to `retained/`; return the paths of the copies.
+
+    Moves the manifest that was flushed, to the byte, and no other one: `trim` compares those.
+
+    :param records: of the same epochs; they are durable.
+    """
+    copies: dict[str, bytes] = {}
+    moved = []
+    for each, record in zip(begun, records, strict=True):
+        attempt = Attempt(each.epoch, each.generation)
+        data = _read(log, paths.manifest(attempt)) if record.manifest else None
+        if data is not None and digest(data) == each.digest:
+            copies[paths.retained_manifest(attempt)] = data
+            moved.append(paths.manifest(attempt))
+        copies[paths.retained_record(each.epoch)] = record.to_json()
+    log.backend.create_missing(copies)
+    log.delete(moved)
+    return list(copies)
+
+
+def put_back(log: Log, to: int) -> None:
+    """Put the manifests of retained epochs above `to` back, and the record of `to`, for `rewind`.
+
+    Can be repeated at any point: what is put back twice is the same, to the byte.
+    """
+    record = _read(log, paths.retained_record(to))
+    if record is not None:
+        log.backend.create_missing({paths.flushed(to): record})
+    found = (path for epoch, copies in retained_paths(log).items() if epoch > to for path in copies)
+    manifests = [
+        (path, attempt) for path in found if (attempt := paths.parse_retained_manifest(path))
+    ]
+    for path, attempt in manifests:
+        if (data := _read(log, path)) is not None:
+            log.backend.create_missing({paths.manifest(attempt): data})
+    log.delete(path for path, _ in manifests)
+
+
+def _read(log: Log, path: str) -> bytes | None:
+    try:
+        return log.backend.read(path)
+    except FileNotFoundError:
+        return None
