@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.protocol.aged_log import leave_in_place
 from tests.protocol.engine import World
 from tests.protocol.test_rules import edit
 from wal_sink import errors
@@ -54,6 +55,7 @@ def test_rule_18_an_epoch_whose_record_is_lost_stays_and_holds_up_nothing(
     for epoch in range(4):
         run.batch([(f"k{epoch}", epoch)])
         world.flush()  # the ledger's last window is the last epoch alone
+    leave_in_place(world)  # else the record has a copy
     backup = world.log_backend.read(paths.flushed(1))
     world.log_backend.delete([paths.flushed(1)])
     world.trim_delay_s = 0.0
@@ -83,6 +85,7 @@ def test_rule_18_a_rewind_goes_back_over_an_epoch_whose_record_is_lost(world: Wo
     for epoch in range(4):
         run.batch([(f"k{epoch}", epoch)])
         world.flush()
+    leave_in_place(world)
     world.log_backend.delete([paths.flushed(1)])
     query = Query(world.query_id, Checkpoint(world.checkpoint), world.log)
     with pytest.raises(errors.OptionError, match=r"(?s)no record of epoch 1.*only to 2"):
@@ -91,6 +94,7 @@ def test_rule_18_a_rewind_goes_back_over_an_epoch_whose_record_is_lost(world: Wo
     world.flush()
     assert world.table() == world.expected()
     assert world.log.flushed_epochs() == [0, 1, 2, 3]
+    leave_in_place(world)
     world.log_backend.delete([paths.flushed(1)])
     for epoch in range(1, 4):
         edit(world.checkpoint, f"commits/{epoch}", None)

@@ -164,7 +164,7 @@ def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(wor
     world.run().batch([("b", 1)])
     world.flush()
     world.log.delete([paths.flushed(1)])
-    (lost, _) = [attempt for attempt in world.log.attempts() if attempt.epoch == 1]
+    (lost,) = [attempt for attempt in world.log.attempts() if attempt.epoch == 1]
     world.store.table.clear()
     row = world.store.ledger[world.query_id]
     world.log.record_flushed(flush_records(row.last, world.clock.us, ())) if row.last else None
