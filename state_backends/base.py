@@ -142,12 +142,20 @@ class StateBackend(ABC):
         All paths are checked before the first is deleted. An error leaves some undeleted.
         """
 
-    def sweep_unfinished(self, min_age_s: float) -> int:  # noqa: ARG002 - for the kinds that need it
+    def unfinished_bytes(self, folder: str = "") -> int:  # noqa: ARG002 - for the kinds that need it
+        """Return the bytes that writers have sent, and not finished, for objects below `folder`."""
+        return 0
+
+    def sweep_unfinished(self, min_age_s: float, folder: str = "") -> int:  # noqa: ARG002 - as above
         """Remove what killed writers left unfinished; return how many pieces were removed.
+
+        Folders that are empty go as well.
 
         Removes only pieces that were not written to for `min_age_s` seconds, by this machine's clock
         against the store's: choose hours. A live writer whose piece was removed fails when it
         finishes; it loses nothing silently. Kinds of store that leave no such pieces return 0.
+
+        :param folder: only what belongs to objects below it; "" is everything.
         """
         return 0
 

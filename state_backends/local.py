@@ -166,17 +166,27 @@ class LocalBackend(StateBackend):
             touched.add(file.parent)
         self._folders.settle(touched)
 
-    def sweep_unfinished(self, min_age_s: float) -> int:
-        """See `StateBackend.sweep_unfinished`. A file's age is that of its last write."""
+    def unfinished_bytes(self, folder: str = "") -> int:
+        """See `StateBackend.unfinished_bytes`."""
+        hidden = (path for path, name in self._files(folder) if _UNFINISHED.fullmatch(name))
+        return sum(_size(self._root / path) for path in hidden)
+
+    def sweep_unfinished(self, min_age_s: float, folder: str = "") -> int:
+        """See `StateBackend.sweep_unfinished`. A file's age is that of its last write.
+
+        A writer whose folder goes before its file is in it makes the folder again.
+        """
         youngest = time.time() - min_age_s
-        touched = builtins.list[Path]()
-        for path, name in self._files(""):
-            file = self._root / path
-            if _UNFINISHED.fullmatch(name) and _written_before(file, youngest):
-                file.unlink(missing_ok=True)
-                touched.append(file.parent)
-        self._folders.settle(touched)
-        return len(touched)
+        swept, empty = builtins.list[Path](), builtins.list[Path]()
+        for place, names, entries in self._walk(folder):
+            if place and not entries:
+                empty.append(self._root / place)
+            for name in filter(_UNFINISHED.fullmatch, names):
+                if _written_before(file := self._root / place / name, youngest):
+                    file.unlink(missing_ok=True)
+                    swept.append(file.parent)
+        self._folders.settle([*swept, *empty])
+        return len(swept)
 
     def free_bytes(self) -> int:
         """See `StateBackend.free_bytes`: of the file system that holds the folder, or will hold it."""
@@ -220,6 +230,12 @@ class LocalBackend(StateBackend):
 
     def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
         """Give path and name of every file below the folder `prefix`, hidden files included."""
+        for folder, names, _ in self._walk(prefix):
+            for name in names:
+                yield folder + name, name
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, builtins.list[str], int]]:
+        """Give every folder from `prefix` down, the names of its files, and the number of its entries."""
         # By names only. fsspec's find() asks for the details of every entry, and when a folder
         # fails, it leaves it out without a word (on_error="omit"): a denied folder in any release,
         # in older ones a file that vanishes in between. It would look like a missing manifest.
@@ -233,10 +249,9 @@ class LocalBackend(StateBackend):
                     found = [(entry.name, entry.is_dir()) for entry in entries]
             except (FileNotFoundError, NotADirectoryError):
                 continue  # no such folder, or it vanished, which only an empty one does
+            yield folder, [name for name, is_folder in found if not is_folder], len(found)
             for name, is_folder in found:
-                if not is_folder:
-                    yield folder + name, name
-                elif not name.startswith("."):
+                if is_folder and not name.startswith("."):
                     folders.append(f"{folder}{name}/")
 
 
@@ -270,6 +285,13 @@ def _link(descriptor: int, temporary: Path, final: Path) -> None:
 
 def _missing(path: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "there is no such object", path)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0  # its writer has finished
 
 
 def _written_before(file: Path, moment: float) -> bool:

@@ -48,10 +48,16 @@ class S3Backend(ObjectStoreBackend):
         super().__init__(url, storage_options)
         self._bounded = StorageOptions(_bounded(self._options))
 
-    def sweep_unfinished(self, min_age_s: float) -> int:
+    def unfinished_bytes(self, folder: str = "") -> int:
+        """See `StateBackend.unfinished_bytes`."""
+        uploads = self._repeated(lambda: self._uploads(folder))
+        return sum(int(part["Size"]) for upload in uploads for part in self._parts(upload) or ())
+
+    def sweep_unfinished(self, min_age_s: float, folder: str = "") -> int:
         """See `StateBackend.sweep_unfinished`. An upload's age is that of its newest part."""
         youngest = time.time() - min_age_s
-        old = [each for each in self._repeated(self._uploads) if self._last_sent(each) <= youngest]
+        uploads = self._repeated(lambda: self._uploads(folder))
+        old = [upload for upload in uploads if self._last_sent(upload) <= youngest]
         for upload in old:
             self._repeated(lambda upload=upload: self._abort(upload))  # type: ignore[misc]
         return len(old)
@@ -140,28 +146,36 @@ class S3Backend(ObjectStoreBackend):
     def _call(self, request: str, **arguments: Any) -> dict[str, Any]:
         return dict(self._fs.call_s3(request, Bucket=self._bucket, **arguments))
 
-    def _uploads(self) -> builtins.list[dict[str, Any]]:
-        prefix = f"{self._prefix}/" if self._prefix else ""
+    def _uploads(self, folder: str = "") -> builtins.list[dict[str, Any]]:
+        below = "/".join(part for part in (self._prefix, check_prefix(folder)) if part)
+        prefix = f"{below}/" if below else ""
         pages = _pages(
             lambda **more: self._call("list_multipart_uploads", Prefix=prefix, **more),
             {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"},
         )
         return [upload for page in pages for upload in page.get("Uploads", [])]
 
-    def _last_sent(self, upload: dict[str, Any]) -> float:
-        def look() -> datetime:
-            parts = _pages(
+    def _parts(self, upload: dict[str, Any]) -> builtins.list[dict[str, Any]] | None:
+        """Return the parts of an upload; None when it was finished meanwhile."""
+
+        def look() -> builtins.list[dict[str, Any]]:
+            pages = _pages(
                 lambda **more: self._call("list_parts", **_named(upload), **more),
                 {"PartNumberMarker": "NextPartNumberMarker"},
             )
-            sent = [part["LastModified"] for page in parts for part in page.get("Parts", [])]
-            newest: datetime = max([upload["Initiated"], *sent])
-            return newest
+            return [part for page in pages for part in page.get("Parts", [])]
 
         try:
-            return float(self._repeated(look).timestamp())
+            return self._repeated(look)
         except FileNotFoundError:
-            return float("inf")  # finished meanwhile
+            return None
+
+    def _last_sent(self, upload: dict[str, Any]) -> float:
+        parts = self._parts(upload)
+        if parts is None:
+            return float("inf")
+        newest: datetime = max([upload["Initiated"], *(part["LastModified"] for part in parts)])
+        return newest.timestamp()
 
     def _abort(self, upload: dict[str, Any]) -> None:
         try:

@@ -216,6 +216,27 @@ def test_sweep_takes_old_unfinished_files_only(backend: LocalBackend, root: Path
     assert sorted(os.listdir(root / "a")) == [".other", "object"]  # noqa: PTH208
 
 
+def test_sweep_takes_empty_folders(backend: LocalBackend, root: Path) -> None:
+    """Writers that failed leave them; below the folder that is asked for, and with their parents."""
+    backend.create("a/object", b"x")
+    for left in ("a/b/c", "a/d", "e"):
+        (root / left).mkdir(parents=True)
+    assert backend.sweep_unfinished(3600, "a") == 0
+    assert sorted(path.name for path in root.rglob("*")) == ["a", "e", "object"]
+    assert backend.sweep_unfinished(3600) == 0
+    assert sorted(path.name for path in root.rglob("*")) == ["a", "object"]
+
+
+def test_unfinished_bytes_are_those_of_unfinished_files(backend: LocalBackend) -> None:
+    """Below a folder; a writer that has finished counts no more."""
+    with backend.open_output("a/1") as output:
+        output.write(b"12345")
+        output.flush()
+        assert backend.unfinished_bytes() == backend.unfinished_bytes("a") == 5
+        assert backend.unfinished_bytes("b") == 0
+    assert backend.unfinished_bytes() == 0
+
+
 def test_writer_whose_file_was_swept_fails(backend: LocalBackend) -> None:
     """A sweep that was too eager costs an error, not an object that is silently missing."""
 

@@ -287,6 +287,8 @@ def test_parts_of_a_killed_writer_are_swept(s3: S3) -> None:
     writer.join()
     assert backend.list() == []
     assert len(backend._uploads()) == 1
+    assert backend.unfinished_bytes() >= PART
+    assert backend.unfinished_bytes("below") == backend.sweep_unfinished(-60, "below") == 0
     assert S3Backend(f"{backend.url}/below", s3.options).sweep_unfinished(-60) == 0
     assert backend.sweep_unfinished(3600) == 0
     assert backend.sweep_unfinished(-60) == 1

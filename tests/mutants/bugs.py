@@ -153,8 +153,8 @@ BUGS = (
     Bug(
         "first manifest wins",
         "wal_sink/protocol/choose_attempt.py",
-        "    highest = max(candidate.attempt for candidate in candidates)\n    if len(candidates) == 1:\n",
-        "    highest = min(candidate.attempt for candidate in candidates)\n    if len(candidates) == 1:\n",
+        "    highest = max(candidate.attempt for candidate in candidates)\n    if len(candidates) > 1",
+        "    highest = min(candidate.attempt for candidate in candidates)\n    if len(candidates) > 1",
     ),
     Bug(
         "empty epochs publish nothing",
@@ -172,10 +172,11 @@ BUGS = (
     Bug(
         "a run looks for a higher claim before it claims",
         "wal_sink/publish/fencing.py",
-        "    claim = log.claim(mine, Claim(run_id=run_id, options=dict(options)))\n",
+        "    claim = present or log.claim(mine, Claim(run_id=run_id, options=dict(options)))\n",
         "    newest = log.highest_generation()\n"
-        "    claim = log.claim(mine, Claim(run_id=run_id, options=dict(options)))\n"
-        "    if newest <= mine and claim.run_id == run_id:\n        return mine\n",
+        "    claim = present or log.claim(mine, Claim(run_id=run_id, options=dict(options)))\n"
+        "    if newest <= mine and claim.run_id == run_id:\n"
+        "        return Claimed(mine, is_new=False)\n",
         ("tests/protocol/test_old_runs.py",),
     ),
     Bug(
@@ -396,6 +397,62 @@ BUGS = (
         "            epochs=[epoch for epoch in window.epochs if epoch.epoch not in given_up],\n",
         "            epochs=[epoch for epoch in window.epochs if epoch.epoch not in ()],\n",
         ("tests/protocol/test_rules.py", "tests/protocol/test_ways_out.py"),
+    ),
+    Bug(
+        "orphans of a run that may publish swept",
+        "wal_sink/protocol/orphans.py",
+        '    return "fenced" if highest > writer.generation else "open"\n',
+        '    return "fenced"\n',
+        ("tests/unit/test_protocol_decisions.py", "tests/protocol/test_sweep_orphans.py"),
+    ),
+    Bug(
+        "an attempt without its segments is chosen",
+        "wal_sink/protocol/choose_attempt.py",
+        "    candidates = [c for c in candidates if c.attempt not in evidence.swept]  # rule 18\n",
+        "",
+        ("tests/protocol/test_sweep_orphans.py",),
+    ),
+    Bug(
+        "no note before orphans go",
+        "wal_sink/publish/orphans.py",
+        "        note_swept(log, Swept(epoch=epoch, generation=generation, run_id=left.writer.run_id))\n",
+        "        list((epoch, generation))\n",
+        ("tests/protocol/test_sweep_orphans.py",),
+    ),
+    Bug(
+        "manifests are not listed again after the note",
+        "wal_sink/publish/orphans.py",
+        "    if late:\n        published = _Published(log)\n",
+        "",
+        ("tests/protocol/test_sweep_orphans.py",),
+    ),
+    Bug(
+        "segments that an operator may need are swept",
+        "wal_sink/publish/orphans.py",
+        "and (left.epoch > checkpointed or published.has_any(left.epoch))",
+        "",
+        ("tests/protocol/test_sweep_orphans.py",),
+    ),
+    Bug(
+        "a run that starts does not count what others have left",
+        "wal_sink/protocol/budget.py",
+        "    return backlog.stored_bytes + left >= budget.max_bytes or (free is not None and left > free)\n",
+        "    return False\n",
+        ("tests/protocol/test_sweep_orphans.py",),
+    ),
+    Bug(
+        "half-written files of killed runs stay",
+        "wal_sink/publish/orphans.py",
+        "        halves = log.backend.sweep_unfinished(0, paths.SEGMENTS)\n",
+        "        halves = 0\n",
+        ("tests/protocol/test_sweep_orphans.py",),
+    ),
+    Bug(
+        "empty folders stay",
+        "state_backends/local.py",
+        "        self._folders.settle([*swept, *empty])\n",
+        "        self._folders.settle(swept)\n",
+        ("tests/protocol/test_garbage.py",),
     ),
     Bug(
         "orphans of unflushed epochs swept",

@@ -33,6 +33,7 @@ from wal_sink.protocol.ledger_updates import (
     plan_window,
 )
 from wal_sink.protocol.next_step import next_step
+from wal_sink.protocol.orphans import Writer, fate
 from wal_sink.protocol.steps import (
     Begin,
     Choose,
@@ -92,8 +93,23 @@ class Rules:
     """14. Off: the flusher's clock is believed, whatever the target's says."""
     trim_after_finish: bool = True
     """17. Off: segments go before `finish`."""
-    sweep: bool = False
-    """18. On: a new run deletes segments above the mark that no manifest names."""
+    early: bool = False
+    """A run may claim its generation as it starts."""
+    herald: bool = False
+    """The newest run dies when it has claimed its generation early."""
+    sweeper: bool = False
+    """18: segments of fenced runs that no manifest names are deleted."""
+    fence: bool = True
+    """18. Off: those of a run that is not fenced, too."""
+    note: bool = True
+    """18. Off: nothing says that an attempt has lost its segments."""
+    second_look: bool = True
+    """18. Off: the manifest is not looked for again after the note."""
+    patient: bool = True
+    """11. Off: the flusher does not wait for a proof that may come, but takes the highest generation; as it
+    does when it sees no run that lives."""
+    judged: bool = True
+    """Off: an attempt that Spark did not keep is passed over in silence, to see what else may happen."""
     postcheck: bool = True
     """7. Off: a run does not look again after its manifest."""
 
@@ -106,7 +122,15 @@ class Run(NamedTuple):
     ticket: int = 0
     gen: int = 0
     replay: bool = False
-    named: frozenset[tuple[int, int]] = frozenset()
+
+
+class Sweeper(NamedTuple):
+    """Who deletes orphans: where it is, and the attempt at whose segments it looks, as epoch and run."""
+
+    at: str = "idle"
+    n: int = 0
+    r: int = 0
+    fenced: bool = False
 
 
 class Fl(NamedTuple):
@@ -134,6 +158,8 @@ class State(NamedTuple):
     seg: frozenset[tuple[int, int]]
     emp: frozenset[tuple[int, int]]
     kept: frozenset[tuple[int, int, int]]
+    swept: frozenset[tuple[int, int]]
+    """Epoch and generation of attempts without manifest whose segments may be gone."""
     recorded: FlushedEpoch | None
     mark: Mark | None
     seen: tuple[frozenset[tuple[int, int]], ...]
@@ -142,6 +168,7 @@ class State(NamedTuple):
     """Timestamp and epoch of each key, which all epochs write."""
     runs: tuple[Run, ...]
     fls: tuple[Fl, ...]
+    sweeper: Sweeper = Sweeper()
 
 
 class BrokenError(Exception):
@@ -161,6 +188,7 @@ def start(rules: Rules) -> State:
         seg=frozenset(),
         emp=frozenset(),
         kept=frozenset(),
+        swept=frozenset(),
         recorded=None,
         mark=None,
         seen=(frozenset(),) * rules.epochs,
@@ -190,7 +218,7 @@ def run_steps(rules: Rules, s: State, r: int) -> Next:
     yield from _publish_steps(rules, s, r)
 
 
-def _spark_steps(rules: Rules, s: State, r: int) -> Next:
+def _spark_steps(rules: Rules, s: State, r: int) -> Next:  # noqa: C901 - a list of steps
     me, n = s.runs[r], s.runs[r].n
     match me.at:
         case "new":
@@ -200,6 +228,12 @@ def _spark_steps(rules: Rules, s: State, r: int) -> Next:
                     moved(s, r, "read", ticket=len(s.gens)),
                 )
         case "read":
+            if rules.early and not me.gen and len(s.gens) == me.ticket:
+                at = "dead" if rules.herald and r == rules.runs - 1 else "read"
+                claims = moved(s, r, at, gen=me.ticket + 1)
+                yield f"run{r} claims {me.ticket + 1} early", claims._replace(gens=(*s.gens, r))
+            if rules.herald and r == rules.runs - 1:
+                return
             n = committed(s) + 1
             at = "plan" if n < rules.epochs else "dead"
             ticket = len(s.gens) if rules.ticket == "planned" else me.ticket
@@ -225,7 +259,7 @@ def _spark_steps(rules: Rules, s: State, r: int) -> Next:
             yield f"run{r} writes commits/{n}", done._replace(com=(*s.com[:n], r, *s.com[n + 1 :]))
 
 
-def _publish_steps(rules: Rules, s: State, r: int) -> Next:  # noqa: C901 - a list of steps
+def _publish_steps(rules: Rules, s: State, r: int) -> Next:
     me, n = s.runs[r], s.runs[r].n
     match me.at:
         case "commit" if (n, r) in s.emp and not rules.publish_empty:
@@ -236,17 +270,10 @@ def _publish_steps(rules: Rules, s: State, r: int) -> Next:  # noqa: C901 - a li
             yield f"run{r} is the newest", moved(s, r, "committed?")
         case "commit" if rules.ticket == "lazy" or len(s.gens) == me.ticket:
             gen = len(s.gens) + 1
-            at = "sweep" if rules.sweep else "committed?"
-            yield f"run{r} claims {gen}", moved(s, r, at, gen=gen)._replace(gens=(*s.gens, r))
+            claims = moved(s, r, "committed?", gen=gen)
+            yield f"run{r} claims {gen}", claims._replace(gens=(*s.gens, r))
         case "commit":
             yield f"run{r} is fenced at its claim", moved(s, r, "dead")
-        case "sweep":
-            named = frozenset((m[0], s.gens[m[1] - 1]) for m in s.man)
-            yield f"run{r} lists manifests to sweep", moved(s, r, "swept", named=named)
-        case "swept":
-            rest = frozenset(x for x in s.seg if x in me.named or x[1] >= r)
-            swept = moved(s, r, "committed?", named=frozenset())
-            yield f"run{r} sweeps", swept._replace(seg=rest)
         case "committed?" if committed(s) >= n:
             yield f"run{r} is fenced, {n} is checkpointed", moved(fenced(s, r), r, "dead")
         case "committed?":
@@ -267,10 +294,56 @@ def fenced(s: State, r: int) -> State:
     return s._replace(kept=s.kept | {(n, gen, len(s.gens))})
 
 
+# --- orphans ----------------------------------------------------------------------------------------
+
+
+def sweeper_steps(rules: Rules, s: State) -> Next:
+    """What may be done about segments that no manifest names; by any process, one attempt at a time."""
+    me = s.sweeper
+    gen = s.runs[me.r].ticket + 1
+
+    def to(at: str, state: State = s) -> State:
+        return state._replace(sweeper=Sweeper() if at == "idle" else me._replace(at=at))
+
+    match me.at:
+        case "idle":
+            yield from _suspects(rules, s)
+        case "look" if _is_named(s, me.n, me.r):
+            yield "sweeper finds a manifest", to("idle")
+        case "look":
+            at = "note" if me.fenced and rules.note else "delete"
+            yield "sweeper finds no manifest", to(at)
+        case "note":
+            at = "look again" if rules.second_look else "delete"
+            noted = s._replace(swept=s.swept | {(me.n, gen)})
+            yield f"sweeper notes {me.n}-{gen}", to(at, noted)
+        case "look again":
+            yield "sweeper looks again", to("idle" if _is_named(s, me.n, me.r) else "delete")
+        case "delete":
+            rest = s._replace(seg=s.seg - {(me.n, me.r)})
+            yield f"sweeper deletes run{me.r}'s segments of {me.n}", to("idle", rest)
+
+
+def _suspects(rules: Rules, s: State) -> Next:
+    for n, r in sorted(s.seg):
+        generation = s.runs[r].ticket + 1
+        holder = f"run{s.gens[generation - 1]}" if generation <= len(s.gens) else None
+        found = fate(Writer(f"run{r}", generation, holder), len(s.gens))
+        if not rules.fence and found == "open":
+            found = "fenced"
+        if found != "open":
+            suspect = Sweeper("look", n, r, found == "fenced")
+            yield f"sweeper finds run{r} {found}", s._replace(sweeper=suspect)
+
+
+def _is_named(s: State, n: int, r: int) -> bool:
+    return any(m == n and s.gens[g - 1] == r for m, g, _ in s.man)
+
+
 # --- flushers -------------------------------------------------------------------------------------
 
 
-def fl_steps(rules: Rules, s: State, f: int) -> Next:
+def fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901 - a list of steps
     """What flusher f may do next."""
     me = s.fls[f]
 
@@ -292,10 +365,13 @@ def fl_steps(rules: Rules, s: State, f: int) -> Next:
         case "commits":
             yield f"flusher{f} reads commits/", to(me._replace(at="ledger", com=committed(s)))
         case "ledger":
-            seen = me._replace(at="decide", recorded=s.recorded, mark=s.mark)
+            at = "list" if rules.sweeper else "decide"
+            seen = me._replace(at=at, recorded=s.recorded, mark=s.mark)
             yield f"flusher{f} reads the ledger", to(seen)
+        case "list":
+            yield f"flusher{f} lists the manifests", to(me._replace(at="decide", listed=s.man))
         case "decide":
-            listed = s.man if rules.commits_first else me.listed
+            listed = s.man if rules.commits_first and not rules.sweeper else me.listed
             yield from _decide(rules, s, f, me, listed)
         case "begin":
             assert me.window is not None
@@ -316,7 +392,7 @@ def _decide(
         return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
 
     who = f"flusher{f}"
-    step = decide(rules, me.com, me.recorded, me.mark, listed, s.gens, s.kept)
+    step = decide(rules, me.com, me.recorded, me.mark, listed, s.gens, Notes(s.kept, s.swept))
     match step:
         case Rest(why):
             yield f"{who} rests: {why}", to(Fl(), s)
@@ -338,6 +414,7 @@ def _decide(
                 seg=frozenset(x for x in s.seg if x[0] != n),
                 man=frozenset(x for x in s.man if x[0] != n),
                 kept=frozenset(x for x in s.kept if x[0] > n),
+                swept=frozenset(x for x in s.swept if x[0] > n),
             )
             yield f"{who} trims {n}", to(Fl(), rest)
         case Resume(window):
@@ -361,7 +438,7 @@ def _again(
     """Choose the epochs of a window anew, as if nothing was begun: what `begin` has to prevent."""
     assert me.mark is not None
     unbegun = msgspec.structs.replace(me.mark, begun=None)
-    step = decide(rules, me.com, me.recorded, unbegun, listed, s.gens, s.kept)
+    step = decide(rules, me.com, me.recorded, unbegun, listed, s.gens, Notes(s.kept, s.swept))
     return (
         plan(rules, step.attempts, unbegun, s.gens, listed, s.emp, 9)
         if isinstance(step, Begin)
@@ -429,7 +506,7 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
     seen = s.seen[n] | {(run, row)}
     if len({who for who, _ in seen}) > 1:
         raise BrokenError("two attempts mixed")
-    if s.com[n] != run:
+    if s.com[n] != run and rules.judged:
         raise BrokenError("attempt that Spark did not keep")
     cell = max(s.cells[row], (begun.base_us + row, n))
     cells = (*s.cells[:row], cell, *s.cells[row + 1 :])
@@ -477,6 +554,13 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
     )
 
 
+class Notes(NamedTuple):
+    """What runs have noted of attempts."""
+
+    kept: frozenset[tuple[int, int, int]]
+    swept: frozenset[tuple[int, int]]
+
+
 # --- the real functions, on views of the state ----------------------------------------------------
 
 
@@ -488,7 +572,7 @@ def decide(
     mark: Mark | None,
     listed: frozenset[tuple[int, int, int]],
     gens: tuple[int, ...],
-    kept: frozenset[tuple[int, int, int]],
+    notes: Notes,
 ) -> Step:
     """Ask `next_step`, and `choose`, about what a flusher has read."""
     attempts = tuple(sorted(Attempt(n, g) for n, g, _ in listed))
@@ -497,7 +581,7 @@ def decide(
     if not isinstance(step, Choose):
         return step
     steps = islice(following(step, com), rules.window)
-    return joined(_chosen(rules, each, attempts, gens, kept) for each in steps)
+    return joined(_chosen(rules, each, attempts, gens, notes) for each in steps)
 
 
 def _chosen(
@@ -505,7 +589,7 @@ def _chosen(
     step: Choose,
     attempts: tuple[Attempt, ...],
     gens: tuple[int, ...],
-    kept: frozenset[tuple[int, int, int]],
+    notes: Notes,
 ) -> Choice:
     contenders = tuple(
         Contender(attempt, f"run{gens[attempt.generation - 1]}", "offsets")
@@ -514,9 +598,9 @@ def _chosen(
     )
     if rules.lowest and contenders:
         return Begin((min(contender.attempt for contender in contenders),))
-    notes = tuple(
+    kept = tuple(
         Kept(epoch=n, generation=g, run_id=f"run{gens[g - 1]}", highest=highest)
-        for n, g, highest in sorted(kept)
+        for n, g, highest in sorted(notes.kept)
         if n == step.epoch
     )
     return choose(
@@ -524,8 +608,9 @@ def _chosen(
             epoch=step.epoch,
             attempts=attempts,
             contenders=contenders,
-            kept=notes if rules.proof else (),
-            running=contenders[0].run_id if rules.proof and contenders else None,
+            kept=kept if rules.proof else (),
+            swept=frozenset(Attempt(n, g) for n, g in notes.swept),
+            running=contenders[0].run_id if rules.proof and rules.patient and contenders else None,
         )
     )
 
@@ -609,6 +694,7 @@ def explore(rules: Rules, most: int = 400_000, until: str | None = None) -> Foun
         for actor in (
             *(run_steps(rules, state, r) for r in range(rules.runs)),
             *(fl_steps(rules, state, f) for f in range(rules.flushers)),
+            *((sweeper_steps(rules, state),) if rules.sweeper else ()),
         ):
             try:
                 for label, reached in actor:

@@ -153,6 +153,28 @@ def test_what_comes_late_is_swept_while_the_flusher_lives(
     assert flusher.trimmer.half_written == 1
 
 
+def test_a_year_of_killed_and_late_tasks_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One flusher that never starts again: half-written files, late segments, and their folders go."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    monkeypatch.setattr("wal_sink.flush.trimmer.SWEEP_EVERY_S", -1.0)
+    flusher = world.flusher()
+    run = world.run()
+    segments = tmp_path / "log" / paths.SEGMENTS
+    for epoch in range(20):
+        run.batch([(f"k{epoch}", epoch)])
+        half = tmp_path / "log" / paths.segment_folder(epoch) / f".{os.urandom(16).hex()}.tmp"
+        half.write_bytes(b"of a task that was killed")
+        os.utime(half, (1, 1))
+        until_rest(flusher)
+        world.log_backend.create(paths.segment(epoch, 7, 0, "late"), b"of a zombie task")
+        (tmp_path / "log" / paths.segment_folder(max(epoch - 1, 0))).mkdir(exist_ok=True)
+    until_rest(flusher)
+    assert not segments.exists()
+    assert world.table() == world.expected()
+
+
 def test_rule_20_a_segment_that_another_flusher_trims_meanwhile_is_no_error(world: World) -> None:
     """The window is begun, and another flusher finishes and trims it before the first segment is read."""
     world.run().batch([("a", 1)])

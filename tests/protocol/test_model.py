@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.protocol.cases import covered
 from tests.protocol.model import Rules, explore
 
 KEPT, MIXED = "attempt that Spark did not keep", "two attempts mixed"
+
+LATE = Rules(epochs=1, runs=3, early=True, herald=True, sweeper=True, patient=False, judged=False)
+"""The third run fences the second, which publishes late: without a proof, what is flushed may be the wrong
+attempt; but its segments are there."""
 
 
 @pytest.mark.parametrize(
@@ -24,6 +30,12 @@ KEPT, MIXED = "attempt that Spark did not keep", "two attempts mixed"
             "2 runs, the clocks of flusher and one run years ahead",
             Rules(clocks=(10**15, 9), flusher_us=10**15),
         ),
+        ("2 runs, 2 epochs, orphans swept", Rules(sweeper=True)),
+        (
+            "2 runs that may claim early, 1 epoch, orphans swept",
+            Rules(epochs=1, sweeper=True, early=True),
+        ),
+        ("3 runs, 1 epoch, orphans swept, a choice that waits for no proof", LATE),
         (
             "one driver at a time, without rule 11's proof",
             Rules(epochs=3, proof=False, zombie=False),
@@ -74,7 +86,15 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
             Rules(trim_after_finish=False, zombie=False), "missing segment", id="17-trim-first"
         ),
         pytest.param(
-            Rules(sweep=True, postcheck=False), "missing segment", id="18-sweep-of-unflushed-epochs"
+            Rules(epochs=1, sweeper=True, fence=False),
+            "no manifest",
+            id="18-orphans-of-a-run-that-is-not-fenced",
+        ),
+        pytest.param(
+            replace(LATE, note=False), "missing segment", id="18-no-note-of-what-was-swept"
+        ),
+        pytest.param(
+            replace(LATE, second_look=False), "missing segment", id="18-no-look-after-the-note"
         ),
     ],
 )

@@ -14,6 +14,7 @@ from wal_sink.protocol.budget import (
     Budget,
     Flushing,
     has_room,
+    has_to_sweep,
     refuse_full,
     waiting,
 )
@@ -126,3 +127,20 @@ def test_the_error_that_stopped_the_flush_is_raised() -> None:
     assert stopping_error(report(what="passes"), NOW_US, alive=True) is None
     odd = stopping_error(report(kind="__name__", transient=False), NOW_US, alive=True)
     assert type(odd) is WalSinkError
+
+
+@pytest.mark.parametrize(
+    ("left", "waits", "free", "expected"),
+    [
+        (499, 500, None, False),
+        (500, 500, None, True),
+        (1_000, 0, None, True),
+        (400, 0, 400, False),
+        (401, 0, 400, True),
+    ],
+)
+def test_what_earlier_runs_have_left_counts_when_a_run_starts(
+    left: int, waits: int, free: int | None, expected: bool
+) -> None:
+    """Together with what waits; and when the disk could not take as much again."""
+    assert has_to_sweep(left, held(1, waits), BLOCK, free) is expected

@@ -20,6 +20,7 @@ NUMBERS = st.integers(0, 10**7)
 PARSERS: list[Callable[[str], object]] = [
     paths.parse_manifest,
     paths.parse_kept,
+    paths.parse_swept,
     paths.parse_run,
     paths.parse_flushed,
     paths.parse_segment_epoch,
@@ -42,6 +43,26 @@ def test_a_kept_note_is_parsed_back(epoch: int, generation: int) -> None:
     path = paths.kept(Attempt(epoch, generation))
     assert paths.parse_kept(path) == Attempt(epoch, generation)
     only(paths.parse_kept, path)
+
+
+@given(EPOCHS, GENERATIONS)
+@settings(deadline=None)
+def test_a_note_of_what_was_swept_is_parsed_back(epoch: int, generation: int) -> None:
+    """It names an attempt, too, and is never taken for a manifest."""
+    path = paths.swept(Attempt(epoch, generation))
+    assert paths.parse_swept(path) == Attempt(epoch, generation)
+    only(paths.parse_swept, path)
+
+
+@pytest.mark.parametrize("run_id", [str(uuid.uuid4()), "run"])
+def test_a_segment_tells_its_run(run_id: str) -> None:
+    """In its name, so that a listing is enough; those of version 0.1.0 do not."""
+    path = paths.segment(41, 5, 2, paths.unique_in_run(run_id, uuid.uuid4().hex))
+    assert paths.parse_segment_run(path) == run_id
+    assert paths.parse_segment_epoch(path) == 41
+    assert paths.parse_segment_task(path) == (5, 2)
+    assert paths.is_segment_of(path, 41)
+    assert paths.parse_segment_run(paths.segment(41, 5, 2, uuid.uuid4().hex)) is None
 
 
 @given(GENERATIONS)
@@ -184,5 +205,6 @@ def test_paths_are_as_documented() -> None:
     assert paths.run(12) == "runs/000012.json"
     assert paths.manifest(Attempt(41, 3)) == "manifests/00000000000000000041-000003.json"
     assert paths.kept(Attempt(41, 3)) == "kept/00000000000000000041-000003.json"
+    assert paths.swept(Attempt(41, 3)) == "swept/00000000000000000041-000003.json"
     assert paths.segment(41, 5, 2, "x") == "segments/00000000000000000041/000005-2-x.arrow"
     assert paths.flushed(41) == "flushed/00000000000000000041.json"

@@ -33,6 +33,7 @@ from wal_sink.protocol.ledger_updates import (
     plan_without_rows,
 )
 from wal_sink.protocol.next_step import next_step, refuse_missing_records, resting
+from wal_sink.protocol.orphans import Writer, fate
 from wal_sink.protocol.steps import (
     Begin,
     Choose,
@@ -327,6 +328,10 @@ def kept(generation: int, highest: int, run_id: str | None = None) -> Kept:
         ([ONE], {"lost": frozenset({"run 1"})}, ONE),
         # which is weaker than that one has gone on
         ([ONE, TWO, Attempt(6, 2)], {"lost": frozenset({"run 2"})}, TWO),
+        # published late, after its segments had gone (rule 18)
+        ([ONE, TWO], {"swept": frozenset({TWO})}, ONE),
+        ([ONE, TWO], {"swept": frozenset({TWO}), "running": "run 2"}, ONE),
+        ([ONE, TWO, THREE], {"swept": frozenset({ONE, THREE})}, TWO),
         # the checkpoint was set back in between: of two proofs the later one counts
         ([ONE, TWO, Attempt(6, 2)], {"kept": (kept(1, highest=2),)}, TWO),
     ],
@@ -375,6 +380,34 @@ def test_without_a_proof_a_living_run_is_waited_for(
         step = choose(evidence(5, *attempts, **known, running=gone))
         assert step == Begin((TWO,), proven=False)
         assert "unproven" in doubts(step, None)[0]
+
+
+def test_what_was_swept_proves_nothing_and_is_never_taken() -> None:
+    """Rule 18: of what is left the highest is taken, unproven; with nothing left the manifest is missing."""
+    two_left = evidence(5, ONE, TWO, THREE, swept=frozenset({THREE}))
+    assert choose(two_left) == Begin((TWO,), proven=False)
+    assert choose(evidence(5, ONE, TWO, swept=frozenset({ONE, TWO}))) == ManifestMissing(5)
+    # A later manifest proves the highest generation only, and that published it, though late.
+    later = evidence(5, ONE, TWO, THREE, Attempt(6, 2), swept=frozenset({THREE}))
+    assert choose(later) == Begin((TWO,), proven=False)
+
+
+@pytest.mark.parametrize(
+    ("claimed_by", "highest", "expected"),
+    [
+        (None, 2, "open"),  # it may claim its generation yet
+        ("run", 3, "open"),  # it has, and no run is newer
+        ("run", 4, "fenced"),
+        (None, 4, "fenced"),  # its claim was forgotten
+        ("other", 3, "void"),
+        ("other", 4, "void"),
+    ],
+)
+def test_what_may_become_of_segments_that_no_manifest_names(
+    claimed_by: str | None, highest: int, expected: str
+) -> None:
+    """Rule 18: their run alone could publish them, under its generation."""
+    assert fate(Writer("run", 3, claimed_by), highest) == expected
 
 
 def test_a_generation_that_falls_is_said() -> None:

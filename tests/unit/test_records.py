@@ -29,6 +29,7 @@ from wal_sink.model.records import (
     LogIdentity,
     LogUrl,
     Stop,
+    Swept,
     Ticket,
     WithoutSink,
 )
@@ -192,6 +193,7 @@ GOLDEN_RECORDS: dict[str, Record] = {
         after={"log.json": "file:///data/checkpoints/köln"},
     ),
     "kept": Kept(epoch=41, generation=3, run_id=RUN, highest=4),
+    "swept": Swept(epoch=41, generation=3, run_id=RUN),
     "without_sink": WithoutSink(epoch=41, offsets_digest="1" * 64, highest=4),
     "flusher_report": FlusherReport(flusher="worker-1:4711", doing="resting", heartbeat_us=US),
     "flusher_report_with_error": FlusherReport(

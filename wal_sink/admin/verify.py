@@ -206,7 +206,7 @@ class _Verification:
         if orphans := len(unnamed_segments(waiting, read_manifests(self._log, above))):
             notes.append(
                 f"{orphans} segments are named by no manifest: of failed tasks, or of a batch under way;"
-                " they go with their epoch"
+                " they go when a newer run publishes, or with their epoch"
             )
         report = read_report(self._log)
         if report is not None:

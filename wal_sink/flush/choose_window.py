@@ -22,6 +22,7 @@ from wal_sink.protocol.steps import Begin, Choose, Contender, Evidence, PassOver
 from wal_sink.protocol.windows import Choice, fits, following, is_final, joined
 from wal_sink.wal.log import Log
 from wal_sink.wal.segment import check_segment
+from wal_sink.wal.swept import read_swept
 
 logger = line_logger(__name__)
 
@@ -150,6 +151,7 @@ class WindowChooser:
         return replace(
             plain,
             kept=tuple(self._log.kept(epoch)),
+            swept=read_swept(self._log, read),
             committed=seen.committed(self._query_id, epoch, rivals),
             lost=seen.lost(self._query_id, epoch, rivals),
             running=seen.running(self._query_id),

@@ -22,6 +22,7 @@ RUNS = "runs/"
 MANIFESTS = "manifests/"
 KEPT = "kept/"
 WITHOUT_SINK = "without_sink/"
+SWEPT = "swept/"
 SEGMENTS = "segments/"
 FLUSHED = "flushed/"
 RETAINED = "retained/"
@@ -65,6 +66,11 @@ def without_sink(epoch: int) -> str:
     return f"{WITHOUT_SINK}{epoch:020}.json"
 
 
+def swept(attempt: Attempt) -> str:
+    """Path of the note that the segments of an attempt were deleted before it was published."""
+    return f"{SWEPT}{attempt.epoch:020}-{attempt.generation:06}.json"
+
+
 def segment_folder(epoch: int) -> str:
     """Folder of an epoch's segments, of all attempts."""
     return f"{SEGMENTS}{epoch:020}/"
@@ -73,6 +79,14 @@ def segment_folder(epoch: int) -> str:
 def segment(epoch: int, partition: int, task_attempt: int, unique: str) -> str:
     """Path of a segment; `unique` keeps attempts of one task apart, whatever Spark numbers them."""
     return f"{segment_folder(epoch)}{partition:06}-{task_attempt}-{unique}.arrow"
+
+
+def unique_in_run(run_id: str, nonce: str) -> str:
+    """Return what makes a segment's path unique, and tells which run has written it.
+
+    :param nonce: 32 hexadecimal digits.
+    """
+    return f"{run_id}-{nonce}"
 
 
 def flushed(epoch: int) -> str:
@@ -138,6 +152,14 @@ parse_manifest = _parser(rf"{MANIFESTS}{_EPOCH}-{_GENERATION}\.json", _attempt)
 
 parse_kept = _parser(rf"{KEPT}{_EPOCH}-{_GENERATION}\.json", _attempt)
 """Attempt that Spark kept."""
+
+parse_swept = _parser(rf"{SWEPT}{_EPOCH}-{_GENERATION}\.json", _attempt)
+"""Attempt whose segments were deleted before it was published."""
+
+parse_segment_run = _parser(
+    rf"{SEGMENTS}[0-9]{{20}}/[0-9]{{6,}}-[0-9]+-([0-9A-Za-z_-]+)-[0-9a-f]{{32}}\.arrow", str
+)
+"""Run that wrote a segment; version 0.1.0 did not name it."""
 
 parse_segment_epoch = _parser(rf"{SEGMENTS}{_EPOCH}/[^/]+\.arrow", int)
 """Epoch of a segment."""

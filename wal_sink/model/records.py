@@ -73,6 +73,18 @@ class WithoutSink(Record, frozen=True, kw_only=True):
     the epoch all the same, found that the checkpoint had been set back behind the epoch since."""
 
 
+class Swept(Record, frozen=True, kw_only=True):
+    """`swept/<epoch>-<generation>.json`: orphans of a fenced run were deleted (rule 18).
+
+    When this was written, a higher generation was claimed, and the run had not published the epoch. Should
+    its manifest come late, Spark has not kept that attempt, and its segments may be gone.
+    """
+
+    epoch: int
+    generation: int
+    run_id: str
+
+
 class FlushedEpoch(Record, frozen=True, kw_only=True):
     """`flushed/<epoch>.json`: an epoch is in the target. The newest is the log's flushed mark (rule 17)."""
 

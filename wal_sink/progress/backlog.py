@@ -193,6 +193,12 @@ class BacklogReaders:
 BACKLOGS = BacklogReaders()
 
 
+def read_backlog(checkpoint: Checkpoint, log: Log) -> Backlog:
+    """Count what waits now, with the manifests opened."""
+    checkpointed, flushed = checkpoint.last_commit(), _mark(log)
+    return BacklogReader(checkpoint, log).count(checkpointed, flushed, log.attempts())[0]
+
+
 def waiting_epochs(checkpoint: Checkpoint, log: Log) -> int:
     """Count the epochs that are checkpointed and not flushed, without opening their manifests."""
     checkpointed = checkpoint.last_commit()

@@ -43,10 +43,10 @@ def read_manifests(log: Log, attempts: Iterable[Attempt]) -> Scan:
 
 
 def unnamed_segments(segments: Iterable[tuple[int, str]], found: Scan) -> list[str]:
-    """Return the segments that no manifest names (rule 18): counted while their epoch waits, never deleted.
+    """Return the segments that no manifest names (rule 18): counted while their epoch waits.
 
-    A failed attempt has left them, or a batch under way is writing them: nothing tells which, since its
-    tasks may be alive. They go with their epoch.
+    A failed attempt has left them, or a batch under way is writing them: its tasks may be alive. They go
+    when a run claims its generation that fences theirs, or with their epoch.
 
     :param segments: epoch and path, listed before the manifests: a segment that is published meanwhile
         would look unnamed otherwise.

@@ -53,6 +53,15 @@ def has_room(backlog: Backlog, budget: Budget) -> bool:
     return backlog.epochs == 0 or backlog.stored_bytes < budget.max_bytes
 
 
+def has_to_sweep(left: int, backlog: Backlog, budget: Budget, free: int | None) -> bool:
+    """Whether what earlier runs have left has to go before another run adds to it.
+
+    :param left: bytes that they have written for the epoch which is computed next.
+    :param free: bytes that can still be written; None: not known.
+    """
+    return backlog.stored_bytes + left >= budget.max_bytes or (free is not None and left > free)
+
+
 def refuse_full(
     epoch: int, backlog: Backlog, budget: Budget, flushing: Flushing, checkpoint: str
 ) -> None:

@@ -39,16 +39,17 @@ def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Rest:
         )
     if len(candidates) > 1 and (proven := proven_attempts(evidence, candidates)):
         return Begin((max(proven),))
+    candidates = [c for c in candidates if c.attempt not in evidence.swept]  # rule 18
+    if not candidates:
+        return ManifestMissing(evidence.epoch)
     candidates = [c for c in candidates if c.run_id not in evidence.lost] or candidates
     highest = max(candidate.attempt for candidate in candidates)
-    if len(candidates) == 1:
-        return Begin((highest,))
-    if any(candidate.run_id == evidence.running for candidate in candidates):
+    if len(candidates) > 1 and any(c.run_id == evidence.running for c in candidates):
         return Rest(
             f"epoch {evidence.epoch} was published by {len(candidates)} runs; waiting until it is"
             " known which one Spark has kept"
         )
-    return Begin((highest,), proven=False)
+    return Begin((highest,), proven=len(candidates) == 1)
 
 
 def refuse_missing_manifest(epoch: int, mark: Mark | None) -> None:

@@ -69,6 +69,8 @@ class Evidence:
     and `after` cannot tell, as Spark has purged them."""
     kept: tuple[Kept, ...] = ()
     """What fenced runs have left about the epoch."""
+    swept: frozenset[Attempt] = frozenset()
+    """Those that were published late, after their segments were deleted: Spark has kept none of them."""
     committed: str | None = None
     """The run whose progress event for the epoch this process saw."""
     lost: frozenset[str] = frozenset()

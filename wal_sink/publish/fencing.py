@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from state_backends import StateBackendError
 from wal_sink.errors import Fenced, NotRegistered, WalSinkError
@@ -29,13 +30,21 @@ def take_ticket(log: Log, run_id: str) -> Ticket:
     return ticket
 
 
-def claim_generation(log: Log, run_id: str, options: Mapping[str, str]) -> int:
+class Claimed(NamedTuple):
+    """The generation of a run."""
+
+    generation: int
+    is_new: bool
+    """Whether the run has claimed it just now."""
+
+
+def claim_generation(log: Log, run_id: str, options: Mapping[str, str]) -> Claimed:
     """Return the run's generation: one above its ticket, claimed once, and still the highest (rule 3).
 
-    :param options: the sink's options without secrets, kept with the claim.
     The claim comes before the look: that of a run which was overtaken long ago may have been deleted, and can
     then be made again, but only below a higher one that is there.
 
+    :param options: the sink's options without secrets, kept with the claim.
     :raises NotRegistered: the run has no ticket, or no longer.
     :raises Fenced: a newer run has claimed a generation.
     """
@@ -43,12 +52,13 @@ def claim_generation(log: Log, run_id: str, options: Mapping[str, str]) -> int:
     if ticket is None:
         raise _without_ticket(log, run_id)
     mine = ticket.generation + 1
-    claim = log.claim(mine, Claim(run_id=run_id, options=dict(options)))
+    present = log.claimed(mine)
+    claim = present or log.claim(mine, Claim(run_id=run_id, options=dict(options)))
     if claim.run_id != run_id:
         raise fenced(f"Generation {mine} is claimed by run {claim.run_id}")
     if log.highest_generation() > mine:
         raise fenced(f"Generation {mine} was overtaken")
-    return mine
+    return Claimed(mine, is_new=present is None)
 
 
 def refuse_overtaken(log: Log, attempt: Attempt) -> None:

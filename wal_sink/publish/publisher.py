@@ -32,6 +32,7 @@ from wal_sink.model.task import Appended
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.discard import discard
 from wal_sink.publish.fencing import claim_generation, fenced, note_kept, refuse_overtaken
+from wal_sink.publish.orphans import sweep_orphans
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import own, owned
 
@@ -121,13 +122,15 @@ class Publisher:
         self._see_checkpoint(batch.query_id)
         owned(self._log, self._checkpoint)  # before the claim: a copy must not fence the original
         try:
-            generation = claim_generation(self._log, batch.run_id, self._options)
+            generation, is_new = claim_generation(self._log, batch.run_id, self._options)
             checkpointed = self._checkpoint.last_commit(fresh=True)
             if checkpointed >= batch.epoch:  # rule 5
                 raise fenced(f"Epoch {batch.epoch} is checkpointed already, by another run")
         except Fenced:
             note_kept(self._log, batch.epoch - 1, batch.run_id)
             raise
+        if is_new:
+            sweep_orphans(self._log, batch.run_id, checkpointed=checkpointed)
         offsets = self._checkpoint.offsets(batch.epoch)
         first_epoch = self._own_log(batch.epoch)
         flushed = self._flushed_before(batch.epoch, offsets)

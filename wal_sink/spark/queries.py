@@ -20,7 +20,9 @@ from wal_sink.flush.loop import FlushedElsewhere, FlushLoop
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.metrics.server import Exposition
+from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import take_ticket
+from wal_sink.publish.orphans import make_room
 from wal_sink.publish.without_sink import note_without_sink
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import FORMAT
@@ -74,10 +76,18 @@ class Queries:
     def started(self, query_id: str, run_id: str) -> None:
         """Start the flush and take the run's ticket; on Spark's thread, inside `start()`."""
         query = self._spark.streams.get(query_id)
-        if query is not None and (flush := self._begin(query, run_id)) is not None:
+        if query is not None and (begun := self._begin(query, run_id)) is not None:
+            flush, configuration = begun
+            sink = configuration.sink
             note_without_sink(flush.log, flush.checkpoint)  # before the ticket, see rule 12
-            # Last: a run with a ticket fills the log, flushed or not.
-            take_ticket(flush.log, run_id)
+            take_ticket(flush.log, run_id)  # a run with a ticket fills the log, flushed or not
+            make_room(
+                flush.log,
+                flush.checkpoint,
+                run_id,
+                Budget(sink.max_bytes, sink.on_full),
+                configuration.public,
+            )
 
     def adopt_running(self) -> None:
         """Start the flush of queries that run already; a run has an earlier handle's ticket, or fails."""
@@ -176,7 +186,7 @@ class Queries:
             for flush in self.flushes():
                 RUN_HISTORY.terminated(flush.query_id, flush.run_id)
 
-    def _begin(self, query: StreamingQuery, run_id: str) -> QueryFlush | None:
+    def _begin(self, query: StreamingQuery, run_id: str) -> tuple[QueryFlush, Configuration] | None:
         """Start the flush of a query; None when it is of another format, refused, or this handle closed."""
         was_closed = self.closed
         if was_closed:
@@ -214,7 +224,7 @@ class Queries:
             earlier.loop.stop()  # its options may be old; two that overlap do no harm
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
         say_in_force(flush.query_id, configuration, log, started.sources, flush=self.flush)
-        return flush
+        return flush, configuration
 
     def _loop(
         self, query_id: str, checkpoint: Checkpoint, log: Log, configuration: Configuration

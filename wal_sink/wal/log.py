@@ -148,16 +148,17 @@ class Log:
         return self._listed(paths.RUNS, paths.parse_run, fresh=True)
 
     def claim(self, generation: int, claim: Claim) -> Claim:
-        """Claim a generation unless it is claimed; return the claim that stands.
-
-        The claim is read first: every epoch of a run but the first finds the run's own.
-        """
+        """Claim a generation unless it is claimed, which is read first; return the claim that stands."""
         return self._settle(paths.run(generation), claim)
+
+    def claimed(self, generation: int) -> Claim | None:
+        """Read the claim of a generation; None: no run has claimed it, or its claim was deleted since."""
+        return self._read(Claim, paths.run(generation))
 
     def newest_claim(self) -> Claim | None:
         """Read the newest run's claim; None before the first."""
         generation = self.highest_generation()
-        return self._read(Claim, paths.run(generation)) if generation else None
+        return self.claimed(generation) if generation else None
 
     # --- what was agreed with the target ---
 

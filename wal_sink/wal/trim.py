@@ -22,6 +22,7 @@ from wal_sink.wal.aside import droppable
 from wal_sink.wal.forget_runs import forget_runs
 from wal_sink.wal.log import Log
 from wal_sink.wal.retain import RetainedEpochs, retained_paths
+from wal_sink.wal.swept import swept_notes
 
 logger = line_logger(__name__)
 
@@ -146,7 +147,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
         if segments := _segments(log, upto, untrimmed):
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
-        log.delete(_kept_notes(log, upto))
+        log.delete((*_kept_notes(log, upto), *swept_notes(log, upto)))
     forget_runs(log, mark.epoch if mark is not None else -1)
     return unfinished
 
@@ -172,14 +173,8 @@ def list_trimmable(log: Log, delay: TrimDelay) -> tuple[str, ...]:
     kept = [path for epoch, copies in retained.items() if epoch <= upto for path in copies]
     records = _old_records(log, later) if attempts else []
     manifests = map(paths.manifest, attempts)
-    return (
-        *_segments(log, upto),
-        *_kept_notes(log, upto),
-        *manifests,
-        *kept,
-        *records,
-        *droppable(log),
-    )
+    notes = (*_kept_notes(log, upto), *swept_notes(log, upto))
+    return (*_segments(log, upto), *notes, *manifests, *kept, *records, *droppable(log))
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None:

@@ -1,0 +1,198 @@
+"""Orphans of fenced runs go, those of runs that may still publish stay, and no choice is harmed by it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import Run, World
+from tests.protocol.test_garbage import At
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import Fenced
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.protocol.budget import Budget
+from wal_sink.publish.orphans import make_room, sweep_orphans
+
+STORES = ("memory", "local")
+
+
+def runs_of(world: World) -> list[tuple[int, str | None]]:
+    """Return epoch and run of each segment in the log."""
+    return sorted((epoch, paths.parse_segment_run(path)) for epoch, path in world.log.segments())
+
+
+def killed(world: World, *, size: int = 1) -> Run:
+    """Start a run that is killed when a task has written its segment."""
+    run = world.run()
+    run.write_offsets()
+    run.tasks([(os.urandom(size).hex(), 1)])
+    return run
+
+
+def room(world: World, run: Run, max_bytes: int) -> None:
+    """Do what a run does as it starts."""
+    make_room(run.log, Checkpoint(run.checkpoint), run.run_id, Budget(max_bytes, "block"), {})
+
+
+def test_rule_18_a_run_that_claims_its_generation_deletes_the_orphans_before_it(
+    world: World,
+) -> None:
+    """Of runs that never claimed one, of a run that did, of failed tasks; what manifests name stays."""
+    first = world.run()
+    first.tasks([("of a failed task", 1)])
+    first.batch([("a", 0)])
+    first.write_offsets()
+    first.tasks([("killed", 1)])
+    for _ in range(3):
+        killed(world)
+    again = world.run()
+    again.publish([("b", 1)])
+    assert runs_of(world) == sorted([(0, first.run_id), (1, again.run_id)])
+    again.write_commit([[("b", 1)]])
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "b": 1}
+    assert world.log.segments() == []
+
+
+def test_rule_18_segments_of_a_run_that_may_publish_stay(world: World) -> None:
+    """A newer run that computes the epoch, too, is not fenced; nor is the one that asks."""
+    older = world.run()
+    older.batch([("a", 0)])
+    newer = killed(world)
+    older.publish([("b", 1)])
+    assert runs_of(world) == sorted([(0, older.run_id), (1, older.run_id), (1, newer.run_id)])
+    sweep_orphans(world.log, older.run_id, checkpointed=0)
+    assert (1, newer.run_id) in runs_of(world)
+
+
+def test_rule_18_what_an_operator_may_restore_stays(world: World) -> None:
+    """A checkpointed epoch whose manifest is lost: only its segments are left of its rows."""
+    run = world.run()
+    run.batch([("a", 0)])
+    manifest = world.log_backend.read(paths.manifest(Attempt(0, 1)))
+    world.log_backend.delete([paths.manifest(Attempt(0, 1))])
+    world.run().publish([("b", 1)])
+    assert (0, run.run_id) in runs_of(world)
+    world.log_backend.create(paths.manifest(Attempt(0, 1)), manifest)
+    world.flush()
+    assert world.table() == {"a": 0}
+
+
+def test_rule_18_segments_that_do_not_tell_their_run_stay(world: World) -> None:
+    """Version 0.1.0 wrote such; they go with their epoch."""
+    old = paths.segment(0, 7, 0, "0" * 32)
+    world.log_backend.create(old, b"of an older version")
+    world.run().batch([("a", 0)])
+    assert old in world.log_backend.list()
+    world.flush()
+    assert world.log.segments() == []
+
+
+@pytest.mark.parametrize("late", ["before", "after"])
+def test_rule_18_a_manifest_that_comes_after_its_segments_went_is_not_chosen(
+    world: World, late: str
+) -> None:
+    """P wrote commits/0 and died without a trace; Q, fenced, publishes late; R swept, and died, too.
+
+    Q's is the highest generation of the two, and nothing is proven: it would be taken, and the flush would
+    stop for ever at segments that are gone.
+    """
+    p = world.run()
+    p.publish([("p", 0)])
+
+    def r_claims_and_dies() -> None:
+        if late == "before":
+            p.write_commit([[("p", 0)]], heard=False)
+            world.run().publish([("r", 1)])
+        room(world, world.run(), max_bytes=1)
+
+    q = world.run(At(f"create {paths.manifest(Attempt(0, 2))}", r_claims_and_dies))
+    q.write_offsets()
+    tasks = q.tasks([("q", 0)])
+    with pytest.raises(Fenced):
+        q.commit(tasks)
+    if late == "after":
+        p.write_commit([[("p", 0)]], heard=False)
+    assert set(world.log.attempts()) >= {Attempt(0, 1), Attempt(0, 2)}
+    assert (0, q.run_id) not in runs_of(world)
+    world.flush(run_history=RunHistory())
+    assert world.table() == world.expected() == {"p": 0}
+    world.run().batch([("next", 1)])
+    world.flush()
+    assert world.table() == {"p": 0, "next": 1}
+    assert world.log.attempts() == ()
+    world.flush()
+    assert world.log_backend.list(paths.SWEPT) == [], "a note goes with the next sweep"
+
+
+def test_rule_18_a_manifest_that_comes_right_after_the_note_keeps_its_segments(
+    world: World,
+) -> None:
+    """It is in the second listing: a flusher may have chosen it before the note was there."""
+    q = world.run()
+    q.publish([("q", 0)])
+    path = paths.manifest(Attempt(0, 1))
+    manifest = world.log_backend.read(path)
+    world.log_backend.delete([path])
+    r = world.run(At(f"create {paths.SWEPT}", lambda: world.log_backend.create(path, manifest)))
+    room(world, r, max_bytes=1)
+    assert world.log_backend.list(paths.SWEPT) == [paths.swept(Attempt(0, 1))]
+    assert runs_of(world) == [(0, q.run_id)]
+
+
+def test_a_hundred_runs_that_are_killed_do_not_fill_the_disk(tmp_path: Path) -> None:
+    """None of them reaches its first commit; each leaves a segment, and a half-written one."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    world.run().batch([("a", 0)])
+    most = 0
+    for _ in range(101):
+        run = world.run()
+        room(world, run, max_bytes=20_000)
+        run.write_offsets()
+        run.tasks([(os.urandom(400).hex(), 1)])
+        folder = tmp_path / "log" / paths.segment_folder(1)
+        (folder / f".{os.urandom(16).hex()}.tmp").write_bytes(b"x" * 1_000)
+        files = [path for path in (tmp_path / "log" / paths.SEGMENTS).rglob("*") if path.is_file()]
+        most = max(most, sum(path.stat().st_size for path in files))
+    assert most < 25_000
+    world.run().batch([("b", 1)])
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "b": 1}
+    assert world.log.segments() == []
+
+
+def test_a_run_that_starts_claims_nothing_while_there_is_room(world: World) -> None:
+    """It may fail before its first commit: the run that is at work goes on."""
+    healthy = world.run()
+    healthy.batch([("a", 0)])
+    healthy.write_offsets()
+    tasks = healthy.tasks([("b", 1)])
+    broken = world.run()
+    room(world, broken, max_bytes=10**9)
+    assert world.log.highest_generation() == 1
+    healthy.commit(tasks)
+    healthy.write_commit([[("b", 1)]])
+    world.flush()
+    assert world.table() == world.expected()
+
+
+def test_what_cannot_be_deleted_stops_no_run(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bucket that denies deletion, or a store that does not answer: said, and the epoch is published."""
+    killed(world)
+
+    def denied() -> None:
+        raise PermissionError(13, "Permission denied")
+
+    run = world.run(At(f"delete {paths.SEGMENTS}", denied))
+    room(world, run, max_bytes=1)
+    run.batch([("a", 0)])
+    world.flush()
+    assert world.table() == {"a": 0}
+    assert "stays" in caplog.text

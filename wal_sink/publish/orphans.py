@@ -1,0 +1,214 @@
+"""Deletes what earlier runs have written and not published, when a run claims its generation (rule 18).
+
+The claim fences the runs before it. What they have left above the flushed mark, and no manifest names, is of
+no use any more; without this it would lie there until its epoch is flushed, beside what waits by right.
+
+A fenced run that stands still may yet create its manifest (rule 7). So the deletion is noted before, and the
+manifests are listed again after the note: a manifest that comes still later is found beside the note, and is
+not chosen (rule 11).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from state_backends import StateBackendError
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import CorruptLog, WalSinkError
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import Swept
+from wal_sink.progress.backlog import read_backlog
+from wal_sink.protocol.budget import Budget, has_to_sweep
+from wal_sink.protocol.orphans import Fate, Writer, fate
+from wal_sink.publish.fencing import claim_generation
+from wal_sink.wal.log import Log
+from wal_sink.wal.swept import note_swept
+
+logger = logging.getLogger(__name__)
+
+_FOLDERS = 64
+"""Up to so many epochs are listed one by one; beyond that, all segments at once."""
+
+
+class _Left(NamedTuple):
+    """What one run has written for one epoch."""
+
+    epoch: int
+    writer: Writer
+    fate: Fate
+    segments: tuple[str, ...]
+
+    @property
+    def attempt(self) -> Attempt:
+        return Attempt(self.epoch, self.writer.generation)
+
+
+def make_room(
+    log: Log, checkpoint: Checkpoint, run_id: str, budget: Budget, options: Mapping[str, str]
+) -> None:
+    """Claim the run's generation as it starts, where earlier runs have filled the log with orphans.
+
+    A run that dies before its first `commit()`, again and again, claims nothing, fences nothing and deletes
+    nothing. So a run that finds the budget used up claims at once. Nothing that it may write lies in the log
+    yet, so all that is half written there is of runs that are fenced now.
+
+    Called when the run has its ticket, before Spark reads the checkpoint. What goes wrong is not raised: the
+    first `commit()` will meet it.
+
+    :param options: the sink's options without secrets, kept with the claim.
+    """
+    try:
+        checkpointed = checkpoint.last_commit()
+        left = _bytes_left(log, checkpointed + 1)
+        if not left:
+            return
+        backlog = read_backlog(checkpoint, log)
+        if not has_to_sweep(left, backlog, budget, log.backend.free_bytes()):
+            return
+        claim_generation(log, run_id, options)
+        sweep_orphans(log, run_id, checkpointed=checkpointed)
+        halves = log.backend.sweep_unfinished(0, paths.SEGMENTS)
+        logger.warning(
+            "%s: earlier runs have left %d bytes of epoch %d, which is not checkpointed; what of it can never"
+            " be published is deleted now, with %d half-written files",
+            log.url,
+            left,
+            checkpointed + 1,
+            halves,
+        )
+    except (OSError, StateBackendError, WalSinkError):
+        logger.warning("what earlier runs have left in %s stays", log.url, exc_info=True)
+
+
+def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
+    """Delete the orphans of unflushed epochs, or say that it cannot be done: they are no reason to stop.
+
+    :param run_id: the run that asks. It has claimed its generation.
+    :param checkpointed: the last epoch that `commits/` covers. The run publishes the one after it.
+    """
+    try:
+        _sweep(log, run_id, checkpointed)
+    except (OSError, StateBackendError, WalSinkError):
+        logger.warning("what earlier runs have left in %s stays", log.url, exc_info=True)
+
+
+def _bytes_left(log: Log, epoch: int) -> int:
+    """Return the bytes of an epoch's segments, finished or not, before the first run computes it again."""
+    size = log.backend.unfinished_bytes(paths.segment_folder(epoch))
+    for path in log.backend.list(paths.segment_folder(epoch)):
+        with contextlib.suppress(FileNotFoundError):
+            size += log.backend.size(path)
+    return size
+
+
+def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
+    """Delete the orphans of unflushed epochs.
+
+    Left alone are segments of this run and of those that may still publish them; of runs of which the log
+    does not tell the generation; and of a checkpointed epoch without any manifest, since an operator may
+    restore that (rule 12).
+    """
+    written = {
+        (epoch, writer): found
+        for (epoch, writer), found in _written(log, checkpointed + 1).items()
+        if writer != run_id
+    }
+    if not written:
+        return
+    highest = log.highest_generation()  # before the manifests: what is fenced stays so
+    published = _Published(log)
+    doomed = [
+        left
+        for left in _judged(log, written, highest)
+        if left.fate != "open" and (left.epoch > checkpointed or published.has_any(left.epoch))
+    ]
+    late = [left for left in doomed if left.fate == "fenced" and not published.has(left.attempt)]
+    for left in late:
+        epoch, generation = left.attempt
+        note_swept(log, Swept(epoch=epoch, generation=generation, run_id=left.writer.run_id))
+    if late:
+        published = _Published(log)
+    mark = _mark(
+        log
+    )  # after the manifests: one of an epoch that is flushed meanwhile may have moved
+    waiting = [left for left in doomed if left.epoch > mark]
+    gone = [path for left in waiting for path in _unnamed(log, left, published)]
+    if gone:
+        logger.info("deleting %d segments that earlier runs have not published", len(gone))
+        log.delete(gone)
+
+
+class _Published:
+    """The manifests that are there."""
+
+    def __init__(self, log: Log) -> None:
+        self._attempts = frozenset(log.attempts(fresh=True))
+
+    def has(self, attempt: Attempt) -> bool:
+        """Whether an attempt is published."""
+        return attempt in self._attempts
+
+    def has_any(self, epoch: int) -> bool:
+        """Whether any run has published an epoch."""
+        return any(attempt.epoch == epoch for attempt in self._attempts)
+
+
+def _written(log: Log, upto: int) -> dict[tuple[int, str], tuple[str, ...]]:
+    """List the segments of unflushed epochs by epoch and run, where their paths tell the run."""
+    first = _mark(log) + 1
+    if upto - first < _FOLDERS:
+        folders = map(paths.segment_folder, range(first, upto + 1))
+        listed: Iterable[str] = (path for each in folders for path in log.backend.list(each))
+    else:
+        listed = (path for epoch, path in log.segments() if epoch >= first)
+    found: dict[tuple[int, str], tuple[str, ...]] = {}
+    for path in listed:
+        epoch, run = paths.parse_segment_epoch(path), paths.parse_segment_run(path)
+        if epoch is not None and run is not None:
+            found[epoch, run] = (*found.get((epoch, run), ()), path)
+    return found
+
+
+def _mark(log: Log) -> int:
+    newest = log.newest_flushed()
+    return newest.epoch if newest else -1
+
+
+def _judged(
+    log: Log, written: Mapping[tuple[int, str], tuple[str, ...]], highest: int
+) -> list[_Left]:
+    """Look up who wrote the segments, and what may become of them."""
+    writers = {run: _writer(log, run) for _, run in written}
+    return [
+        _Left(epoch, writer, fate(writer, highest), segments)
+        for (epoch, run), segments in written.items()
+        if (writer := writers[run]) is not None
+    ]
+
+
+def _writer(log: Log, run_id: str) -> Writer | None:
+    """Return what the log tells of a run; None when its ticket is gone, or damaged."""
+    try:
+        ticket = log.ticket(run_id)
+        if ticket is None:
+            return None
+        claim = log.claimed(ticket.generation + 1)
+        return Writer(run_id, ticket.generation + 1, claim.run_id if claim else None)
+    except CorruptLog:
+        return None
+
+
+def _unnamed(log: Log, left: _Left, published: _Published) -> list[str]:
+    """Return the segments that the attempt's manifest does not name; none where it cannot be read."""
+    try:
+        found = log.manifest(left.attempt)
+    except CorruptLog:
+        return []
+    if found is None:  # if it was there, its epoch is flushed and trimmed by now
+        return [] if published.has(left.attempt) else list(left.segments)
+    named = {segment.path for segment in found.manifest.segments}
+    return [path for path in left.segments if path not in named]
