@@ -262,6 +262,19 @@ BUGS = (
         "    mine = log.highest_generation() + 1\n",
     ),
     Bug(
+        "a manifest that comes a thousand epochs late is another history",
+        "wal_sink/wal/trim.py",
+        "    if record is None and _is_overtaken(log, attempt):\n",
+        "    if record is None and not _is_overtaken(log, attempt):\n",
+    ),
+    Bug(
+        "garbage is swept at the first pass only",
+        "wal_sink/flush/trimmer.py",
+        "        if time.monotonic() < self._swept_s + SWEEP_EVERY_S:\n",
+        "        if self._swept_s > float('-inf'):\n",
+        ("tests/protocol/test_garbage.py",),
+    ),
+    Bug(
         "a run that is told to stop loses its ticket",
         "wal_sink/wal/log.py",
         "        self._create(paths.stop(run_id), Stop(run_id=run_id))\n",

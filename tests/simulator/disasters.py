@@ -133,6 +133,10 @@ class Disasters:
             self.world.happened("target restored")
             self.world.database.restore(self.world.chance.choice(self.snapshots))
             self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
+            if (
+                self.world.site.log.caching
+            ):  # an old listing of flushed/ may agree with an old ledger
+                self.world.documented |= {"MissingManifest"}
 
     def _lose_ledger(self) -> None:
         """Truncate the ledger's table; the rows are there."""

@@ -59,6 +59,9 @@ class Site:
             if attempt is not None and backup.kept.get(epoch) is not attempt:
                 attempt.lost = True
         self.kept = dict(backup.kept)
+        for attempt in self.kept.values():
+            if attempt is not None:
+                attempt.committed = True  # the checkpoint may have been set back since
         self.given_up = set(backup.given_up)
 
     def with_copied_checkpoint(self) -> Site:
@@ -103,5 +106,9 @@ class Site:
             self.given_up.add(epoch)
 
     def _deleted(self, path: str) -> None:
-        if path.startswith(paths.SEGMENTS):
-            self._judge.deleted(self, path)
+        """Tell the judge when the last name of a segment goes; a rewind gives it a second one."""
+        _, found, name = path.partition(paths.SEGMENTS)
+        segment = f"{found}{name}"
+        names = [segment, *(p for p in self.log.paths(paths.ASIDE) if p.endswith(segment))]
+        if found and not any(self.log.has(other) for other in names if other != path):
+            self._judge.deleted(self, segment)
