@@ -266,6 +266,7 @@ BUGS = (
         "wal_sink/wal/trim.py",
         "    if record is None and _is_overtaken(log, attempt):\n",
         "    if record is None and not _is_overtaken(log, attempt):\n",
+        ("tests/protocol/test_garbage.py",),
     ),
     Bug(
         "garbage is swept at the first pass only",
@@ -280,6 +281,7 @@ BUGS = (
         "        self._create(paths.stop(run_id), Stop(run_id=run_id))\n",
         "        self._create(paths.stop(run_id), Stop(run_id=run_id))\n"
         "        self.delete([paths.ticket(run_id)])\n",
+        ("tests/protocol/test_garbage.py",),
     ),
     Bug(
         "a run that waits leaves no proof for the epoch before",
