@@ -34,6 +34,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """How many small epochs wait, of how many rows each."""
     memory: int
     pause_s: float
+    ages: tuple[int, ...]
+    """How many starts, and epochs that `trim.delay` keeps, ascending; from 1,000 records on, which stay."""
 
 
 DEFAULT = Sizes(
@@ -53,6 +55,7 @@ DEFAULT = Sizes(
     pending=(1_000, 1_000),
     memory=5_000_000,
     pause_s=30,
+    ages=(1_000, 10_000, 100_000),
 )
 QUICK = Sizes(
     rounds=1,
@@ -71,6 +74,7 @@ QUICK = Sizes(
     pending=(50, 100),
     memory=200_000,
     pause_s=5,
+    ages=(1_000, 5_000),
 )
 TINY = Sizes(
     rounds=1,
@@ -89,6 +93,7 @@ TINY = Sizes(
     pending=(10, 20),
     memory=8_000,
     pause_s=2,
+    ages=(1_000, 1_200),
 )
 PARTITIONS = 2_000
 SMALL = 1_000

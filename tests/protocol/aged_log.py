@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import msgspec
 
 from tests.protocol.engine import World
@@ -11,18 +13,22 @@ from wal_sink.model.records import Claim, Ticket
 from wal_sink.wal.retain import put_back, retained_paths
 from wal_sink.wal.trim import RECORDS_KEPT
 
+Write = Callable[[Mapping[str, bytes]], None]
 
-def let_age(world: World, *, starts: int, epochs: int) -> None:
+
+def let_age(world: World, *, starts: int, epochs: int, write: Write | None = None) -> None:
     """Make what that many starts and flushed epochs have left; the next run goes on after them.
 
     :param world: a new query, with a `trim.delay`.
     :param starts: from 1 on: claims of generations, and tickets.
     :param epochs: from 1 on: retained.
+    :param write: writes objects of the log; None: the log's store.
     """
     world.run().batch([("a", 1)])
     world.flush()
-    _add_starts(world, starts)
-    _add_epochs(world, epochs)
+    write = write or world.log_backend.create_missing
+    _add_starts(write, starts)
+    _add_epochs(world, write, epochs)
 
 
 def leave_in_place(world: World) -> None:
@@ -34,17 +40,17 @@ def leave_in_place(world: World) -> None:
         world.log.delete([path])
 
 
-def _add_starts(world: World, starts: int) -> None:
+def _add_starts(write: Write, starts: int) -> None:
     objects = {}
     for generation in range(2, starts + 1):
         run_id = f"run-{generation}"
         ticket = Ticket(run_id=run_id, generation=generation - 1)
         objects[paths.ticket(run_id)] = ticket.to_json()
         objects[paths.run(generation)] = Claim(run_id=run_id, options={}).to_json()
-    world.log_backend.create_missing(objects)
+    write(objects)
 
 
-def _add_epochs(world: World, epochs: int) -> None:
+def _add_epochs(world: World, write: Write, epochs: int) -> None:
     backend, record = world.log_backend, world.log.flushed(0)
     assert record is not None
     manifest = backend.read(paths.retained_manifest(Attempt(0, record.generation)))
@@ -55,7 +61,7 @@ def _add_epochs(world: World, epochs: int) -> None:
         objects[paths.retained_manifest(Attempt(epoch, record.generation))] = manifest
         if epoch >= epochs - RECORDS_KEPT:
             objects[paths.flushed(epoch)] = copy
-    backend.create_missing(objects)
+    write(objects)
     if epochs > RECORDS_KEPT:
         backend.delete([paths.flushed(0)])
     last = epochs - 1

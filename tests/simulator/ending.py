@@ -157,14 +157,15 @@ class _Last:
 
     def _garbage(self, flusher: Flushing) -> None:
         """After two hours nothing of a flushed epoch is left in the log."""
-        self.world.time_passes(2 * 3_600.0 + self.world.trim_delay_s)
-        flusher.flush()
-        flusher.thread.finish()
+        for _ in range(2):  # the first pass may flush an epoch, which is kept from then on
+            self.world.time_passes(2 * 3_600.0 + self.world.trim_delay_s)
+            flusher.flush()
+            flusher.thread.finish()
         log = self.site.log
         mark = self._mark()
         left = [
             path
-            for folder in (paths.SEGMENTS, paths.MANIFESTS, paths.KEPT)
+            for folder in (paths.SEGMENTS, paths.MANIFESTS, paths.RETAINED, paths.KEPT)
             for path in log.paths(folder)
             if int(path.split("/")[1][:20]) <= mark
         ]
