@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from wal_sink.errors import TargetUnavailable, WalSinkError
 from wal_sink.log_context import line_logger
 from wal_sink.observer import Observer
-from wal_sink.targets.cassandra.driver.answers import longest_s
+from wal_sink.targets.cassandra.driver.answers import execute, longest_s
 from wal_sink.targets.cassandra.driver.classify import (
     asks_to_slow_down,
     classify,
@@ -249,14 +249,11 @@ class Sender:
         :raises TargetRefused: the server says that the row is wrong; or does not say it, but fails again and
             again for this row, and takes others.
         """
-        found = [failed for failed in self._failures if failed.error and is_refused(failed.error)]
-        first = self._failures[0]
-        if not found and attempt == _LOOK_AT_ROWS and first.error and may_be_a_row(first.error):
-            found = [first]
-        if not found:
+        first = self._failures[:1] if attempt == _LOOK_AT_ROWS else []
+        found = [each for each in self._failures if each.error and is_refused(each.error)]
+        found += [each for each in first if each.error and may_be_a_row(each.error)]
+        if not found or (failed := found[0]).error is None:
             return
-        failed = found[0]
-        assert failed.error is not None
         try:
             refused = find_refused_row(failed.statement, failed.error, self._try)
         except Exception as error:  # noqa: BLE001 -- an outage: the attempts go on
@@ -282,7 +279,7 @@ class Sender:
     def _try(self, statement: Any) -> Exception | None:
         """Send one request, and wait for its answer."""
         try:
-            self._session.execute(statement, execution_profile=ROWS)
+            execute(self._session, statement, None, profile=ROWS, timeout_s=self._timeout_s)
         except Exception as error:  # noqa: BLE001 -- the caller judges it
             return error
         self._acknowledgements += 1
