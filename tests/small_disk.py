@@ -35,16 +35,26 @@ class SmallDisk:
         return sorted(path for path in found if path != "ballast")
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    """Mount 4 MB of memory."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a small file system to fill; CI runs as root")
-    folder = tmp_path / "small_disk"
+@contextlib.contextmanager
+def mounted(folder: Path, size: str) -> Iterator[SmallDisk]:
+    """Mount so much memory; only root may.
+
+    :param folder: is made.
+    :param size: in the notation of `mount`.
+    """
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "wal_sink", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "wal_sink", str(folder)]
     subprocess.run(mount, check=True)  # root that may not mount: the test fails, and says so
     try:
         yield SmallDisk(folder)
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """Mount 4 MB of memory."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system to fill; CI runs as root")
+    with mounted(tmp_path / "small_disk", "4m") as disk:
+        yield disk

@@ -1,8 +1,12 @@
-"""`make soak`: the driver dies 20 times, a Python worker 20 times, Cassandra 10 times."""
+"""`make soak`: the driver dies 20 times, a Python worker 20 times, Cassandra 10 times.
+
+With `--hostile`: clocks, listings, disks, backups, rows and zombies are against it, for some minutes.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import secrets
 import sys
@@ -13,7 +17,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.class_archive import CASSANDRA, SPARK
 from tests.soak.course import Soak, Victim
+from tests.soak.hostile import HostileSoak
 
 
 def main() -> int:
@@ -22,6 +28,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     for name, kills in (("driver", 20), ("worker", 20), ("cassandra", 10)):
         parser.add_argument(f"--{name}", type=int, default=kills, help="how often it dies")
+    parser.add_argument("--hostile", action="store_true", help="everything is against it")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of --hostile")
     given = parser.parse_args()
     console = Console(highlight=False)
     console.print(f"seed {given.seed}")
@@ -32,9 +40,18 @@ def main() -> int:
     }
     victims = [victim for victim, kills in deaths.items() for _ in range(kills)]
     random.Random(given.seed).shuffle(victims)
+    for archive in (
+        SPARK,
+        CASSANDRA,
+    ):  # if the tests have made them: each death is followed by a start
+        os.environ.setdefault(archive.variable, archive.options)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="wal_sink-soak-") as folder:
-        outcome = Soak(Path(folder), given.seed, console.print).run(victims)
+        if given.hostile:
+            hostile = HostileSoak(Path(folder), given.seed, console.print)
+            outcome = hostile.run_for(60 * given.minutes)
+        else:
+            outcome = Soak(Path(folder), given.seed, console.print).run(victims)
     verdict = outcome.verdict
     table = Table(
         "kills", "starts", "epochs", "expected", "found", "missing", "extra", "mixed", "s"

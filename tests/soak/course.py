@@ -51,6 +51,7 @@ class Soak:
         self, folder: Path, seed: int, say: Callable[[str], None] = lambda _: None
     ) -> None:
         self._folder = folder
+        self._checkpoint = folder / "checkpoint"
         self._random = random.Random(seed)
         self._say = say
         self._feed = Feed(folder / "source", seed)
@@ -78,25 +79,35 @@ class Soak:
                 last.finish()
             return self._outcome(Counter(victims))
 
-    def _start(self, *, last: bool = False) -> Driver:
+    def _start(self, *, last: bool = False, **settings: bool) -> Driver:
+        """Start the application.
+
+        :param settings: more of its configuration, see `app`.
+        """
         self._starts += 1
         config = self._folder / f"config-{self._starts}.json"
         config.write_text(
             json.dumps(
                 {
                     "source": str(self._folder / "source"),
-                    "checkpoint": str(self._folder / "checkpoint"),
+                    "checkpoint": str(self._checkpoint),
                     "port": self._node.port,
                     "keyspace": KEYSPACE,
                     "last": last,
+                    **settings,
                 }
             )
         )
         return Driver(
             ["-m", "tests.soak.app", str(config)],
             self._folder / f"output-{self._starts}",
+            environment=self._environment(),
             folder=Path(__file__).parents[2],
         )
+
+    def _environment(self) -> dict[str, str]:
+        """Return what the application finds in its environment beside this process's."""
+        return {}
 
     def _wait(self) -> None:
         """Wait until the query has gone on, mostly; start it again if it ended."""
@@ -133,7 +144,7 @@ class Soak:
             time.sleep(0.02)
 
     def _checkpointed(self) -> int:
-        return locate(str(self._folder / "checkpoint")).open_checkpoint().last_commit()
+        return locate(str(self._checkpoint)).open_checkpoint().last_commit()
 
     def _outcome(self, kills: Counter[str]) -> Outcome:
         rows = self._node.execute(

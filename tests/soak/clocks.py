@@ -1,0 +1,91 @@
+"""Wrong clocks for the hostile soak: of Java by libfaketime (a Debian package), of Python by `sitecustomize`.
+
+libfaketime cannot serve Python: with the time that only goes forward left alone, as a real clock leaves it,
+its `clock_nanosleep` refuses what `time.sleep` asks for (0.9.10). So each Java process gets the library from
+a wrapper, and each Python process reads the same file (`on_this_host/sitecustomize.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+_PYTHON = Path(__file__).with_name("on_this_host")
+
+
+class WrongClock:
+    """The clock of a host: every process that is started with `environment` has it.
+
+    :param folder: what it needs is made there.
+    :raises FileNotFoundError: the library, or Java, is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        java = shutil.which("java")
+        if not _LIBRARY.exists() or java is None:
+            raise FileNotFoundError(f"{_LIBRARY} or java is not there: apt-get install libfaketime")
+        folder.mkdir()
+        self._file = folder / "ahead"
+        self._java_home = folder / "java-home"
+        self._python = folder / "python"
+        self.ahead_s = 0
+        self.most_ahead_s = 0
+        """The furthest that it has been ahead."""
+        self.set(0)
+        _script(self._java_home / "bin" / "java", f'LD_PRELOAD={_LIBRARY} exec {java} "$@"')
+        _script(self._python, f'LD_PRELOAD= exec {sys.executable} "$@"')
+
+    def set(self, ahead_s: int) -> None:
+        """Set the clock; a negative number sets it back."""
+        self.ahead_s = ahead_s
+        self.most_ahead_s = max(self.most_ahead_s, ahead_s)
+        whole = self._file.with_suffix(".new")
+        whole.write_text(f"{ahead_s:+d}\n")
+        whole.rename(self._file)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a Python process and its children need, and Spark, which starts Python workers."""
+        return {
+            **self._options,
+            "JAVA_HOME": str(self._java_home),
+            "PYSPARK_PYTHON": str(self._python),
+            "PYTHONPATH": str(_PYTHON),
+        }
+
+    @property
+    def _options(self) -> dict[str, str]:
+        """Without the last two, each wait of Java with a time-out would return at once, and spin."""
+        return {
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+            "NO_FAKE_STAT": "1",
+        }
+
+    @contextlib.contextmanager
+    def inherited(self) -> Iterator[None]:
+        """Give this process's Java children that clock, for as long as the block lasts."""
+        given = {**self._options, "LD_PRELOAD": str(_LIBRARY)}
+        before = {name: os.environ.get(name) for name in given}
+        os.environ.update(given)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+def _script(path: Path, command: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
