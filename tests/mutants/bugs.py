@@ -483,6 +483,13 @@ BUGS = (
         ("tests/protocol/test_repartition.py",),
     ),
     Bug(
+        "what was published before Spark planned the epoch anew is taken for its rows",
+        "wal_sink/flush/choose_window.py",
+        "any(now is None or one.manifest.offsets == now.text for one in read.values())\n",
+        "bool(read)\n",
+        ("tests/protocol/test_repartition.py",),
+    ),
+    Bug(
         "a record covers what Spark computes again after it",
         "wal_sink/protocol/coverage.py",
         "    return highest is None or all(generation <= highest for generation in generations)\n",

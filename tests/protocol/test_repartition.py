@@ -105,6 +105,26 @@ def test_rule_12_a_note_ends_when_the_checkpoint_is_set_back(
     assert world.table() == world.expected() == {"a": 1, "b": 2, "later": 3}
 
 
+@pytest.mark.parametrize("offset", ["0", "7"])
+@pytest.mark.parametrize("purged", [True, False])
+def test_rule_12_what_was_published_before_the_checkpoint_was_set_back_is_no_repartition(
+    world: World, offset: str, *, purged: bool
+) -> None:
+    """The repartition makes an epoch that a run had published and committed, also from the same offsets."""
+    world.run().batch([("a", 1)])
+    checkpoint = files(world.checkpoint)
+    world.run().batch([("behind", 2)], offset=offset)
+    restore(world.checkpoint, checkpoint)
+    repartition(world, last_kept=0, batch=1, partitions=8)
+    run = world.run()
+    if purged:
+        go_on(run, 1)
+    else:
+        run.batch([("later", 3)])
+    world.flush()
+    assert world.table() == {"a": 1, "later": 3}
+
+
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_rule_12_without_a_note_a_lost_manifest_is_an_error(world: World, kept: int) -> None:
     """Nothing but a repartition is noted."""

@@ -124,15 +124,16 @@ class WindowChooser:
         # A batch of the state repartition has no manifest.
         followed = any(attempt.epoch == epoch + 1 for attempt in step.attempts)
         after = None if followed else planned(epoch + 1)
-        needs_neighbours = after is not None or not read
-        before = (
-            planned(epoch - 1) if needs_neighbours else None,
-            planned(epoch - 2) if not read else None,
-        )
         now = planned(epoch)
+        # Otherwise Spark has planned the epoch anew since it was published, perhaps without a sink.
+        as_planned = any(now is None or one.manifest.offsets == now.text for one in read.values())
+        before = (
+            planned(epoch - 1) if after is not None or not as_planned else None,
+            planned(epoch - 2) if not as_planned else None,
+        )
         # Where Spark has purged one of these, what it made without a sink is noted in the log.
         followed = followed or step.checkpointed == epoch
-        untold = not read or (not followed and None in (now, after, before[0]))
+        untold = now is None or not as_planned or (not followed and None in (after, before[0]))
         plain = Evidence(
             epoch=epoch,
             attempts=step.attempts,

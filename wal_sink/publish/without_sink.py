@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
     """Note the epochs that Spark made, or passed over, without a sink; called while no run plans epochs.
 
-    Reads no file of `offsets/` as long as every epoch that is not flushed has a manifest.
+    Reads few files of `offsets/` as long as every epoch that is not flushed has a manifest.
     """
     identity = log.identity()
     if identity is None or identity.checkpoint != checkpoint.url:
@@ -36,7 +36,7 @@ def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
     missing = set(range(flushed + 1, checkpointed + 1)) - published
     highest = log.highest_generation()
     try:
-        for epoch, digest in _without_rows(checkpoint, missing, flushed):
+        for epoch, digest in _without_rows(checkpoint, missing, flushed, checkpointed):
             logger.info("epoch %d of %s was made without a sink", epoch, checkpoint.url)
             log.create_without_sink(
                 WithoutSink(epoch=epoch, offsets_digest=digest, highest=highest)
@@ -48,14 +48,17 @@ def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
 
 
 def _without_rows(
-    checkpoint: Checkpoint, missing: set[int], flushed: int
+    checkpoint: Checkpoint, missing: set[int], flushed: int, checkpointed: int
 ) -> Iterator[tuple[int, str]]:
     """Yield epochs with the digest of their source offsets, from the newest one down to the purged ones.
 
-    A batch of the repartition has no manifest; the one before it, which it may pass over, may have one.
+    A repartition since the last run made the newest epoch. An older one has no manifest, as no sink ran; the
+    epoch before it, which the repartition may have passed over, may have one.
     """
-    near = missing | {epoch - 1 for epoch in missing if epoch - 1 > flushed}
-    for epoch in sorted(near, reverse=True):
+    found = {checkpointed + 1}
+    for epoch in range(checkpointed, flushed, -1):
+        if epoch not in missing and epoch + 1 not in found | missing:
+            continue
         planned = checkpoint.planned(epoch)
         if planned is None:
             return
@@ -67,4 +70,5 @@ def _without_rows(
             after=checkpoint.planned(epoch + 1),
         )
         if (digest := without_rows(evidence)) is not None:
+            found.add(epoch)
             yield epoch, digest
