@@ -125,3 +125,15 @@ def test_before_anything_is_published(world: World) -> None:
     world.run()
     done = own(world).drain()
     assert (done.flushed, done.epochs, done.why) == (-1, 0, "nothing is published yet")
+
+
+def test_a_copied_checkpoint_reports_nothing_in_the_log_of_the_original(world: World) -> None:
+    """There a `commit()` of the original that waits for room would take the report for its own flusher's."""
+    world.run().batch([("a", 1)])
+    elsewhere = open_backend(f"memory://{uuid.uuid4().hex}/copy")
+    for path in world.checkpoint.list():
+        elsewhere.create(path, world.checkpoint.read(path))
+    before = {path: world.log_backend.read(path) for path in world.log_backend.list()}
+    with pytest.raises(errors.WrongOwner, match="copied checkpoint"):
+        FlushCommand(Query(world.query_id, Checkpoint(elsewhere), world.log), world.target)
+    assert {path: world.log_backend.read(path) for path in world.log_backend.list()} == before

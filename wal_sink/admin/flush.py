@@ -28,6 +28,7 @@ from wal_sink.progress.status import read_status
 from wal_sink.protocol.steps import Begin, PassOver, Rest, Resume, Step
 from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
+from wal_sink.wal.ownership import owned
 from wal_sink.wal.store_errors import store_errors
 from wal_sink.wal.trim import TrimDelay, list_trimmable
 
@@ -110,6 +111,7 @@ class FlushCommand:
 
     :param trim_delay_s: seconds that a flushed epoch stays in the log.
     :param observer: counts; None: nothing is counted.
+    :raises WrongOwner: log and checkpoint do not belong together; nothing was written to the log.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class FlushCommand:
         observer: Observer | None = None,
     ) -> None:
         self._query = query
+        owned(query.log, query.checkpoint)  # a copy reports nothing in the log of the original
         self._reporter = Reporter(query.log, gives_way=True, observer=observer)
         self._run_history = HeartbeatHistory(query.log)
         self._flusher = Flusher(
