@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from state_backends import open_backend
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import query
+from tests.protocol.test_restored import files, restore
 from wal_sink.admin.rewind import Rewound, plan_rewind
+from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.errors import LedgerBehindLog, MissingSegment
 from wal_sink.flush.trimmer import Trimmer
@@ -79,6 +83,38 @@ def test_rule_22_a_flusher_that_wakes_in_a_trim_deletes_no_last_copy(
     # What was gone when the operator rewound is told by the command; all that it promised is there.
     gone = {name for key in list(AGAIN)[: to - 1] for name in (key, f"{key}2")}
     assert world.table() == {key: v for key, v in world.expected().items() if key not in gone}
+
+
+def test_rule_22_a_decision_does_not_cover_what_a_flusher_deletes_after_a_rewind(
+    world: World, tmp_path: Path
+) -> None:
+    """Spark has computed the epoch again since it was given up; no manifest is listed that says so."""
+    world.run().batch([("a", 0)])
+    world.flush()
+    checkpoint = files(world.checkpoint)
+    world.run().batch([("b", 1)])
+    now_us, to = world.clock.us, open_backend(str(tmp_path / "given_up"))
+    plan_skip(query(world), world.target, 1, to, now_us, begun=False).carry_out(now_us)
+    restore(world.checkpoint, checkpoint)
+    table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
+    world.run().batch([("b", 2)])
+    slow = world.flusher()
+    slow.trimmer.sweep(None)
+    real, rewound = slow._log.backend.delete, list[Rewound]()
+
+    def late(objects: Iterable[str]) -> None:
+        doomed = list(objects)
+        if doomed and not rewound:
+            world.store.table = copy.deepcopy(table)
+            world.store.ledger[world.query_id] = row
+            rewound.append(rewind(world, 0))
+        real(doomed)
+
+    slow._log.backend.delete = late  # type: ignore[method-assign]
+    slow.run_once()
+    assert world.log.attempts() == ()
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "b": 2}
 
 
 def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(world: World) -> None:

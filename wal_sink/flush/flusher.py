@@ -201,6 +201,8 @@ class Flusher:
                 if not window.epochs[0].manifest:
                     self._history.refuse_other_log(step, view)
                 self._flush(window, given_up=given_up_since_begun(self._log, window))
+            case PassOver(epoch) if self._was_deleted(epoch, view):
+                return  # what is back may be newer than the record that passes the epoch over
             case Begin() | PassOver():
                 self._begin(step, view)
             case ManifestMissing(epoch):
@@ -284,6 +286,15 @@ class Flusher:
                 f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
                 f"{remedies.lost_segment(gone.epoch, begun=True)} {remedies.restored(window.first - 1)}",
             ) from gone
+
+    def _was_deleted(self, epoch: int, view: View) -> bool:
+        """Whether no attempt at an epoch was there, and a rewind had set some aside; they are back now.
+
+        A decision, or a note of rule 12, covers what was published before it. Where nothing is listed, it
+        seems to cover all there is, though Spark may have computed the epoch again since.
+        """
+        listed = any(attempt.epoch == epoch for attempt in view.attempts)
+        return not listed and self._brought_back([epoch])
 
     def _brought_back(self, epochs: Collection[int]) -> bool:
         """Whether objects were missing that a rewind has set aside, and are there again; then look again."""
