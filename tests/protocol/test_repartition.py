@@ -125,6 +125,26 @@ def test_rule_12_what_was_published_before_the_checkpoint_was_set_back_is_no_rep
     assert world.table() == {"a": 1, "later": 3}
 
 
+@pytest.mark.parametrize("retained", [1, 5])
+def test_rule_12_a_second_repartition_of_the_same_number_is_noted_too(
+    world: World, retained: int
+) -> None:
+    """Spark went back behind the first one, computed the epoch, and went back behind that."""
+    world.run().batch([("a", 1)])
+    checkpoint = files(world.checkpoint)
+    repartition(world, last_kept=0, batch=1, partitions=8)
+    world.run().end()
+    restore(world.checkpoint, checkpoint)
+    world.run().batch([("behind", 2)])
+    restore(world.checkpoint, checkpoint)
+    repartition(world, last_kept=0, batch=1, partitions=4)
+    run = world.run()
+    assert batch(run, retained, [("again", 2)], offset="1") == 2
+    go_on(run, retained)
+    world.flush()
+    assert world.table() == {"a": 1, "again": 2, "later": retained + 2}
+
+
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_rule_12_without_a_note_a_lost_manifest_is_an_error(world: World, kept: int) -> None:
     """Nothing but a repartition is noted."""

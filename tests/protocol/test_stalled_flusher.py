@@ -110,7 +110,7 @@ def test_rule_22_a_decision_does_not_cover_what_a_flusher_deletes_after_a_rewind
             rewound.append(rewind(world, 0))
         real(doomed)
 
-    slow._log.backend.delete = late  # type: ignore[method-assign]
+    slow._log.backend.delete = late  # type: ignore[method-assign, assignment]
     slow.run_once()
     assert world.log.attempts() == ()
     world.flush()

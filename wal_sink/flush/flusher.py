@@ -201,8 +201,6 @@ class Flusher:
                 if not window.epochs[0].manifest:
                     self._history.refuse_other_log(step, view)
                 self._flush(window, given_up=given_up_since_begun(self._log, window))
-            case PassOver(epoch) if self._was_deleted(epoch, view):
-                return  # what is back may be newer than the record that passes the epoch over
             case Begin() | PassOver():
                 self._begin(step, view)
             case ManifestMissing(epoch):
@@ -230,6 +228,8 @@ class Flusher:
     def _begin(self, step: Begin | PassOver, view: View) -> None:
         """Begin a window at the mark that was seen; if the ledger has moved on, the target refuses."""
         assert view.mark is not None
+        if isinstance(step, PassOver) and self._was_deleted(step.epoch, view):
+            return  # what is back may be newer than the record that passes the epoch over
         begun_us, nonce = self._clocks.now_us(), uuid.uuid4().hex
         if isinstance(step, PassOver):
             chosen: Sequence[Published] = ()

@@ -61,8 +61,8 @@ class Kept(Record, frozen=True, kw_only=True):
 class WithoutSink(Record, frozen=True, kw_only=True):
     """`without_sink/<epoch>.json`: Spark's state repartition made an epoch, or passed over it (rule 12).
 
-    A run that starts after it writes this note, since Spark deletes the files that tell. Created once and
-    never deleted.
+    A run that starts after it writes this note, since Spark deletes the files that tell. Never deleted; a run
+    that finds the same again, after others have claimed a generation, writes it anew.
     """
 
     epoch: int

@@ -231,8 +231,16 @@ class Log:
         return self._read(WithoutSink, paths.without_sink(epoch))
 
     def create_without_sink(self, note: WithoutSink) -> None:
-        """Note that Spark made an epoch, or passed over it, without a sink, once."""
-        self._create(paths.without_sink(note.epoch), note)
+        """Note that Spark made an epoch, or passed over it, without a sink.
+
+        A note from before further claims gives way: Spark may have gone back behind that epoch since, and a
+        second repartition have made its number. Between the two there is none; `offsets/` still tells.
+        """
+        path = paths.without_sink(note.epoch)
+        present = self._read(WithoutSink, path)
+        if present is not None and present.highest < note.highest:
+            self.delete([path])
+        self._create(path, note)
 
     # --- what is flushed (rule 17) ---
 
