@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
+from state_backends.local import LocalBackend
 from tests.protocol.engine import NOW_US, World
 from tests.protocol.test_corruption import flip_a_byte, give_up, look, query, stuck
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
+from wal_sink.admin.query import sink_options
 from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.verify import verify
 from wal_sink.publish.fencing import note_kept
 
 
@@ -46,6 +49,20 @@ def _open(top: Path) -> list[str]:
         for path in sorted(top.rglob("*"))
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     ]
+
+
+def test_a_user_who_may_only_read_can_look(shared: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing that is certainly fresh makes a file, so no command that only looks asks for one."""
+    shared.run().batch([("a", 0)])
+    shared.flush()
+    shared.run().batch([("b", 1)])
+
+    def refuse(_backend: LocalBackend, path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(LocalBackend, "_unfinished", refuse)
+    assert sink_options(query(shared), {}).trim_delay == 0
+    assert verify(query(shared), lambda: shared.target, NOW_US).findings == ()
 
 
 def test_no_other_user_reads_what_the_sink_writes(shared: World, tmp_path: Path) -> None:

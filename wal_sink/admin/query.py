@@ -105,7 +105,7 @@ def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
 
 def _logged(query: Query) -> dict[str, str]:
     """Return the options of the newest run."""
-    claim = query.log.newest_claim()
+    claim = query.log.newest_claim(fresh=False)  # commands that only look may not write
     return _lower({} if claim is None else claim.options)
 
 

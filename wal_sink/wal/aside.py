@@ -36,7 +36,8 @@ def bring_back(log: Log, epochs: Collection[int]) -> list[str]:
 
     Segments come before manifests: a manifest that is there has all its segments.
     """
-    found = [aside for aside in _listed(log) if aside[1] in epochs]
+    listed = _parsed(log.backend.list_fresh(paths.ASIDE))
+    found = [aside for aside in listed if aside[1] in epochs]
     # Newest first: of one name the last copy counts. "segments/" comes before "manifests/" reversed.
     found.sort(key=lambda aside: (aside[2], aside[0]), reverse=True)
     back = []
@@ -48,8 +49,8 @@ def bring_back(log: Log, epochs: Collection[int]) -> list[str]:
 
 
 def names_aside(log: Log) -> frozenset[str]:
-    """List the objects that can be brought back, by their first names."""
-    return frozenset(path for _, _, path in _listed(log))
+    """List the objects that can be brought back, by their first names; writes nothing."""
+    return frozenset(path for _, _, path in _parsed(log.backend.list(paths.ASIDE)))
 
 
 def droppable(log: Log) -> list[str]:
@@ -78,10 +79,10 @@ def droppable(log: Log) -> list[str]:
     return found
 
 
-def _listed(log: Log) -> list[tuple[int, int, str]]:
-    """List time, epoch and first name of what can be brought back."""
+def _parsed(names: Iterable[str]) -> list[tuple[int, int, str]]:
+    """Return time, epoch and first name of what can be brought back."""
     found = []
-    for name in log.backend.list_fresh(paths.ASIDE):
+    for name in names:
         path, of = paths.parse_aside(name), paths.parse_aside_name(name)
         if path is not None and of is not None:
             found.append((*of, path))

@@ -143,9 +143,12 @@ class Log:
         """Return the highest generation claimed, 0 for none."""
         return max(self.generations(), default=0)
 
-    def generations(self) -> list[int]:
-        """List the generations claimed, ascending: the highest one, and those before it that are left."""
-        return self._listed(paths.RUNS, paths.parse_run, fresh=True)
+    def generations(self, *, fresh: bool = True) -> list[int]:
+        """List the generations claimed, ascending: the highest one, and those before it that are left.
+
+        :param fresh: see `newest_flushed`; a reader who may not write has to do without.
+        """
+        return self._listed(paths.RUNS, paths.parse_run, fresh=fresh)
 
     def claim(self, generation: int, claim: Claim) -> Claim:
         """Claim a generation unless it is claimed, which is read first; return the claim that stands."""
@@ -155,9 +158,9 @@ class Log:
         """Read the claim of a generation; None: no run has claimed it, or its claim was deleted since."""
         return self._read(Claim, paths.run(generation))
 
-    def newest_claim(self) -> Claim | None:
+    def newest_claim(self, *, fresh: bool = True) -> Claim | None:
         """Read the newest run's claim; None before the first."""
-        generation = self.highest_generation()
+        generation = max(self.generations(fresh=fresh), default=0)
         return self.claimed(generation) if generation else None
 
     # --- what was agreed with the target ---
