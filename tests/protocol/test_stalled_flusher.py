@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ from wal_sink.admin.verify import verify
 from wal_sink.errors import LedgerBehindLog, MissingSegment
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
+from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
 from wal_sink.protocol.ledger_updates import flush_records
@@ -115,6 +116,47 @@ def test_rule_22_a_decision_does_not_cover_what_a_flusher_deletes_after_a_rewind
     assert world.log.attempts() == ()
     world.flush()
     assert world.table() == world.expected() == {"a": 0, "b": 2}
+
+
+def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is set back with the target; the next rewind pins what was flushed after that."""
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
+    world.trim_delay_s = 3_600
+    world.run().batch([("a", 0)])
+    world.flush()
+    checkpoint = files(world.checkpoint)
+    table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
+
+    def restore_target() -> None:
+        world.store.table = copy.deepcopy(table)
+        world.store.ledger[world.query_id] = row
+
+    run = world.run()
+    run.batch([("behind", 1)])
+    run.batch([("behind", 2)])
+    slow = world.flusher()
+    real = slow.trimmer.retain
+
+    def late(window: Window, records: Sequence[FlushedEpoch]) -> None:
+        restore_target()
+        assert rewind(world, 0).again == 2
+        restore(world.checkpoint, checkpoint)
+        real(window, records)
+
+    slow.trimmer.retain = late  # type: ignore[method-assign]
+    slow.run_once()
+    run = world.run()
+    run.batch([("b", 1)], offset="71")
+    run.batch([("c", 2)], offset="72")
+    world.flush()
+    assert world.log.flushed_epochs() == [2]
+    restore_target()
+    world.checkpoint.delete(["offsets/1", "offsets/2"])  # purged
+    assert rewind(world, 0).again == 2
+    world.flush()
+    assert world.table() == {"a": 0, "b": 1, "c": 2}
 
 
 def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(world: World) -> None:

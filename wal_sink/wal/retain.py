@@ -107,7 +107,11 @@ def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch
         if data is not None and digest(data) == each.digest:
             copies[paths.retained_manifest(attempt)] = data
             moved.append(paths.manifest(attempt))
-        copies[paths.retained_record(each.epoch)] = record.to_json()
+        path = paths.retained_record(each.epoch)
+        copies[path] = record.to_json()
+        # A flusher that stood still may have left the record from before a rewind: this one counts.
+        if _read(log, path) not in (None, copies[path]):
+            log.delete([path])
     log.backend.create_missing(copies)
     log.delete(moved)
     return list(copies)
