@@ -15,8 +15,10 @@ from wal_sink.errors import Fenced
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import Swept
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.orphans import make_room, sweep_orphans
+from wal_sink.wal.swept import note_swept
 
 STORES = ("memory", "local")
 
@@ -57,6 +59,16 @@ def test_rule_18_a_run_that_claims_its_generation_deletes_the_orphans_before_it(
     world.flush()
     assert world.table() == world.expected() == {"a": 0, "b": 1}
     assert world.log.segments() == []
+
+
+def test_rule_18_a_note_of_a_lost_history_is_not_about_the_run_of_this_one(world: World) -> None:
+    """The backup was copied file by file: swept/ after runs/, so the note's generation is claimed again."""
+    world.run().batch([("a", 0)])
+    world.run().publish([("died", 1)])
+    note_swept(world.log, Swept(epoch=1, generation=3, run_id="of-the-lost-history"))
+    world.run().batch([("b", 1)])
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "b": 1}
 
 
 def test_rule_18_segments_of_a_run_that_may_publish_stay(world: World) -> None:

@@ -152,7 +152,7 @@ class WindowChooser:
         return replace(
             plain,
             kept=tuple(self._log.kept(epoch)),
-            swept=read_swept(self._log, read),
+            swept=read_swept(self._log, {a: one.manifest.run_id for a, one in read.items()}),
             committed=seen.committed(self._query_id, epoch, rivals),
             lost=seen.lost(self._query_id, epoch, rivals),
             running=seen.running(self._query_id),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
@@ -11,12 +11,16 @@ from wal_sink.model.records import Swept
 from wal_sink.wal.log import Log
 
 
-def read_swept(log: Log, attempts: Iterable[Attempt]) -> frozenset[Attempt]:
+def read_swept(log: Log, runs: Mapping[Attempt, str]) -> frozenset[Attempt]:
     """Return those attempts of which there is a note.
 
+    A log that was restored may have notes of runs that it does not know, and their generations come again.
+
+    :param runs: who has published each attempt.
     :raises CorruptLog: a note cannot be read.
     """
-    return frozenset(attempt for attempt in attempts if _read(log, attempt) is not None)
+    notes = ((attempt, run_id, _read(log, attempt)) for attempt, run_id in runs.items())
+    return frozenset(attempt for attempt, run_id, note in notes if note and note.run_id == run_id)
 
 
 def note_swept(log: Log, swept: Swept) -> None:
