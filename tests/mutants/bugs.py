@@ -196,7 +196,7 @@ BUGS = (
     Bug(
         "a run is fenced by a listing that may be an old one",
         "wal_sink/wal/log.py",
-        "        return self._listed(paths.RUNS, paths.parse_run, fresh=True)\n",
+        "        return self._listed(paths.RUNS, paths.parse_run, fresh=fresh)\n",
         "        return self._listed(paths.RUNS, paths.parse_run)\n",
         ("tests/protocol/test_stale_listing.py",),
     ),
