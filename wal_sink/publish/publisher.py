@@ -114,7 +114,7 @@ class Publisher:
         while seen.flushed < batch.epoch and not self._has_room(batch, seen):
             seen = self._look_again(batch)  # nothing seen before a wait is used
         if seen.flushed < batch.epoch:
-            self._see_segments(batch.segments)
+            self._see_segments(batch.segments, seen.attempt)
         return seen
 
     def _look(self, batch: _Batch) -> _Seen:
@@ -235,14 +235,15 @@ class Publisher:
         )
         return mark.epoch
 
-    def _see_segments(self, segments: Sequence[SegmentRef]) -> None:
-        """See that what the tasks wrote is there (rule 4)."""
+    def _see_segments(self, segments: Sequence[SegmentRef], attempt: Attempt) -> None:
+        """See that what the tasks wrote is there (rule 4), unless a newer run has deleted it (rule 18)."""
         for segment in segments:
             try:
                 size: int | None = self._log.backend.size(segment.path)
             except FileNotFoundError:
                 size = None
             if size != segment.bytes:
+                refuse_overtaken(self._log, attempt)
                 found = "is not there" if size is None else f"has {size} bytes"
                 raise SegmentNotVisible(
                     f"{self._log.url}/{segment.path} {found} on the driver's host; its task wrote"
