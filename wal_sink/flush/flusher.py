@@ -165,19 +165,10 @@ class Flusher:
         fresh = asked and mark is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)
-        unrecorded = self.trimmer.unrecorded(mark, recorded)
+        lost = self.trimmer.unrecorded(mark, recorded)
         due = self.trimmer.due(recorded, trimmable)
         return View(
-            checkpointed,
-            recorded,
-            identity,
-            asked,
-            mark,
-            attempts,
-            rewound,
-            trimmable,
-            due,
-            unrecorded,
+            checkpointed, recorded, identity, asked, mark, attempts, rewound, trimmable, due, lost
         )
 
     # --- do ---------------------------------------------------------------------------------------
@@ -229,7 +220,7 @@ class Flusher:
         """Begin a window at the mark that was seen; if the ledger has moved on, the target refuses."""
         assert view.mark is not None
         if isinstance(step, PassOver) and self._was_deleted(step.epoch, view):
-            return  # what is back may be newer than the record that passes the epoch over
+            return  # the record that passes it over may be about an older attempt
         begun_us, nonce = self._clocks.now_us(), uuid.uuid4().hex
         if isinstance(step, PassOver):
             chosen: Sequence[Published] = ()
@@ -288,13 +279,8 @@ class Flusher:
             ) from gone
 
     def _was_deleted(self, epoch: int, view: View) -> bool:
-        """Whether no attempt at an epoch was there, and a rewind had set some aside; they are back now.
-
-        A decision, or a note of rule 12, covers what was published before it. Where nothing is listed, it
-        seems to cover all there is, though Spark may have computed the epoch again since.
-        """
-        listed = any(attempt.epoch == epoch for attempt in view.attempts)
-        return not listed and self._brought_back([epoch])
+        """Whether no attempt at an epoch was there, but in `aside/`; it is back, and may be the newer one."""
+        return all(each.epoch != epoch for each in view.attempts) and self._brought_back([epoch])
 
     def _brought_back(self, epochs: Collection[int]) -> bool:
         """Whether objects were missing that a rewind has set aside, and are there again; then look again."""

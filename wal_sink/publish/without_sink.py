@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import UnknownOffsetsFormat
+from wal_sink.model import paths
 from wal_sink.model.records import WithoutSink
 from wal_sink.protocol.choose_attempt import without_rows
 from wal_sink.protocol.steps import Evidence
@@ -38,13 +39,23 @@ def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
     try:
         for epoch, digest in _without_rows(checkpoint, missing, flushed, checkpointed):
             logger.info("epoch %d of %s was made without a sink", epoch, checkpoint.url)
-            log.create_without_sink(
-                WithoutSink(epoch=epoch, offsets_digest=digest, highest=highest)
-            )
+            _note(log, WithoutSink(epoch=epoch, offsets_digest=digest, highest=highest))
     except UnknownOffsetsFormat:
         logger.debug(
             "unknown offsets", exc_info=True
         )  # no epoch is published then: `commit` raises it
+
+
+def _note(log: Log, note: WithoutSink) -> None:
+    """Leave a note, in place of one from before further claims.
+
+    Spark may have gone back behind that epoch since, and a second repartition have made its number. Between
+    the two there is no note; `offsets/` still tells.
+    """
+    present = log.without_sink(note.epoch)
+    if present is not None and present.highest < note.highest:
+        log.delete([paths.without_sink(note.epoch)])
+    log.create_without_sink(note)
 
 
 def _without_rows(

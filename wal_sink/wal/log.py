@@ -144,10 +144,7 @@ class Log:
         return max(self.generations(), default=0)
 
     def generations(self, *, fresh: bool = True) -> list[int]:
-        """List the generations claimed, ascending: the highest one, and those before it that are left.
-
-        :param fresh: see `newest_flushed`; a reader who may not write has to do without.
-        """
+        """List the generations claimed that are left, ascending; `fresh` may write (`list_fresh`)."""
         return self._listed(paths.RUNS, paths.parse_run, fresh=fresh)
 
     def claim(self, generation: int, claim: Claim) -> Claim:
@@ -234,16 +231,8 @@ class Log:
         return self._read(WithoutSink, paths.without_sink(epoch))
 
     def create_without_sink(self, note: WithoutSink) -> None:
-        """Note that Spark made an epoch, or passed over it, without a sink.
-
-        A note from before further claims gives way: Spark may have gone back behind that epoch since, and a
-        second repartition have made its number. Between the two there is none; `offsets/` still tells.
-        """
-        path = paths.without_sink(note.epoch)
-        present = self._read(WithoutSink, path)
-        if present is not None and present.highest < note.highest:
-            self.delete([path])
-        self._create(path, note)
+        """Note that Spark made an epoch, or passed over it, without a sink; one that is there stays."""
+        self._create(paths.without_sink(note.epoch), note)
 
     # --- what is flushed (rule 17) ---
 
