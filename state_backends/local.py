@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -89,12 +90,12 @@ class LocalBackend(StateBackend):
     def size(self, path: str) -> int:
         """See `StateBackend.size`."""
         try:
-            found = self._fs.info(str(self._root / check_path(path)))
+            found = os.stat(f"{self._root}/{check_path(path)}")  # noqa: PTH116 - Path is slow
         except NotADirectoryError as error:
             raise _missing(path) from error
-        if found["type"] == "directory":
+        if stat.S_ISDIR(found.st_mode):
             raise _missing(path)
-        return int(found["size"])
+        return found.st_size
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
@@ -142,14 +143,6 @@ class LocalBackend(StateBackend):
             f"the mount of {self._root / folder} answers with an old listing: a file that was just made is "
             "not in it. Mount it so that no host caches its folders (NFS: actimeo=0)"
         )
-
-    def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See `StateBackend.sizes`."""
-        found = {}
-        for path in self.list(prefix):
-            with suppress(FileNotFoundError):
-                found[path] = os.stat(f"{self._root}/{path}").st_size  # noqa: PTH116 - Path is slow
-        return found
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `StateBackend.delete`. Folders that become empty go as well."""

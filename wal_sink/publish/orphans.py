@@ -10,7 +10,6 @@ not chosen (rule 11).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -98,11 +97,8 @@ def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
 
 def _bytes_left(log: Log, epoch: int) -> int:
     """Return the bytes of an epoch's segments, finished or not, before the first run computes it again."""
-    size = log.backend.unfinished_bytes(paths.segment_folder(epoch))
-    for path in log.backend.list(paths.segment_folder(epoch)):
-        with contextlib.suppress(FileNotFoundError):
-            size += log.backend.size(path)
-    return size
+    folder = paths.segment_folder(epoch)
+    return log.backend.unfinished_bytes(folder) + sum(log.backend.sizes(folder).values())
 
 
 def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
