@@ -58,7 +58,7 @@ class Log:
         """Delete objects; those that are gone already are no error."""
         self.backend.delete(objects)
 
-    def _read(self, kind: type[R], path: str) -> R | None:
+    def read(self, kind: type[R], path: str) -> R | None:
         """Read a record; None when there is none.
 
         :raises CorruptLog: what is there is no such record.
@@ -68,24 +68,24 @@ class Log:
         except FileNotFoundError:
             return None
 
-    def _first(self, *places: str) -> bytes | None:
+    def read_bytes(self, *places: str) -> bytes | None:
         """Read the first of several objects that is there; None when none is."""
         for path in places:
             with contextlib.suppress(FileNotFoundError):
                 return self.backend.read(path)
         return None
 
-    def _create(self, path: str, record: Record) -> None:
+    def create(self, path: str, record: Record) -> None:
         """Create a record; the first content stays, which callers read back where it matters to them."""
         with contextlib.suppress(FileExistsError):
             self.backend.create(path, record.to_json())
 
     def _settle(self, path: str, record: R) -> R:
         """Create a record unless there is one; return the one that stands."""
-        present = self._read(type(record), path)
+        present = self.read(type(record), path)
         if present is None:
-            self._create(path, record)
-            present = self._read(type(record), path)
+            self.create(path, record)
+            present = self.read(type(record), path)
         if present is None:
             raise CorruptLog(f"{self._where(path)} vanished", "Do not edit the log by hand.")
         return present
@@ -108,7 +108,7 @@ class Log:
 
     def identity(self) -> LogIdentity | None:
         """Read `log.json`; None before the first publish."""
-        return self._read(LogIdentity, paths.LOG)
+        return self.read(LogIdentity, paths.LOG)
 
     def create_identity(self, identity: LogIdentity) -> LogIdentity:
         """Create `log.json` unless it is there; return the one that is there."""
@@ -125,19 +125,19 @@ class Log:
 
     def create_ticket(self, ticket: Ticket) -> None:
         """Write a run's ticket, once."""
-        self._create(paths.ticket(ticket.run_id), ticket)
+        self.create(paths.ticket(ticket.run_id), ticket)
 
     def ticket(self, run_id: str) -> Ticket | None:
         """Read a run's ticket."""
-        return self._read(Ticket, paths.ticket(run_id))
+        return self.read(Ticket, paths.ticket(run_id))
 
     def create_stop(self, run_id: str) -> None:
         """Note that a run is told to stop."""
-        self._create(paths.stop(run_id), Stop(run_id=run_id))
+        self.create(paths.stop(run_id), Stop(run_id=run_id))
 
     def is_stopping(self, run_id: str) -> bool:
         """Whether a run was told to stop."""
-        return self._read(Stop, paths.stop(run_id)) is not None
+        return self.read(Stop, paths.stop(run_id)) is not None
 
     def highest_generation(self) -> int:
         """Return the highest generation claimed, 0 for none."""
@@ -153,7 +153,7 @@ class Log:
 
     def claimed(self, generation: int) -> Claim | None:
         """Read the claim of a generation; None: no run has claimed it, or its claim was deleted since."""
-        return self._read(Claim, paths.run(generation))
+        return self.read(Claim, paths.run(generation))
 
     def newest_claim(self, *, fresh: bool = True) -> Claim | None:
         """Read the newest run's claim; None before the first."""
@@ -164,14 +164,14 @@ class Log:
 
     def plan(self, key: str) -> Plan | None:
         """Read a plan; once, as none ever changes."""
-        plan = self._plans.get(key) or self._read(Plan, paths.plan(key))
+        plan = self._plans.get(key) or self.read(Plan, paths.plan(key))
         if plan is not None:
             self._plans[key] = plan
         return plan
 
     def create_plan(self, plan: Plan) -> None:
         """Keep a plan."""
-        self._create(paths.plan(plan.key), plan)
+        self.create(paths.plan(plan.key), plan)
 
     # --- what was published (rule 6) ---
 
@@ -182,7 +182,7 @@ class Log:
     def manifest(self, attempt: Attempt) -> Published | None:
         """Read a manifest, also a retained one, and the digest of its file; None when it is gone."""
         path = paths.manifest(attempt)
-        data = self._first(path, paths.retained_manifest(attempt))
+        data = self.read_bytes(path, paths.retained_manifest(attempt))
         if data is None:
             return None
         manifest = Manifest.from_json(data, self._where(path))
@@ -203,7 +203,7 @@ class Log:
 
         None when it is gone again: the epoch was flushed from another attempt, and trimmed.
         """
-        self._create(paths.manifest(manifest.attempt), manifest)
+        self.create(paths.manifest(manifest.attempt), manifest)
         found = self.manifest(manifest.attempt)
         return None if found is None else found[0]
 
@@ -217,22 +217,22 @@ class Log:
     def kept(self, epoch: int) -> list[Kept]:
         """Read the notes that fenced and waiting runs have left about an epoch."""
         notes = self._listed(paths.KEPT, paths.parse_kept)
-        found = (self._read(Kept, paths.kept(note)) for note in notes if note.epoch == epoch)
+        found = (self.read(Kept, paths.kept(note)) for note in notes if note.epoch == epoch)
         return [note for note in found if note is not None]
 
     def create_kept(self, kept: Kept) -> None:
         """Note that Spark kept an attempt, once."""
-        self._create(paths.kept(Attempt(kept.epoch, kept.generation)), kept)
+        self.create(paths.kept(Attempt(kept.epoch, kept.generation)), kept)
 
     # --- what Spark made without a sink (rule 12) ---
 
     def without_sink(self, epoch: int) -> WithoutSink | None:
         """Read the note that Spark's offline state repartition made an epoch, or passed over it."""
-        return self._read(WithoutSink, paths.without_sink(epoch))
+        return self.read(WithoutSink, paths.without_sink(epoch))
 
     def create_without_sink(self, note: WithoutSink) -> None:
         """Note that Spark made an epoch, or passed over it, without a sink; one that is there stays."""
-        self._create(paths.without_sink(note.epoch), note)
+        self.create(paths.without_sink(note.epoch), note)
 
     # --- what is flushed (rule 17) ---
 
@@ -247,7 +247,7 @@ class Log:
     def flushed(self, epoch: int) -> FlushedEpoch | None:
         """Read the record of one epoch; None when it is not flushed, or long ago."""
         path = paths.flushed(epoch)
-        data = self._first(path, paths.retained_record(epoch))
+        data = self.read_bytes(path, paths.retained_record(epoch))
         return None if data is None else FlushedEpoch.from_json(data, self._where(path))
 
     def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
@@ -273,7 +273,7 @@ class Log:
     def decisions(self, epoch: int) -> list[Decision]:
         """Read the decisions to give an epoch up, oldest first; only the last one can be in force."""
         found: list[Decision] = []
-        while (decision := self._read(Decision, paths.decision(epoch, len(found)))) is not None:
+        while (decision := self.read(Decision, paths.decision(epoch, len(found)))) is not None:
             found.append(decision)
         return found
 
@@ -291,14 +291,14 @@ class Log:
     def record_intervention(self, intervention: Intervention) -> str:
         """Record what an operator is about to do; return the record's path."""
         path = paths.intervention(intervention.verb, intervention.at_us)
-        self._create(path, intervention)
+        self.create(path, intervention)
         return path
 
     def interventions(self, verb: str) -> list[Intervention]:
         """Read what operators were about to do, by one of the verbs, oldest first."""
         listed = self.backend.list(paths.DECISIONS)
         records = [path for path in listed if paths.parse_intervention(path) == verb]
-        found = (self._read(Intervention, path) for path in records)
+        found = (self.read(Intervention, path) for path in records)
         return [record for record in found if record is not None]
 
     # --- hints ---
@@ -309,7 +309,7 @@ class Log:
 
     def last_report(self) -> FlusherReport | None:
         """Read what a flusher said last."""
-        return self._read(FlusherReport, paths.FLUSHER)
+        return self.read(FlusherReport, paths.FLUSHER)
 
 
 def _names_only_its_own(manifest: Manifest) -> bool:

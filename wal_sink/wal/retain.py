@@ -103,14 +103,14 @@ def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch
     moved = []
     for each, record in zip(begun, records, strict=True):
         attempt = Attempt(each.epoch, each.generation)
-        data = _read(log, paths.manifest(attempt)) if record.manifest else None
+        data = log.read_bytes(paths.manifest(attempt)) if record.manifest else None
         if data is not None and digest(data) == each.digest:
             copies[paths.retained_manifest(attempt)] = data
             moved.append(paths.manifest(attempt))
         path = paths.retained_record(each.epoch)
         copies[path] = record.to_json()
         # A flusher that stood still may have left the record from before a rewind: this one counts.
-        if _read(log, path) not in (None, copies[path]):
+        if log.read_bytes(path) not in (None, copies[path]):
             log.delete([path])
     log.backend.create_missing(copies)
     log.delete(moved)
@@ -122,7 +122,7 @@ def put_back(log: Log, to: int) -> None:
 
     Can be repeated at any point: what is put back twice is the same, to the byte.
     """
-    record = _read(log, paths.retained_record(to))
+    record = log.read_bytes(paths.retained_record(to))
     if record is not None:
         log.backend.create_missing({paths.flushed(to): record})
     found = (path for epoch, copies in retained_paths(log).items() if epoch > to for path in copies)
@@ -130,13 +130,6 @@ def put_back(log: Log, to: int) -> None:
         (path, attempt) for path in found if (attempt := paths.parse_retained_manifest(path))
     ]
     for path, attempt in manifests:
-        if (data := _read(log, path)) is not None:
+        if (data := log.read_bytes(path)) is not None:
             log.backend.create_missing({paths.manifest(attempt): data})
     log.delete(path for path, _ in manifests)
-
-
-def _read(log: Log, path: str) -> bytes | None:
-    try:
-        return log.backend.read(path)
-    except FileNotFoundError:
-        return None

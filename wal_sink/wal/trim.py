@@ -22,7 +22,6 @@ from wal_sink.wal.aside import droppable
 from wal_sink.wal.forget_runs import forget_runs
 from wal_sink.wal.log import Log
 from wal_sink.wal.retain import RetainedEpochs, retained_paths
-from wal_sink.wal.swept import swept_notes
 
 logger = line_logger(__name__)
 
@@ -109,7 +108,7 @@ def trim(
         trimmed[epoch] = attempts
     log.delete(path for e in trimmed for path in log.backend.list(paths.segment_folder(e)))
     if trimmed:
-        log.delete(_kept_notes(log, max(trimmed)))
+        log.delete(_notes(log, max(trimmed), paths.KEPT, paths.parse_kept))
     log.delete(paths.manifest(each) for attempts in trimmed.values() for each in attempts)
     remaining = [each for each in listed if each.epoch not in trimmed]
     if retained is not None:
@@ -147,7 +146,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
         if segments := _segments(log, upto, untrimmed):
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
-        log.delete((*_kept_notes(log, upto), *swept_notes(log, upto)))
+        log.delete(_all_notes(log, upto))
     forget_runs(log, mark.epoch if mark is not None else -1)
     return unfinished
 
@@ -173,7 +172,7 @@ def list_trimmable(log: Log, delay: TrimDelay) -> tuple[str, ...]:
     kept = [path for epoch, copies in retained.items() if epoch <= upto for path in copies]
     records = _old_records(log, later) if attempts else []
     manifests = map(paths.manifest, attempts)
-    notes = (*_kept_notes(log, upto), *swept_notes(log, upto))
+    notes = _all_notes(log, upto)
     return (*_segments(log, upto), *notes, *manifests, *kept, *records, *droppable(log))
 
 
@@ -202,10 +201,16 @@ def _segments(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
     return [path for epoch, path in log.segments() if epoch <= upto and epoch not in but]
 
 
-def _kept_notes(log: Log, upto: int) -> list[str]:
-    """List the notes that Spark kept attempts at epochs up to `upto`."""
-    notes = ((paths.parse_kept(path), path) for path in log.backend.list(paths.KEPT))
+def _notes(log: Log, upto: int, folder: str, parse: Callable[[str], Attempt | None]) -> list[str]:
+    """List the notes of a folder about attempts at epochs up to `upto`."""
+    notes = ((parse(path), path) for path in log.backend.list(folder))
     return [path for attempt, path in notes if attempt is not None and attempt.epoch <= upto]
+
+
+def _all_notes(log: Log, upto: int) -> list[str]:
+    """List the notes about attempts at epochs up to `upto`: what Spark kept, and whose orphans went."""
+    kept = _notes(log, upto, paths.KEPT, paths.parse_kept)
+    return [*kept, *_notes(log, upto, paths.SWEPT, paths.parse_swept)]
 
 
 def forget_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> None:
