@@ -278,8 +278,8 @@ BUGS = (
     Bug(
         "a run that is told to stop loses its ticket",
         "wal_sink/wal/log.py",
-        "        self._create(paths.stop(run_id), Stop(run_id=run_id))\n",
-        "        self._create(paths.stop(run_id), Stop(run_id=run_id))\n"
+        "        self.create(paths.stop(run_id), Stop(run_id=run_id))\n",
+        "        self.create(paths.stop(run_id), Stop(run_id=run_id))\n"
         "        self.delete([paths.ticket(run_id)])\n",
         ("tests/protocol/test_garbage.py",),
     ),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query
+from wal_sink.clock import iso
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.model.ledger import Window
@@ -151,11 +151,6 @@ def _not_given_up(query: Query, epoch: int, standing: Standing) -> list[Attempt]
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     decision, step = chooser.since_decided(Choose(epoch, tuple(attempts)))
     return [] if decision else list(step.attempts)
-
-
-def iso(us: int) -> str:
-    """Return microseconds since 1970 as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(us / 1_000_000, UTC).isoformat()
 
 
 def _chosen(query: Query, epoch: int, standing: Standing) -> Sequence[Attempt]:

@@ -8,9 +8,10 @@ from itertools import islice
 import msgspec
 import pyarrow as pa
 
-from wal_sink.admin.inspect import State, iso, read_standing, states
+from wal_sink.admin.inspect import State, read_standing, states
 from wal_sink.admin.query import Query
 from wal_sink.admin.value_text import value_text
+from wal_sink.clock import iso
 from wal_sink.errors import MissingSegment, OptionError, WalSinkError
 from wal_sink.flush.read_window import plan_of
 from wal_sink.model import paths

@@ -8,7 +8,6 @@ flusher stops; then it deletes the `flushed/` records, newest first: docs/protoc
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +16,7 @@ from wal_sink.admin.flushed_again import flushed_attempt, is_usable, needed_atte
 from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.admin.refuse_flusher import PATIENCE, Patience, refuse_flusher
+from wal_sink.clock import iso
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.other_log import History
@@ -95,7 +95,7 @@ class Rewind(NamedTuple):
                 " go within an hour after their epoch is flushed."
             )
         if self.left:
-            until = datetime.fromtimestamp(self.left.last_us / 1_000_000, UTC).isoformat()
+            until = iso(self.left.last_us)
             text += (
                 " What is flushed from then on is written as of the present again. Rows that are in the table"
                 f" as of the future stay on top until {until}: what this query or another writer writes"

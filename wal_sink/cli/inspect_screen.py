@@ -6,8 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wal_sink.admin.inspect import EpochLine, Inspected, iso
+from wal_sink.admin.inspect import EpochLine, Inspected
 from wal_sink.admin.inspect_epoch import AttemptView, InspectedEpoch
+from wal_sink.clock import iso
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.progress.printable import printable
 from wal_sink.progress.quantities import byte_count, epoch_id

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from wal_sink import remedies
+from wal_sink.clock import iso
 from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Window
@@ -58,8 +58,8 @@ class Clocks:
                 "differ",
                 "clocks differ: this host says %s, the target %s. Rows are written as of the earlier one;"
                 " set the wrong clock right (NTP)",
-                _iso(now_us),
-                ", ".join(map(_iso, told_us)),
+                iso(now_us),
+                ", ".join(map(iso, told_us)),
             )
         return bounded_now(now_us, told_us)
 
@@ -74,7 +74,7 @@ class Clocks:
                 "rows are written as of %s, %.0f s ahead of the clocks: an earlier flusher used such"
                 " timestamps, and each epoch's lie above those before. Until then no other writer can"
                 " change these rows. To go back to the present, %s",
-                _iso(window.epochs[0].base_us),
+                iso(window.epochs[0].base_us),
                 (window.epochs[0].base_us - now_us) / 1_000_000,
                 remedies.reset_timestamps(window.first - 1),
             )
@@ -85,7 +85,3 @@ class Clocks:
         if now_s - self._said_s.get(what, -_SAY_EVERY_S) >= _SAY_EVERY_S:
             self._said_s[what] = now_s
             logger.warning(text, *values)
-
-
-def _iso(us: int) -> str:
-    return datetime.fromtimestamp(us / 1_000_000, UTC).isoformat(timespec="seconds")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from wal_sink.errors import CorruptLog
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.wal.log import Log
-
-_REQUESTS_AT_A_TIME = 16
-"""Where each read is a request over a network."""
+from wal_sink.wal.read_many import read_many
 
 
 class Scan(NamedTuple):
@@ -31,11 +28,7 @@ def read_manifests(log: Log, attempts: Iterable[Attempt]) -> Scan:
             return attempt, error
         return attempt, found and found[0]
 
-    if log.backend.billed:
-        with ThreadPoolExecutor(_REQUESTS_AT_A_TIME) as pool:
-            results = list(pool.map(read, attempts))
-    else:
-        results = [read(attempt) for attempt in attempts]
+    results = read_many(log, read, attempts)
     return Scan(
         {attempt: found for attempt, found in results if isinstance(found, Manifest)},
         {attempt: found for attempt, found in results if isinstance(found, CorruptLog)},

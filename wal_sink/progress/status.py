@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from html import escape
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.clock import now_us
+from wal_sink.clock import iso, now_us
 from wal_sink.errors import CorruptLog
 from wal_sink.model.records import FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader
@@ -115,7 +114,7 @@ def read_status(checkpoint: Checkpoint, log: Log, watch: FlusherWatch | None = N
         checkpointed=checkpointed,
         published=published,
         flushed=flushed,
-        flushed_as_of=_iso(newest.recorded_us) if newest else None,
+        flushed_as_of=iso(newest.recorded_us) if newest else None,
         pending_epochs=backlog.epochs,
         pending_rows=backlog.rows,
         pending_bytes=backlog.bytes,
@@ -191,10 +190,6 @@ def _last_error_and_remedy(
 
 def _ahead_s(newest: FlushedEpoch, now_us: int) -> float:
     return max(0.0, (newest.base_us + newest.rows - now_us) / 1_000_000)
-
-
-def _iso(us: int) -> str:
-    return datetime.fromtimestamp(us / 1_000_000, UTC).isoformat()
 
 
 def _as_text(found: Status) -> str:

@@ -9,12 +9,12 @@ that generation, or of a lower one, waits to be flushed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from wal_sink.errors import CorruptLog
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.wal.log import Log
+from wal_sink.wal.read_many import read_many
 
 logger = line_logger(__name__)
 
@@ -24,9 +24,6 @@ finds the highest claim of its beginning, unless so many runs claim a generation
 
 _FORGOTTEN_TOGETHER = 100
 """Tickets are read to tell whose they are: once for so many starts."""
-
-_REQUESTS_AT_A_TIME = 16
-"""Where each read is a request over a network."""
 
 
 def forget_runs(log: Log, flushed: int) -> int:
@@ -65,7 +62,5 @@ def _runs_before(log: Log, oldest: int, runs: Iterable[str]) -> list[str]:
         return ticket is not None and ticket.generation + 1 < oldest
 
     runs = list(runs)
-    if not log.backend.billed:
-        return [run for run in runs if is_before(run)]
-    with ThreadPoolExecutor(_REQUESTS_AT_A_TIME) as pool:
-        return [run for run, gone in zip(runs, pool.map(is_before, runs), strict=True) if gone]
+    gone = read_many(log, is_before, runs)
+    return [run for run, is_gone in zip(runs, gone, strict=True) if is_gone]
