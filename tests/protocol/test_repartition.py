@@ -6,7 +6,7 @@ import pytest
 
 from tests.protocol.engine import Rows, Run, World
 from tests.protocol.test_restored import files, restore
-from tests.protocol.test_rules import repartition
+from tests.protocol.test_rules import pass_over, repartition
 from wal_sink.errors import MissingManifest
 from wal_sink.model import paths
 
@@ -38,14 +38,7 @@ def test_rule_12_what_was_passed_over_stays_so_when_offsets_are_purged(
     world: World, retained: int, *, published: bool
 ) -> None:
     """The target is away. Its data is planned again: flushed, it would be there twice."""
-    world.run().batch([("a", 1)])
-    failed = world.run()
-    failed.write_offsets()
-    appended = failed.tasks([("failed", 2)])
-    if published:
-        failed.commit(appended)
-    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
-    repartition(world, last_kept=0, batch=2, partitions=8)
+    pass_over(world, published=published)
     run = world.run()
     assert batch(run, retained, [("again", 2)], offset="1") == 3
     go_on(run, retained)

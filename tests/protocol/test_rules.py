@@ -790,6 +790,21 @@ def repartition(world: World, last_kept: int, batch: int, partitions: int) -> No
     backend.create(f"commits/{batch}", backend.read(f"commits/{last_kept}"))
 
 
+def pass_over(world: World, *, published: bool) -> None:
+    """Run epoch 0, then let a run fail in epoch 1; the repartition passes over that, and makes epoch 2.
+
+    :param published: the run has published the epoch before it failed.
+    """
+    world.run().batch([("a", 1)])
+    failed = world.run()
+    failed.write_offsets()
+    appended = failed.tasks([("failed", 2)])
+    if published:
+        failed.commit(appended)
+    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    repartition(world, last_kept=0, batch=2, partitions=8)
+
+
 def test_rule_12_a_batch_of_the_state_repartition_has_no_rows(world: World) -> None:
     """Spark made it without a sink, so it has no manifest; what comes after it is flushed."""
     run = world.run()
@@ -815,14 +830,7 @@ def test_rule_12_what_the_repartition_passed_over_is_not_flushed(
     world: World, *, published: bool
 ) -> None:
     """It commits the failed batch, too, and plans its data again: flushed, it would be there twice."""
-    world.run().batch([("a", 1)])
-    failed = world.run()
-    failed.write_offsets()
-    appended = failed.tasks([("failed", 2)])
-    if published:
-        failed.commit(appended)
-    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
-    repartition(world, last_kept=0, batch=2, partitions=8)
+    pass_over(world, published=published)
     run = world.run()
     assert run.batch([("again", 2)], offset="1") == 3
     world.flush()

@@ -138,15 +138,20 @@ def test_rule_22_a_begun_attempt_from_after_a_decision_is_finished(world: World)
     assert world.table() == {"a": 0, "b": 2}
 
 
-def test_rule_22_a_rewind_flushes_again_what_came_after_a_decision(world: World) -> None:
-    """The record says that rows were flushed, whatever was decided about an earlier attempt."""
-    world.trim_delay_s = 3_600
+def flush_what_came_after_a_decision(world: World) -> None:
+    """Epoch 1 was given up, then computed again and flushed; Spark has purged `offsets/`."""
     checkpoint = lost(world)
     skip(world, 1)
     set_back(world, checkpoint)
     world.run().batch([("b", 2)], offset="9")
     world.flush()
     world.checkpoint.delete(["offsets/0", "offsets/1"])
+
+
+def test_rule_22_a_rewind_flushes_again_what_came_after_a_decision(world: World) -> None:
+    """The record says that rows were flushed, whatever was decided about an earlier attempt."""
+    world.trim_delay_s = 3_600
+    flush_what_came_after_a_decision(world)
     world.store.table.clear()
     now_us = world.clock.us + 600_000_000
     plan = plan_rewind(query(world), world.target, 0, now_us)
@@ -158,12 +163,7 @@ def test_rule_22_a_rewind_flushes_again_what_came_after_a_decision(world: World)
 
 def test_rule_22_a_rewind_does_not_pass_over_what_is_trimmed(world: World) -> None:
     """The decision is about an earlier attempt; the rows that were flushed are gone from the log."""
-    checkpoint = lost(world)
-    skip(world, 1)
-    set_back(world, checkpoint)
-    world.run().batch([("b", 2)], offset="9")
-    world.flush()
-    world.checkpoint.delete(["offsets/0", "offsets/1"])
+    flush_what_came_after_a_decision(world)
     with pytest.raises(MissingManifest):
         plan_rewind(query(world), world.target, 0, world.clock.us + 600_000_000)
 

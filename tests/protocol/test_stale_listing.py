@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from state_backends import LocalBackend, StateBackendError
+from state_backends import LocalBackend, StateBackend, StateBackendError
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced, LogUnavailable
@@ -57,6 +57,15 @@ def mounted(world: World, *, asks_again: bool) -> CachingMount:
     return CachingMount(Path(world.log_backend.url.removeprefix("file://")), asks_again=asks_again)
 
 
+def flusher_over(world: World, mount: StateBackend) -> Flusher:
+    """Return a flusher that sees the log through a mount."""
+    return Flusher(
+        Pipeline(world.query_id, Log(mount), Checkpoint(world.checkpoint), world.target),
+        clock_us=world.clock,
+        run_history=RunHistory(),
+    )
+
+
 def until_rest(flusher: Flusher) -> None:
     while not isinstance(flusher.run_once(), Rest):
         pass
@@ -69,11 +78,7 @@ def test_rule_9_a_listing_from_before_the_commit_is_not_chosen_from(
     """A dies after its manifest, B publishes the epoch and is kept; the flusher's host still lists A's."""
     world.run().batch([("a", 1)])
     mount = mounted(world, asks_again=asks_again)
-    flusher = Flusher(
-        Pipeline(world.query_id, Log(mount), Checkpoint(world.checkpoint), world.target),
-        clock_us=world.clock,
-        run_history=RunHistory(),
-    )
+    flusher = flusher_over(world, mount)
     until_rest(flusher)
     world.run().publish([("lost attempt", 1)])
     mount.cache(paths.MANIFESTS)
@@ -130,11 +135,7 @@ def test_rule_23_records_that_are_not_listed_yet_do_not_stop_the_flush(world: Wo
     run = world.run()
     run.batch([("a", 1)])
     mount = mounted(world, asks_again=True)
-    flusher = Flusher(
-        Pipeline(world.query_id, Log(mount), Checkpoint(world.checkpoint), world.target),
-        clock_us=world.clock,
-        run_history=RunHistory(),
-    )
+    flusher = flusher_over(world, mount)
     until_rest(flusher)
     mount.cache(paths.FLUSHED)
     for epoch in (1, 2):
