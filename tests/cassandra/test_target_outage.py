@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -47,13 +47,14 @@ def node() -> Iterator[EmbeddedCassandra]:
         yield node
 
 
-def options(node: EmbeddedCassandra) -> CassandraOptions:
+def options(node: EmbeddedCassandra, more: Mapping[str, str] = {}) -> CassandraOptions:
     raw = {
         "keyspace": "ks",
         "table": "t",
         "cassandra.contactPoints": node.host,
         "cassandra.port": str(node.port),
         "cassandra.requestTimeout": "1",
+        **more,
     }
     return parse(raw, CassandraOptions)
 
@@ -257,25 +258,40 @@ def test_a_full_socket_is_no_failure(
 ) -> None:
     """It is waited for, without a word; where it cannot be seen, what the driver refuses is sent again."""
     refused = 0
-    with connect(options(node)) as connection:
+    patient = options(node, {"cassandra.requestTimeout": "30"})
+    with connect(patient) as connection:
         session = connection.session
-        for pool in session.get_pools():
-            pool._connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        (pool,) = session.get_pools()
+        pool._connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         if not seen:  # a driver that is built otherwise
             monkeypatch.setattr(session, "get_pools", None)
         insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, ?)")
         law = Concurrency(8)
 
-        class DeliveryCount(Sender):
-            """Sees what the driver refuses."""
+        def feed() -> Iterator[Any]:
+            """Give the second statement when the socket is full of the first: the node reads nothing."""
+            for i in range(80_000, 80_050):
+                yield insert.bind([i, "x" * 200_000])
+                while i == 80_000 and pool._connection._socket_writable:
+                    time.sleep(0.01)
+
+        class ResumesWhenFull(Sender):
+            """Lets the node read when the socket is seen to be full, or the driver has refused a request."""
+
+            def _is_full(self) -> bool:
+                full = super()._is_full()
+                if full:
+                    node.resume()
+                return full
 
             def _refused(self, error: Exception, *about: Any) -> None:
                 nonlocal refused
                 refused += was_not_sent(error)
+                node.resume()
                 super()._refused(error, *about)
 
-        statements = [insert.bind([i, "x" * 200_000]) for i in range(80_000, 80_050)]
-        send_all(DeliveryCount(session, law), statements)
+        node.pause()
+        send_all(ResumesWhenFull(session, law), feed())
     # Each costs a stream id; a buffer may become full between the look and the sending.
     assert refused < 20 if seen else refused > 0
     assert not [record for record in caplog.records if record.name == Sender.__module__]
