@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -18,11 +19,11 @@ class SmallDisk:
         self.folder = folder
 
     def fill(self, leave: int) -> None:
-        """Use up all but `leave` bytes."""
+        """Use up all but `leave` bytes; less, if another process writes meanwhile."""
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "ballast").unlink()
         free = os.statvfs(self.folder)
-        with (self.folder / "ballast").open("wb") as file:
+        with suppress_full(), (self.folder / "ballast").open("wb") as file:
             file.write(b"x" * (free.f_bavail * free.f_frsize - leave))
 
     def free(self) -> None:
@@ -33,6 +34,16 @@ class SmallDisk:
         """Return the paths of all files, hidden ones as well, without the ballast."""
         found = (str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
         return sorted(path for path in found if path != "ballast")
+
+
+@contextlib.contextmanager
+def suppress_full() -> Iterator[None]:
+    """Pass over `No space left on device`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import argparse
 import os
 import random
 import secrets
+import signal
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ def main() -> int:
     given = parser.parse_args()
     console = Console(highlight=False)
     console.print(f"seed {given.seed}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is started here is ended
     deaths: dict[Victim, int] = {
         "driver": given.driver,
         "worker": given.worker,

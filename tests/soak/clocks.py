@@ -10,12 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 _PYTHON = Path(__file__).with_name("on_this_host")
+_SHARED_MEMORY = Path("/dev/shm")
+_PATIENCE_S = 30.0
 
 
 class WrongClock:
@@ -58,6 +62,16 @@ class WrongClock:
             "PYTHONPATH": str(_PYTHON),
         }
 
+    def end_processes(self) -> None:
+        """SIGKILL every process that was started with `environment`, as a power cut does; see them gone."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while found := _with_in_environment(f"FAKETIME_TIMESTAMP_FILE={self._file}"):
+            assert time.monotonic() < deadline, f"processes that do not end: {found}"
+            for process in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
+
     @property
     def _options(self) -> dict[str, str]:
         """Without the last two, each wait of Java with a time-out would return at once, and spin."""
@@ -83,6 +97,41 @@ class WrongClock:
                     del os.environ[name]
                 else:
                     os.environ[name] = value
+
+
+@contextlib.contextmanager
+def tidy() -> Iterator[None]:
+    """Remove what libfaketime has made for processes that were killed, and that no process has in use."""
+    before = set(_of_libfaketime())
+    try:
+        yield
+    finally:
+        for name in set(_of_libfaketime()) - before - _mapped():
+            (_SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
+def _of_libfaketime() -> Iterator[str]:
+    """Return the names of its shared memory, and of the semaphores beside that."""
+    return (found.name for found in _SHARED_MEMORY.glob("*faketime_s*"))
+
+
+def _mapped() -> set[str]:
+    """Return the names of shared memory that some process has mapped."""
+    lines = [line for text in _of_processes("maps") for line in text[1].decode().splitlines()]
+    return {Path(line.split()[-1]).name for line in lines if str(_SHARED_MEMORY) in line}
+
+
+def _with_in_environment(entry: str) -> list[int]:
+    """Return the ids of processes that were started with this in the environment."""
+    wanted = entry.encode()
+    return [process for process, text in _of_processes("environ") if wanted in text.split(b"\0")]
+
+
+def _of_processes(file: str) -> Iterator[tuple[int, bytes]]:
+    """Return a file of each process below /proc; a process that has ended, but is not reaped, has none."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ends as we look
+            yield int(folder.name), (folder / file).read_bytes()
 
 
 def _script(path: Path, command: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import wal_sink
 from tests.small_disk import SmallDisk, mounted
 from tests.soak.app import TABLE
 from tests.soak.backup import Backup
-from tests.soak.clocks import WrongClock
+from tests.soak.clocks import WrongClock, tidy
 from tests.soak.course import KEYSPACE, Outcome, Soak
 from wal_sink.testing.cassandra.node import CassandraDidNotStart
 from wal_sink.testing.crash.driver import Driver
@@ -47,7 +48,7 @@ class HostileSoak(Soak):
         """How often the driver had to be started again since it stood still."""
 
     def run_for(self, seconds: float) -> Outcome:
-        """Be hostile for so long; let the query end in peace; compare."""
+        """Be hostile for so long, and in each way once; let the query end in peace; compare."""
         events: dict[str, tuple[Callable[[], None], int]] = {
             "driver dies": (lambda: self._kill("driver"), 3),
             "worker dies": (lambda: self._kill("worker"), 3),
@@ -59,35 +60,33 @@ class HostileSoak(Soak):
             "backup": (self._back_up, 2),
             "restore": (self._restore, 2),
         }
-        names, weights = list(events), [weight for _, weight in events.values()]
+        dealt = deal(self._random, {name: weight for name, (_, weight) in events.items()})
         done: Counter[str] = Counter()
-        with self._disk() as self._small_disk, self._running():
+        with tidy(), self._disk() as self._small_disk, self._running(), self._ending():
             self._node.create_keyspace(KEYSPACE)
             self._node.execute(TABLE.format(KEYSPACE))
             self._driver = self._start()
             until_s = time.monotonic() + seconds
-            try:
-                with self._feed:
-                    while time.monotonic() < until_s:
-                        self._wait()
-                        (name,) = self._random.choices(names, weights)
-                        self._say(
-                            f"{max(0, until_s - time.monotonic()):.0f} s left: {name}, {self._where()}"
-                        )
-                        events[name][0]()
-                        done[name] += 1
-                    self._host_clock.set(0)
-                    self._node_clock.set(0)
+            with self._feed:
+                while time.monotonic() < until_s or len(done) < len(events):
                     self._wait()
-            finally:
-                self._driver.__exit__(None, None, None)
+                    name = next(dealt)
+                    left_s = max(0, until_s - time.monotonic())
+                    self._say(f"{left_s:.0f} s left: {name}, {self._where()}")
+                    events[name][0]()
+                    done[name] += 1
+                self._host_clock.set(0)
+                self._node_clock.set(0)
+                self._wait()
+            self._host_clock.end_processes()
             self._feed.write()
             with self._start(last=True) as last:
                 last.finish()
             self._refuse_future()
             found = wal_sink.status(str(self._checkpoint))
             assert (found.pending_epochs, found.orphan_segments) == (0, 0), found
-            self._say(f"{dict(done)}, {self.stuck} times stuck")
+            counts = ", ".join(f"{name} {count}" for name, count in sorted(done.items()))
+            self._say(f"events: {counts}; {self.stuck} times stuck")
             return self._outcome(done)
 
     @contextmanager
@@ -105,6 +104,14 @@ class HostileSoak(Soak):
             yield
         finally:
             self._node.close()
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Leave no process of an application behind, be it one that stands still."""
+        try:
+            yield
+        finally:
+            self._host_clock.end_processes()
 
     def _start_node(self) -> None:
         """Start Cassandra by its wrong clock; on a busy machine that takes longer than a node may."""
@@ -136,7 +143,7 @@ class HostileSoak(Soak):
         """Wait until the query has gone on, and what was checkpointed is flushed."""
         before = self._checkpointed()
         self._until(lambda: self._checkpointed() > before, "goes on")
-        self._until(lambda: wal_sink.status(str(self._checkpoint)).flushed >= before, "flushes")
+        self._until(lambda: self._flushed() >= before, "flushes")
         time.sleep(self._random.uniform(0, 2))
 
     def _until(self, reached: Callable[[], bool], what: str) -> None:
@@ -158,6 +165,9 @@ class HostileSoak(Soak):
                     f"{self._driver.log()}"
                 )
             time.sleep(0.1)
+
+    def _flushed(self) -> int:
+        return wal_sink.status(str(self._checkpoint)).flushed
 
     def _last_error(self) -> str:
         found = wal_sink.status(str(self._checkpoint))
@@ -229,27 +239,40 @@ class HostileSoak(Soak):
 
     def _back_up(self) -> None:
         """Copy checkpoint and log, while the query is stopped."""
-        self._driver.kill()
+        self._host_clock.end_processes()
         self._backup = Backup(self._checkpoint, self._folder / "backup")
         self._driver = self._start()
 
     def _restore(self) -> None:
         """Restore the last backup: the ledger knows better, the flush stops, and an operator rewinds."""
+        if self._backup is None:
+            self._back_up()
         backup, self._backup = self._backup, None
-        if backup is None or wal_sink.status(str(self._checkpoint)).flushed <= backup.checkpointed:
-            return
-        self._driver.kill()
+        assert backup is not None
+        self._until(lambda: self._flushed() > backup.checkpointed, "flushes")
+        self._host_clock.end_processes()
         time.sleep(1)  # what Cassandra has received is written
         lost = backup.restore(self._node, KEYSPACE)
         self._say(f"  back to epoch {backup.checkpointed}; {lost} rows are gone from the table")
         self._driver = self._start()
-        deadline = time.monotonic() + _PATIENCE_S
-        while "Diverged" not in self._last_error() and "MissingManifest" not in self._last_error():
-            if self._driver.process.poll() is not None:
-                self._driver = self._start()
-            assert time.monotonic() < deadline, self._last_error()
-            time.sleep(0.2)
-        self._driver.kill()
+        self._until(self._stops_at_other_history, "sees that the ledger knows better")
+        self._host_clock.end_processes()
         self._say(f"  {self._last_error()}")
         self._say(f"  {backup.rewind().strip()}")
         self._driver = self._start()
+
+    def _stops_at_other_history(self) -> bool:
+        said = wal_sink.status(str(self._checkpoint)).last_error or ""
+        return "Diverged" in said or "MissingManifest" in said
+
+
+def deal(chance: random.Random, weights: Mapping[str, int]) -> Iterator[str]:
+    """Deal names from a shuffled deck, again and again: each comes before one comes too often.
+
+    :param weights: how many cards a name has; the first deck has one of each, so that a short soak has all.
+    """
+    deck = list(weights)
+    while True:
+        chance.shuffle(deck)
+        yield from deck
+        deck = [name for name, weight in weights.items() for _ in range(weight)]
