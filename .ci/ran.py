@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 AT_LEAST = {
     "tests.cassandra": 30,
     "tests.docker": 30,
+    "tests.postgresql": 9,
     "tests.spark": 15,
     "tests.protocol": 100,
     "tests.metrics": 25,

@@ -13,10 +13,13 @@ from tests.class_archive import CASSANDRA, SPARK
 from tests.protocol.cases import CASES
 from tests.s3 import s3  # noqa: F401 - a fixture
 from wal_sink.protocol import windows
-from wal_sink.testing.cassandra import docker_engine
+from wal_sink.testing import docker_engine
 from wal_sink.testing.cassandra.container import IMAGE
 
-pytest_plugins = ["wal_sink.testing.fixtures"]  # `cassandra` and `keyspace`
+pytest_plugins = [
+    "wal_sink.testing.fixtures",  # `cassandra` and `keyspace`
+    "wal_sink.testing.postgresql.fixtures",  # `postgresql` and `schema`
+]
 
 os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages
@@ -35,9 +38,10 @@ def pytest_report_header() -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what needs the server of S3, so that `make check` can leave it out."""
-    if "s3" in getattr(item, "fixturenames", ()):
-        item.add_marker(pytest.mark.s3)
+    """Mark what needs the server of S3 or PostgreSQL, so that `make check` can leave it out."""
+    for server in ("s3", "postgresql"):
+        if server in getattr(item, "fixturenames", ()):
+            item.add_marker(getattr(pytest.mark, server))
 
 
 @pytest.hookimpl(trylast=True)

@@ -79,6 +79,7 @@ OUTSIDE = {
     "py4j": "spark.internals",  # undocumented names of Spark have one place
     "cassandra": "targets.cassandra testing.cassandra.node demo.control",
     "prometheus_client": "metrics",
+    "psycopg": "testing.postgresql.server",
     "fsspec": "state_backends",
     "numpy": "targets.cassandra",
     "pytest": "testing",

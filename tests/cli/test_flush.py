@@ -18,7 +18,7 @@ from wal_sink import errors
 from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport
-from wal_sink.testing.cassandra import free_port
+from wal_sink.testing import free_port
 from wal_sink.testing.crash.faults import Faults
 
 pytestmark = pytest.mark.cassandra

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from wal_sink.testing.cassandra import docker_engine
+from wal_sink.testing import docker_engine
 from wal_sink.testing.cassandra.container import IMAGE, CassandraContainer
-from wal_sink.testing.cassandra.docker_engine import DockerNotUsable
+from wal_sink.testing.docker_engine import DockerNotUsable
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 import pytest
 
 from wal_sink.errors import WalSinkError
-from wal_sink.testing.cassandra import docker_engine
+from wal_sink.testing import docker_engine
 from wal_sink.testing.cassandra.choice import VARIABLE, Choice, choose
 from wal_sink.testing.cassandra.node import Node
 

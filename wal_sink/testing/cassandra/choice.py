@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from wal_sink.errors import OptionError
 from wal_sink.testing.cassandra.container import IMAGE, CassandraContainer
-from wal_sink.testing.cassandra.docker_engine import DockerNotUsable
 from wal_sink.testing.cassandra.embedded import VERSION, EmbeddedCassandra
 from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.docker_engine import DockerNotUsable
 
 VARIABLE = "WAL_SINK_TEST_CASSANDRA"
 

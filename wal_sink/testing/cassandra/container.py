@@ -7,7 +7,7 @@ import json
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.testing.cassandra import docker_engine, free_port
+from wal_sink.testing import docker_engine, free_port
 from wal_sink.testing.cassandra.node import (
     QUICK_START,
     CassandraDidNotStart,

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wal_sink.testing.cassandra import free_port, maven
+from wal_sink.testing import free_port
+from wal_sink.testing.cassandra import maven
 from wal_sink.testing.cassandra.node import (
     QUICK_START,
     CassandraDidNotStart,

@@ -1,0 +1,147 @@
+"""What a test may rely on with the server of the installed package."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from wal_sink.errors import OptionError
+from wal_sink.testing.docker_engine import DockerNotUsable
+from wal_sink.testing.postgresql.choice import VARIABLE, choose
+from wal_sink.testing.postgresql.container import PostgresqlContainer
+from wal_sink.testing.postgresql.installed import (
+    InstalledPostgresql,
+    PostgresqlNotInstalled,
+    programs,
+)
+from wal_sink.testing.postgresql.server import PostgresqlDidNotStart, Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[InstalledPostgresql]:
+    """Start a server that these tests stop, kill and pause."""
+    with InstalledPostgresql() as server:
+        server.execute("CREATE TABLE kept (id int PRIMARY KEY, value text)")
+        server.execute("INSERT INTO kept VALUES (%s, %s)", (1, "one"))
+        yield server
+
+
+def test_commits_are_durable_and_it_is_not_root(server: InstalledPostgresql) -> None:
+    assert server.execute("SHOW fsync") == [("on",)]
+    assert server.start() is server, "starting a running server changes nothing"
+    assert server.data.stat().st_uid != 0 or os.geteuid() != 0
+
+
+def test_a_password_is_asked_for(server: InstalledPostgresql) -> None:
+    wrong = server.uri_of("postgres", "wrong")
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(wrong)
+
+
+def test_a_committed_row_survives_a_kill_and_an_open_transaction_does_not(
+    server: InstalledPostgresql,
+) -> None:
+    port = server.port
+    server.execute("INSERT INTO kept VALUES (2, 'committed')")
+    with pytest.raises(psycopg.OperationalError), psycopg.connect(server.uri) as open_one:
+        open_one.execute("INSERT INTO kept VALUES (3, 'open')")
+        server.kill()
+        open_one.execute("SELECT 1")
+    assert not server.running
+    with pytest.raises(RuntimeError, match="not running"):
+        server.execute("SELECT 1")
+    server.start()
+    assert server.port == port
+    assert server.execute("SELECT id FROM kept ORDER BY id") == [(1,), (2,)]
+
+
+def test_a_paused_server_keeps_silent_until_resumed(server: InstalledPostgresql) -> None:
+    answered = threading.Event()
+    server.execute("SELECT 1")
+    server.pause()
+    assert server.running
+
+    def ask() -> None:
+        server.execute("SELECT 1")
+        answered.set()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert not answered.wait(0.3)
+    server.resume()
+    asking.join(10)
+    assert answered.is_set()
+
+
+def test_it_stops_in_order_even_when_paused(server: InstalledPostgresql) -> None:
+    server.pause()
+    server.stop()
+    assert not server.running
+    assert "database system is shut down" in server.log.read_text()[-500:]
+    server.stop()
+    server.start()
+    assert server.execute("SELECT value FROM kept WHERE id = 1") == [("one",)]
+
+
+def test_a_failure_to_start_shows_the_log_and_a_taken_port_is_refused() -> None:
+    server = InstalledPostgresql({"no_such_setting": 1})
+    with pytest.raises(PostgresqlDidNotStart, match="no_such_setting") as caught:
+        server.start()
+    assert "first error in the lines above" in caught.value.remedy
+    with (
+        socket.create_server((server.host, server.port)),
+        pytest.raises(PostgresqlDidNotStart, match=str(server.port)),
+    ):
+        server.start()
+    assert not server.running
+    server.close()
+    assert not server.folder.exists()
+    server.close()
+
+
+def test_each_schema_is_new_in_the_runs_server(
+    postgresql: Server, schema: str, server: InstalledPostgresql
+) -> None:
+    names = "SELECT nspname FROM pg_namespace"
+    assert (schema,) in postgresql.execute(names)
+    assert (schema,) not in server.execute(names)
+
+
+def nothing_installed() -> Path:
+    raise PostgresqlNotInstalled("PostgreSQL is not installed", "Install it.")
+
+
+def docker_is_there(image: str) -> str:
+    return "28.0"
+
+
+def docker_is_not_there(image: str) -> str:
+    raise DockerNotUsable("no Docker engine answers", "Start it.")
+
+
+def test_the_package_is_chosen_and_a_container_where_there_is_none() -> None:
+    chosen = choose("auto", programs, docker_is_not_there)
+    assert chosen.server is InstalledPostgresql
+    assert chosen.said.startswith("installed package ")
+    chosen = choose("auto", nothing_installed, docker_is_there)
+    assert chosen.server is PostgresqlContainer
+    assert chosen.said == "container postgres:17 (Docker 28.0), since no package is installed"
+    assert choose("docker", programs, docker_is_there).server is PostgresqlContainer
+
+
+def test_without_both_the_error_says_what_to_install() -> None:
+    with pytest.raises(PostgresqlNotInstalled, match="not installed; and no Docker") as caught:
+        choose("auto", nothing_installed, docker_is_not_there)
+    assert "Install it. Or: Start it." in caught.value.remedy
+    with pytest.raises(PostgresqlNotInstalled):
+        choose("installed", nothing_installed, docker_is_there)
+    with pytest.raises(DockerNotUsable):
+        choose("docker", programs, docker_is_not_there)
+    with pytest.raises(OptionError, match=VARIABLE):
+        choose("podman", programs, docker_is_there)

@@ -1,0 +1,1 @@
+"""A real PostgreSQL for tests: from the installed package, or in a container."""
