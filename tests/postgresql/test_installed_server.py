@@ -49,10 +49,12 @@ def test_a_committed_row_survives_a_kill_and_an_open_transaction_does_not(
 ) -> None:
     port = server.port
     server.execute("INSERT INTO kept VALUES (2, 'committed')")
-    with pytest.raises(psycopg.OperationalError), psycopg.connect(server.uri) as open_one:
-        open_one.execute("INSERT INTO kept VALUES (3, 'open')")
-        server.kill()
+    open_one = psycopg.connect(server.uri)
+    open_one.execute("INSERT INTO kept VALUES (3, 'open')")
+    server.kill()
+    with pytest.raises(psycopg.OperationalError):
         open_one.execute("SELECT 1")
+    open_one.close()
     assert not server.running
     with pytest.raises(RuntimeError, match="not running"):
         server.execute("SELECT 1")
