@@ -497,6 +497,13 @@ BUGS = (
         ("tests/protocol/test_repartition.py",),
     ),
     Bug(
+        "a copy of a record that is retained late is the mark of a rewind",
+        "wal_sink/admin/rewind.py",
+        "    floor = max(log.flushed_epochs(), default=-1)  #",
+        "    floor = max(records, default=-1)  #",
+        ("tests/protocol/test_stalled_flusher.py",),
+    ),
+    Bug(
         "a rewind leaves the last copy to a flusher that stands still",
         "wal_sink/admin/rewind.py",
         "                set_aside(query.log, self.new.last_us, objects)\n",

@@ -16,7 +16,7 @@ from tests.protocol.test_restored import files, restore
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
-from wal_sink.errors import LedgerBehindLog, MissingSegment
+from wal_sink.errors import LedgerBehindLog, MissingSegment, OptionError
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
 from wal_sink.model.ledger import Window
@@ -24,6 +24,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
 from wal_sink.protocol.ledger_updates import flush_records
 from wal_sink.wal.aside import droppable, names_aside
+from wal_sink.wal.retain import recorded_epochs
 from wal_sink.wal.trim import TrimDelay, list_trimmable
 
 STORES = ("memory", "local")
@@ -157,6 +158,30 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
     assert rewind(world, 0).again == 2
     world.flush()
     assert world.table() == {"a": 0, "b": 1, "c": 2}
+
+
+def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:
+    """The records are gone and their copies come late: only what is in `flushed/` is flushed."""
+    world.trim_delay_s = 3_600
+    outage = Outage(world)
+    slow = world.flusher()
+    real = slow.trimmer.retain
+
+    def late(window: Window, records: Sequence[FlushedEpoch]) -> None:
+        outage.restore()
+        assert rewind(world, 1).again == 3
+        real(window, records)
+
+    slow.trimmer.retain = late  # type: ignore[method-assign]
+    slow.run_once()
+    assert (world.log.flushed_epochs(), recorded_epochs(world.log)) == ([0, 1], [0, 1, 2, 3, 4])
+    for to in (4, 3, 2):
+        with pytest.raises(OptionError, match="and 1, the last one that it says is flushed"):
+            rewind(world, to)
+    assert rewind(world, 0).again == 1
+    assert recorded_epochs(world.log) == [0]
+    world.flush()
+    assert world.table() == world.expected()
 
 
 def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(world: World) -> None:

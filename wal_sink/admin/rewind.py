@@ -156,7 +156,8 @@ class Rewind(NamedTuple):
             ) from error
         with ledger_row(self.target, query.owner(past.identity)) as row:
             row.replace(past.mark, self.new)
-        for epoch in sorted((epoch for epoch in past.records if epoch > self.to), reverse=True):
+        recorded = (*past.records, *past.late)
+        for epoch in sorted((epoch for epoch in recorded if epoch > self.to), reverse=True):
             query.log.delete([paths.flushed(epoch), paths.retained_record(epoch)])
         return Rewound(
             query_id=query.query_id,
@@ -199,15 +200,19 @@ def plan_rewind(
         reset_us = row.present_us(now_us) if reset_timestamps else None
     log = query.log
     records = {e: record for e in recorded_epochs(log) if (record := log.flushed(e)) is not None}
+    floor = max(log.flushed_epochs(), default=-1)  # the flusher's mark: none of its own is in retained/
+    late = {epoch: records.pop(epoch) for epoch in list(records) if epoch > floor}
     decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}
     earlier = [done.after for done in log.interventions("rewind")]
     rewound_us = [int(row["last_us"]) for row in earlier]
     rewound_us += [decision.last_us for each in decisions.values() for decision in each]
-    published = {*log.attempts(), *(Attempt(e, record.generation) for e, record in records.items())}
+    recorded = (*records.items(), *late.items())
+    published = {*log.attempts(), *(Attempt(e, record.generation) for e, record in recorded)}
     past = Past(
         identity,
         mark,
         records,
+        late,
         frozenset(
             epoch
             for epoch, each in decisions.items()

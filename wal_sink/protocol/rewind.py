@@ -37,7 +37,9 @@ class Past(NamedTuple):
     mark: Mark | None
     """The ledger row; None: there is none."""
     records: Mapping[int, FlushedEpoch]
-    """The `flushed/` records, by epoch."""
+    """The records of flushed epochs, by epoch; the newest is the log's mark."""
+    late: Mapping[int, FlushedEpoch]
+    """Copies of records above the mark: a flusher that stood still has retained them after a rewind."""
     given_up: Collection[int]
     """The epochs that were given up, and that Spark has not computed again since."""
     usable: Mapping[int, bool]
@@ -72,7 +74,8 @@ class Past(NamedTuple):
 
     def used_us(self) -> list[int]:
         """Return last write timestamps that were used, the highest among them; without those left behind."""
-        by_epoch = [(e, r.base_us + max(r.rows, 1) - 1) for e, r in self.records.items()]
+        records = (*self.records.items(), *self.late.items())
+        by_epoch = [(e, r.base_us + max(r.rows, 1) - 1) for e, r in records]
         used = [
             us for e, us in by_epoch if not any(left.covers(us, e) for left in self.left_behind)
         ]
