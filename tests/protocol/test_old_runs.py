@@ -6,6 +6,7 @@ import pytest
 
 from tests.protocol.engine import World
 from tests.protocol.test_garbage import At
+from tests.protocol.test_sweep_orphans import room
 from wal_sink.errors import Fenced, NotRegistered
 from wal_sink.model import paths
 from wal_sink.model.records import Claim, Ticket
@@ -41,6 +42,40 @@ def test_old_tickets_and_claims_go_and_the_highest_generation_stays(world: World
     claim = world.log.newest_claim()
     assert claim is not None
     assert claim.run_id == run.run_id
+
+
+def die_at_once(world: World, number: int) -> None:
+    """Let so many runs start, and fail before their first `commit()`; the first of them before the others."""
+    generation = world.log.highest_generation()
+    tickets = (Ticket(run_id=f"died-{each}", generation=generation) for each in range(number))
+    world.log_backend.create_missing({paths.ticket(t.run_id): t.to_json() for t in tickets})
+    world.log.create_stop("died-0")
+
+
+def test_tickets_of_starts_that_never_published_go(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another start claims their generation, so they can neither publish nor prove anything."""
+    monkeypatch.setattr("wal_sink.wal.forget_runs.VOID_KEPT", 20)
+    world.run().batch([("a", 1)])
+    late = world.run()
+    die_at_once(world, 17)
+    starting = world.run()
+    room(world, starting, max_bytes=10**9)
+    assert world.log.highest_generation() == 1, (
+        "there are few: a run at work is not stopped for that"
+    )
+    die_at_once(world, 20)
+    starting = world.run()
+    room(world, starting, max_bytes=10**9)
+    assert world.log.highest_generation() == 2
+    assert len(ticketed(world.log)) == 2, "its own, and that of the run that has published"
+    assert world.log_backend.list(paths.STOPS) == []
+    with pytest.raises(NotRegistered, match="claimed generation 2 in its place"):
+        late.publish([("late", 1)])
+    starting.batch([("b", 1)])
+    world.flush()
+    assert world.table() == world.expected() == {"a": 1, "b": 1}
 
 
 def test_a_few_starts_cost_one_listing(world: World) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import Run, World
+from tests.protocol.test_corruption import query
 from tests.protocol.test_garbage import At
+from wal_sink.admin.query import sink_options
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced
 from wal_sink.flush.run_history import RunHistory
@@ -21,6 +24,8 @@ from wal_sink.publish.orphans import make_room, sweep_orphans
 from wal_sink.wal.swept import note_swept
 
 STORES = ("memory", "local")
+
+ONE_BYTE = Budget(1, "block")
 
 
 def runs_of(world: World) -> list[tuple[int, str | None]]:
@@ -176,6 +181,40 @@ def test_a_hundred_runs_that_are_killed_do_not_fill_the_disk(tmp_path: Path) -> 
     world.flush()
     assert world.table() == world.expected() == {"a": 0, "b": 1}
     assert world.log.segments() == []
+
+
+def test_what_a_newer_run_is_writing_stays(tmp_path: Path) -> None:
+    """The run stands still after its early claim; meanwhile a newer one has started, and its tasks write."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    killed(world, size=400)
+    folder = tmp_path / "log" / paths.segment_folder(0)
+    dead, writing = (folder / f".{letter * 32}.tmp" for letter in "ab")
+    dead.write_bytes(b"x")
+    hour_ago = time.time() - 3_600
+    os.utime(dead, (hour_ago, hour_ago))
+    stalled = world.run(At(f"list {paths.SEGMENTS}", lambda: writing.write_bytes(b"x")))
+    room(world, stalled, max_bytes=1)
+    assert (dead.exists(), writing.exists()) == (False, True)
+
+
+def test_options_of_a_run_that_failed_as_it_started_are_not_those_of_the_query(
+    world: World,
+) -> None:
+    """Commands take the options of the newest run that has published, or claimed in order to."""
+    at_work = world.run()
+    at_work.batch([("a", 0)])
+    killed(world)
+    failing = world.run()
+    options = {"target": "cells", "flush.maxRowsPerSecond": "7"}
+    make_room(failing.log, Checkpoint(failing.checkpoint), failing.run_id, ONE_BYTE, options)
+    assert world.log.highest_generation() == 2
+    assert sink_options(query(world), {}).max_rows_per_second is None
+    world.flush()
+    assert sink_options(query(world), {}).max_rows_per_second is None
+    failing.batch([("b", 1)])
+    assert sink_options(query(world), {}).max_rows_per_second == 7
+    world.flush()
+    assert sink_options(query(world), {}).max_rows_per_second == 7
 
 
 def test_a_run_that_starts_claims_nothing_while_there_is_room(world: World) -> None:

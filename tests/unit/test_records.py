@@ -77,6 +77,7 @@ GOLDEN_RECORDS: dict[str, Record] = {
     "ticket": Ticket(run_id=RUN, generation=2),
     "stop": Stop(run_id=RUN),
     "claim": Claim(run_id=RUN, options={"cassandra.port": "9042", "keyspace": "shop"}),
+    "claim_early": Claim(run_id=RUN, options={"keyspace": "shop"}, early=True),
     "manifest": MANIFEST,
     "manifest_without_rows": msgspec.structs.replace(MANIFEST, segments=()),
     "plan": Plan(

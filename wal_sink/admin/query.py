@@ -16,7 +16,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import configure, declared_options, is_registered, storage_options
 from wal_sink.errors import OptionError
 from wal_sink.model.ledger import Owner
-from wal_sink.model.records import LogIdentity
+from wal_sink.model.records import Claim, LogIdentity
 from wal_sink.options import SinkOptions, parse
 from wal_sink.targets.base import Target
 from wal_sink.wal.location import find_by_checkpoint, open_place, refuse_unused
@@ -104,9 +104,23 @@ def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
 
 
 def _logged(query: Query) -> dict[str, str]:
-    """Return the options of the newest run."""
+    """Return the options of the newest run; one that claimed as it started counts once it has published."""
     claim = query.log.newest_claim(fresh=False)  # commands that only look may not write
+    if claim is not None and claim.early is True:
+        claim = _newest_at_work(query.log) or claim
     return _lower({} if claim is None else claim.options)
+
+
+def _newest_at_work(log: Log) -> Claim | None:
+    """Return the newest claim of a run that has published, or claimed in order to; None for none."""
+    flushed = log.newest_flushed()
+    generations = [attempt.generation for attempt in log.attempts()]
+    published = max([*generations, flushed.generation if flushed else 0])
+    for generation in reversed(log.generations(fresh=False)):
+        claim = log.claimed(generation)
+        if claim is not None and (generation <= published or claim.early is not True):
+            return claim
+    return None
 
 
 def _merged(query: Query, logged: dict[str, str], given: dict[str, str]) -> dict[str, str]:

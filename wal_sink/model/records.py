@@ -45,6 +45,9 @@ class Claim(Record, frozen=True, kw_only=True):
     run_id: str
     options: dict[str, str]
     """The sink's options as the run had them, without secrets."""
+    early: bool | msgspec.UnsetType = msgspec.UNSET
+    """The run claimed as it started, to make room: it may have failed before its first `commit()`, over these
+    very options. Not there for other claims, and in records of version 0.1.0."""
 
 
 class Kept(Record, frozen=True, kw_only=True):

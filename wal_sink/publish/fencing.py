@@ -9,6 +9,8 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from state_backends import StateBackendError
 from wal_sink.errors import Fenced, NotRegistered, WalSinkError
 from wal_sink.model.manifest import Attempt
@@ -38,13 +40,16 @@ class Claimed(NamedTuple):
     """Whether the run has claimed it just now."""
 
 
-def claim_generation(log: Log, run_id: str, options: Mapping[str, str]) -> Claimed:
+def claim_generation(
+    log: Log, run_id: str, options: Mapping[str, str], *, early: bool = False
+) -> Claimed:
     """Return the run's generation: one above its ticket, claimed once, and still the highest (rule 3).
 
     The claim comes before the look: that of a run which was overtaken long ago may have been deleted, and can
     then be made again, but only below a higher one that is there.
 
     :param options: the sink's options without secrets, kept with the claim.
+    :param early: the run starts, and has nothing to publish yet.
     :raises NotRegistered: the run has no ticket, or no longer.
     :raises Fenced: a newer run has claimed a generation.
     """
@@ -53,7 +58,8 @@ def claim_generation(log: Log, run_id: str, options: Mapping[str, str]) -> Claim
         raise _without_ticket(log, run_id)
     mine = ticket.generation + 1
     present = log.claimed(mine)
-    claim = present or log.claim(mine, Claim(run_id=run_id, options=dict(options)))
+    made = Claim(run_id=run_id, options=dict(options), early=early or msgspec.UNSET)
+    claim = present or log.claim(mine, made)
     if claim.run_id != run_id:
         raise fenced(f"Generation {mine} is claimed by run {claim.run_id}")
     if log.highest_generation() > mine:
@@ -77,6 +83,10 @@ def _without_ticket(log: Log, run_id: str) -> NotRegistered:
         what += (
             f": it was never given one, or at least {RUNS_KEPT} newer runs have published since, up to"
             f" generation {newest}"
+        )
+    elif newest:
+        what += (
+            f": it was never given one, or a newer run has claimed generation {newest} in its place"
         )
     return NotRegistered(
         what,

@@ -11,6 +11,7 @@ not chosen (rule 11).
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from wal_sink.progress.backlog import read_backlog
 from wal_sink.protocol.budget import Budget, has_to_sweep
 from wal_sink.protocol.orphans import Fate, Writer, fate
 from wal_sink.publish.fencing import claim_generation
+from wal_sink.wal.forget_runs import forget_void, is_crowded
 from wal_sink.wal.log import Log
 from wal_sink.wal.swept import note_swept
 
@@ -49,35 +51,37 @@ class _Left(NamedTuple):
 def make_room(
     log: Log, checkpoint: Checkpoint, run_id: str, budget: Budget, options: Mapping[str, str]
 ) -> None:
-    """Claim the run's generation as it starts, where earlier runs have filled the log with orphans.
+    """Claim the run's generation as it starts, where earlier runs have filled the log with what they left.
 
     A run that dies before its first `commit()`, again and again, claims nothing, fences nothing and deletes
-    nothing. So a run that finds the budget used up claims at once. Nothing that it may write lies in the log
-    yet, so all that is half written there is of runs that are fenced now.
+    nothing. So a run that finds the budget used up, or too many tickets, claims at once. Nothing that it may
+    write lies in the log yet, so all that was half written there before is of runs that are fenced now. What
+    is written from now on may be of a newer run.
 
     Called when the run has its ticket, before Spark reads the checkpoint. What goes wrong is not raised: the
     first `commit()` will meet it.
 
     :param options: the sink's options without secrets, kept with the claim.
     """
+    began_s = time.monotonic()
     try:
         checkpointed = checkpoint.last_commit()
         left = _bytes_left(log, checkpointed + 1)
-        if not left:
+        crowded = is_crowded(log)
+        if not crowded and not (left and _is_filled(log, checkpoint, left, budget)):
             return
-        backlog = read_backlog(checkpoint, log)
-        if not has_to_sweep(left, backlog, budget, log.backend.free_bytes()):
-            return
-        claim_generation(log, run_id, options)
+        claim_generation(log, run_id, options, early=True)
         sweep_orphans(log, run_id, checkpointed=checkpointed)
-        halves = log.backend.sweep_unfinished(0, paths.SEGMENTS)
+        halves = log.backend.sweep_unfinished(time.monotonic() - began_s, paths.SEGMENTS)
+        tickets = forget_void(log) if crowded else 0  # last: they tell of which run an orphan is
         logger.warning(
             "%s: earlier runs have left %d bytes of epoch %d, which is not checkpointed; what of it can never"
-            " be published is deleted now, with %d half-written files",
+            " be published is deleted now, with %d half-written files and %d tickets",
             log.url,
             left,
             checkpointed + 1,
             halves,
+            tickets,
         )
     except (OSError, StateBackendError, WalSinkError):
         logger.warning("what earlier runs have left in %s stays", log.url, exc_info=True)
@@ -93,6 +97,10 @@ def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
         _sweep(log, run_id, checkpointed)
     except (OSError, StateBackendError, WalSinkError):
         logger.warning("what earlier runs have left in %s stays", log.url, exc_info=True)
+
+
+def _is_filled(log: Log, checkpoint: Checkpoint, left: int, budget: Budget) -> bool:
+    return has_to_sweep(left, read_backlog(checkpoint, log), budget, log.backend.free_bytes())
 
 
 def _bytes_left(log: Log, epoch: int) -> int:
