@@ -172,9 +172,9 @@ BUGS = (
     Bug(
         "a run looks for a higher claim before it claims",
         "wal_sink/publish/fencing.py",
-        "    claim = present or log.claim(mine, Claim(run_id=run_id, options=dict(options)))\n",
+        "    claim = present or log.claim(mine, made)\n",
         "    newest = log.highest_generation()\n"
-        "    claim = present or log.claim(mine, Claim(run_id=run_id, options=dict(options)))\n"
+        "    claim = present or log.claim(mine, made)\n"
         "    if newest <= mine and claim.run_id == run_id:\n"
         "        return Claimed(mine, is_new=False)\n",
         ("tests/protocol/test_old_runs.py",),
@@ -458,7 +458,7 @@ BUGS = (
     Bug(
         "half-written files of killed runs stay",
         "wal_sink/publish/orphans.py",
-        "        halves = log.backend.sweep_unfinished(0, paths.SEGMENTS)\n",
+        "        halves = log.backend.sweep_unfinished(time.monotonic() - began_s, paths.SEGMENTS)\n",
         "        halves = 0\n",
         ("tests/protocol/test_sweep_orphans.py",),
     ),

@@ -200,9 +200,7 @@ def plan_rewind(
         reset_us = row.present_us(now_us) if reset_timestamps else None
     log = query.log
     records = {e: record for e in recorded_epochs(log) if (record := log.flushed(e)) is not None}
-    floor = max(
-        log.flushed_epochs(), default=-1
-    )  # the flusher's mark: none of its own is in retained/
+    floor = max(log.flushed_epochs(), default=-1)  # the flusher's mark
     late = {epoch: records.pop(epoch) for epoch in list(records) if epoch > floor}
     decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}
     earlier = [done.after for done in log.interventions("rewind")]
