@@ -525,6 +525,20 @@ BUGS = (
         ("tests/protocol/test_sweep_orphans.py",),
     ),
     Bug(
+        "a decision covers an epoch that was computed again, when its manifest is lost",
+        "wal_sink/progress/given_up.py",
+        "    published += _generations_of_segments(log, decision.epoch)\n",
+        "",
+        ("tests/protocol/test_set_back.py",),
+    ),
+    Bug(
+        "a segment that pyarrow cannot read is not named",
+        "wal_sink/wal/segment.py",
+        "    except (pa.ArrowException, OSError) as error:\n",
+        "    except FileExistsError as error:\n",
+        ("tests/unit/test_segment.py",),
+    ),
+    Bug(
         "a copy of a record that is retained late is the mark of a rewind",
         "wal_sink/admin/rewind.py",
         "    floor = max(log.flushed_epochs(), default=-1)  #",

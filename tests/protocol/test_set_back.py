@@ -138,6 +138,28 @@ def test_rule_22_a_begun_attempt_from_after_a_decision_is_finished(world: World)
     assert world.table() == {"a": 0, "b": 2}
 
 
+@pytest.mark.parametrize("purged", [True, False])
+def test_rule_12_a_manifest_that_is_lost_after_an_outdated_decision_is_missed(
+    world: World, *, purged: bool
+) -> None:
+    """Spark has computed the epoch again from the same offsets; only its segments tell that by now."""
+    checkpoint = lost(world)
+    skip(world, 1)
+    set_back(world, checkpoint)
+    world.run().batch([("again", 2)], offset="1")
+    world.run().batch([("c", 3)])
+    if purged:
+        world.checkpoint.delete(["offsets/0", "offsets/1"])
+    (again,) = [attempt for attempt in world.log.attempts() if attempt.epoch == 1]
+    world.log.delete([paths.manifest(again)])
+    with pytest.raises(MissingManifest, match="Epoch 1 "):
+        world.flush()
+    assert read_status(query(world).checkpoint, world.log).outdated_decisions == (1,)
+    skip(world, 1)
+    world.flush()
+    assert world.table() == {"a": 0, "c": 3}
+
+
 def flush_what_came_after_a_decision(world: World) -> None:
     """Epoch 1 was given up, then computed again and flushed; Spark has purged `offsets/`."""
     checkpoint = lost(world)

@@ -228,6 +228,21 @@ def test_another_valid_segment_is_not_taken_for_it(backend: StateBackend) -> Non
     refuse(backend, ref)
 
 
+@pytest.mark.parametrize("at", ["body", "footer"])
+def test_what_pyarrow_cannot_read_is_named(backend: StateBackend, at: str) -> None:
+    """Another release has written it, or it was damaged before its digest was taken."""
+    write(backend, numbers(0, 500))
+    data = bytearray(backend.read(PATH))
+    place = {"body": len(data) // 2, "footer": len(data) - 30}[at]
+    data[place : place + 20] = bytes(byte ^ 0xFF for byte in data[place : place + 20])
+    overwrite(backend, bytes(data))
+    ref = SegmentRef(path=PATH, rows=500, bytes=len(data), digest=digest(bytes(data)))
+    with pytest.raises(CorruptLog, match=r"pyarrow .* cannot read it") as refused:
+        list(read_segment(backend, ref))
+    assert PATH in refused.value.summary
+    assert "wal-sink skip" in refused.value.remedy
+
+
 def test_a_missing_segment_is_missing(backend: StateBackend) -> None:
     """It is for the flusher to find out whether it is still needed (rule 20)."""
     ref = write(backend, numbers(0, 10))

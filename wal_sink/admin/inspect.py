@@ -177,7 +177,7 @@ def _unflushed(query: Query, epoch: int, standing: Standing) -> list[EpochLine]:
         return [_recorded(record, standing.given_up)]  # flushed and trimmed since
     if not attempts:
         decision = newest_decision(query.log, epoch)
-        given_up = decision is not None and in_force(decision, (), query.checkpoint)
+        given_up = decision is not None and in_force(query.log, decision, (), query.checkpoint)
         return [EpochLine(epoch=epoch, state="given up" if given_up else "no manifest")]
     found = read_manifests(query.log, attempts)
     problem = None

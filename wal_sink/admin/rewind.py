@@ -216,7 +216,7 @@ def plan_rewind(
         frozenset(
             epoch
             for epoch, each in decisions.items()
-            if each and in_force(each[-1], published, query.checkpoint)
+            if each and in_force(log, each[-1], published, query.checkpoint)
         ),
         usable={},
         rewound_us=tuple(rewound_us),

@@ -167,7 +167,7 @@ def plan_skip(
     with ledger_row(target, query.owner(query.identity())) as row:
         seen = _look(query, row, epoch, begun=begun)
     decisions, present = query.log.decisions(epoch), None
-    if decisions and in_force(decisions[-1], seen.attempts, query.checkpoint):
+    if decisions and in_force(query.log, decisions[-1], seen.attempts, query.checkpoint):
         present = decisions.pop()
     plan = Skip(query, target, seen, to, present, len(decisions))
     if (present := plan.present) is None:

@@ -80,7 +80,7 @@ class WindowChooser:
         What was published before a decision stays given up, although Spark computed the epoch again.
         """
         decision = newest_decision(self._log, step.epoch)
-        if decision is None or in_force(decision, step.attempts, self._checkpoint):
+        if decision is None or in_force(self._log, decision, step.attempts, self._checkpoint):
             return decision, step
         if step.epoch not in self._outdated:
             self._outdated.add(step.epoch)

@@ -9,6 +9,7 @@ import msgspec
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, UnknownOffsetsFormat
+from wal_sink.model import paths
 from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Decision
@@ -23,13 +24,14 @@ def newest_decision(log: Log, epoch: int) -> Decision | None:
 
 
 def in_force(
-    decision: Decision, attempts: Iterable[Attempt], checkpoint: Checkpoint
+    log: Log, decision: Decision, attempts: Iterable[Attempt], checkpoint: Checkpoint
 ) -> Decision | None:
     """Return the decision if its epoch is passed over; None if Spark has computed the epoch again since.
 
-    :param attempts: the manifests there are.
+    :param attempts: the manifests there are. Where one is lost, the segments tell that there was one.
     """
     published = [each.generation for each in attempts if each.epoch == decision.epoch]
+    published += _generations_of_segments(log, decision.epoch)
     try:
         planned = checkpoint.planned(decision.epoch)
     except UnknownOffsetsFormat:  # nothing of an epoch that is given up has to be readable
@@ -37,6 +39,17 @@ def in_force(
     digest = planned.digest if planned else None
     covers = still_covers(highest(decision), decision.offsets_digest, published, digest)
     return decision if covers else None
+
+
+def _generations_of_segments(log: Log, epoch: int) -> list[int]:
+    """Return the generations of the runs that have written segments of an epoch, as far as the log tells."""
+    listed = map(paths.parse_segment_run, log.backend.list(paths.segment_folder(epoch)))
+    found = []
+    for run in {run for run in listed if run is not None}:
+        with contextlib.suppress(CorruptLog):
+            if (ticket := log.ticket(run)) is not None:
+                found.append(ticket.generation + 1)
+    return found
 
 
 def highest(decision: Decision) -> int | None:
@@ -69,6 +82,6 @@ def outdated(
         # An unreadable decision stops the flush when it comes to its epoch.
         with contextlib.suppress(CorruptLog):
             decision = newest_decision(log, epoch) if epoch > flushed else None
-            if decision is not None and not in_force(decision, attempts, checkpoint):
+            if decision is not None and not in_force(log, decision, attempts, checkpoint):
                 found.append(epoch)
     return tuple(found)

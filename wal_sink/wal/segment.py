@@ -70,14 +70,16 @@ def read_segment(
     :param stop: the row behind the last one wanted; None: all that there are.
     :param read: told how many bytes were verified, chunk by chunk.
     :raises FileNotFoundError: the segment is gone; before the first batch.
-    :raises CorruptLog: it is not what its task wrote, or has another number of rows.
+    :raises CorruptLog: it is not what its task wrote, is no Arrow file, or has another number of rows.
     """
     stop = ref.rows if stop is None else stop
     with _verified(backend, ref, read) as source:
-        reader = pa.ipc.open_file(source)
+        with _decoding(backend, ref, source):
+            reader = pa.ipc.open_file(source)
         rows = 0
         for index in range(reader.num_record_batches):
-            batch = reader.get_batch(index)
+            with _decoding(backend, ref, source):
+                batch = reader.get_batch(index)
             first, last = max(start - rows, 0), min(stop - rows, batch.num_rows)
             if (first, last) == (0, batch.num_rows):
                 yield batch
@@ -104,6 +106,24 @@ def check_segment(
     """
     with _verified(backend, ref, read):
         pass
+
+
+@contextlib.contextmanager
+def _decoding(backend: StateBackend, ref: SegmentRef, source: pa.NativeFile) -> Iterator[None]:
+    """Raise `CorruptLog` where pyarrow cannot read a segment, although it has the digest of its manifest."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        # Of what is in memory, pyarrow raises OSError where it cannot be decompressed.
+        of_the_store = isinstance(error, OSError) and not isinstance(source, pa.BufferReader)
+        if of_the_store or isinstance(error, MemoryError):
+            raise
+        raise CorruptLog(
+            f"Segment {backend.url}/{ref.path} is what its manifest says, and pyarrow {pa.__version__} cannot"
+            f" read it: {error}",
+            "If a newer version of wal_sink or of pyarrow wrote it, flush with that one."
+            f" {remedies.lost_segment(paths.parse_segment_epoch(ref.path), begun=True)}",
+        ) from error
 
 
 @contextlib.contextmanager
