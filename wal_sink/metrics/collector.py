@@ -5,8 +5,8 @@ each scrape: so it is right while the flush stands in a request, fails, or has e
 label `query_id`; `wal_sink_query_info` says which checkpoint and table that is.
 
 The series of a query whose flush has ended stay while anything of it waits, since an alert has to go on,
-and for `KEEP_S` afterwards, so that its last counts are seen. Then they go: an application may start any
-number of queries.
+and for `KEEP_S` afterwards, so that its last counts are seen. Then they go, at a scrape or, where nothing
+scrapes, when another query starts: an application may start any number of queries.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ from wal_sink.wal.log import Log
 
 KEEP_S = 900.0
 """How long the series of a query stay after its flush has ended and nothing of it waits any more."""
+
+ENDED_KEPT = 100
+"""With more queries than this that have ended, one that starts looks whether some of them are over."""
+
+_LOOKS = 2
+"""At so many it looks: more than one, so that they become fewer."""
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
 
@@ -128,6 +134,7 @@ class Metrics(Collector):
 
     def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> QueryObserver:
         """Return the observer of a query; one that starts again goes on with its counts."""
+        self._look_at_ended()
         with self._lock:
             known = self._queries.get(query_id)
             if known is None:
@@ -164,6 +171,16 @@ class Metrics(Collector):
         for name, (text, _) in {**FLUSH, **BACKLOG}.items():
             yield _gauge(name, text)
         yield _gauge(INFO, "")
+
+    def _look_at_ended(self) -> None:
+        """Drop the series of queries that are over, the one that was looked at last after all others."""
+        with self._lock:
+            ended = [each for each in self._queries.values() if not each.running]
+            looks = ended[:_LOOKS] if len(ended) > ENDED_KEPT else []
+            for observer in looks:
+                self._queries[observer.query_id] = self._queries.pop(observer.query_id)
+        for observer in looks:
+            self._forget(observer, observer.backlog.look(), self._clock_s())
 
     def _forget(self, observer: QueryObserver, seen: Backlog | None, now_s: float) -> bool:
         """Drop the series of a query that is over; whether it is."""
