@@ -31,8 +31,8 @@ simulate: $(READY) ## Play random histories of the real code, all from one seed 
 soak: $(READY) ## Kill driver, workers and Cassandra 50 times (ARGS=--help)
 	$(BIN)/python -m tests.soak $(ARGS)
 
-mutants: $(READY) ## Put deliberate protocol bugs in, one at a time; each has to be caught
-	$(BIN)/python -m tests.mutants
+mutants: $(READY) ## Put deliberate protocol bugs in, one at a time; each has to be caught (ARGS=--help)
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(READY) ## Measure speed beside other sinks, each figure with its target (ARGS=--help)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
