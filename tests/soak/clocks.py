@@ -18,6 +18,7 @@ from pathlib import Path
 
 _LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 _PYTHON = Path(__file__).with_name("on_this_host")
+_ROOT = Path(__file__).parents[2]
 _SHARED_MEMORY = Path("/dev/shm")
 _PATIENCE_S = 30.0
 
@@ -52,6 +53,11 @@ class WrongClock:
         whole.write_text(f"{ahead_s:+d}\n")
         whole.rename(self._file)
 
+    def old_listings(self) -> int:
+        """Return how many listings of the log were old, and lacked something or had too much."""
+        count = self._file.with_name("old-listings")
+        return count.stat().st_size if count.exists() else 0
+
     @property
     def environment(self) -> dict[str, str]:
         """What a Python process and its children need, and Spark, which starts Python workers."""
@@ -59,7 +65,7 @@ class WrongClock:
             **self._options,
             "JAVA_HOME": str(self._java_home),
             "PYSPARK_PYTHON": str(self._python),
-            "PYTHONPATH": str(_PYTHON),
+            "PYTHONPATH": f"{_PYTHON}{os.pathsep}{_ROOT}",
         }
 
     def end_processes(self) -> None:

@@ -86,7 +86,8 @@ class HostileSoak(Soak):
             found = wal_sink.status(str(self._checkpoint))
             assert (found.pending_epochs, found.orphan_segments) == (0, 0), found
             counts = ", ".join(f"{name} {count}" for name, count in sorted(done.items()))
-            self._say(f"events: {counts}; {self.stuck} times stuck")
+            old = f"{self._host_clock.old_listings():,} listings were old"
+            self._say(f"events: {counts}; {old}; {self.stuck} times stuck")
             return self._outcome(done)
 
     @contextmanager
