@@ -36,7 +36,7 @@ def shared(cassandra: Node) -> Iterator[str]:
     )
     cassandra.execute(f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
     yield name
-    cassandra.execute(f"DROP KEYSPACE {name}")
+    cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=None)  # of many tables
 
 
 def options(node: Node, keyspace: str, **given: str) -> CassandraOptions:

@@ -70,7 +70,7 @@ def place(cassandra: Node) -> Iterator[Place]:
     cassandra.create_keyspace(name)
     cassandra.execute(f"CREATE TYPE {name}.pair (x int, y int)")
     yield Place(cassandra, name)
-    cassandra.execute(f"DROP KEYSPACE {name}")
+    cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=None)  # of many tables
 
 
 def ints(*values: int) -> pa.Array:

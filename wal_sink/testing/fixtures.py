@@ -61,4 +61,4 @@ def keyspace(cassandra: Node) -> Iterator[str]:
     name = f"test_{secrets.token_hex(8)}"
     cassandra.create_keyspace(name)
     yield name
-    cassandra.execute(f"DROP KEYSPACE {name}")
+    cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=None)  # it may have many tables
