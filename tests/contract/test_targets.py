@@ -6,10 +6,10 @@ import pytest
 
 from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
-from wal_sink.testing.contracts.target import Table, TargetContract
+from wal_sink.testing.contracts.target import CellsContract, Table
 
 
-class TestCellStore(TargetContract):
+class TestCellStore(CellsContract):
     """CellStore keeps the contract, so tests on it mean something."""
 
     @pytest.fixture

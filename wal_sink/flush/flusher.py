@@ -247,7 +247,9 @@ class Flusher:
         :param given_up: epochs that an operator has given up since they were begun (rule 22). A decision
             that comes after `begin` is looked up by the next `Resume`.
         """
+        self._target.start(window)
         if not self._write(window, chosen, given_up):
+            self._target.give_up_rows()
             return
         if not self._target.finish(window):
             return

@@ -9,7 +9,7 @@ from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.flush.reporter import Reporter
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.protocol.ledger_updates import after_finish, is_mine
-from wal_sink.targets.base import Session, Target
+from wal_sink.targets.base import Delivery, Session, Target
 
 _LEDGER_LOOK_US = 1_000_000
 """How old the last look at the ledger may be before the next slice (rule 15)."""
@@ -98,16 +98,27 @@ class TargetConnection:
             raise TargetUnavailable(f"Epoch {window.first} could not be begun", _ANSWERS)
         return False
 
+    def start(self, window: Window) -> None:
+        """Announce the rows of a begun window, all of them (rule 15)."""
+        with self.session() as session:
+            session.start(window)
+
+    def give_up_rows(self) -> None:
+        """Leave nothing of a window that is not finished in an open transaction, with its locks (rule 15)."""
+        if self._atomic:
+            self.close()
+
     def finish(self, window: Window) -> bool:
         """Wait until every row is acknowledged, then move the mark, unless another flusher has (rule 16).
 
         :returns: whether the window is finished; False when the row has moved on without naming it.
         :raises LedgerShadowed, LedgerBehindLog: see `after_finish`.
+        :raises TargetUnavailable: it is not finished; where rows count by `finish`, all are written again.
         """
         applied = False
         with self.session() as session:
             session.drain()
-        for left in reversed(range(_FINISH_TRIES)):
+        for left in reversed(range(1 if self._atomic else _FINISH_TRIES)):
             self._reporter.say("finishing", window.last)
             with self.session() as session:
                 outcome = session.finish(window)
@@ -120,10 +131,15 @@ class TargetConnection:
                 if not left:
                     raise
                 continue  # `finish` again is harmless; another try of the step writes all rows
-            became = after_finish(window, read_back, applied=applied)
+            became = after_finish(window, read_back, applied=applied, atomic=self._atomic)
             if became != "again":
                 return became == "finished"
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
+
+    @property
+    def _atomic(self) -> bool:
+        """Whether rows count by `finish` alone, which then is never repeated without them."""
+        return self.target.delivery is Delivery.ATOMIC
 
     def claim_count(self, window: Window) -> bool:
         """Return True once for each window whose mark this flusher has moved.

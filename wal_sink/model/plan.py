@@ -19,7 +19,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     """Arrow type in the DataFrame, as `str(pyarrow.DataType)`, timestamps in UTC."""
     type: str
     """Type in the target, in the target's words."""
-    role: Literal["partition", "clustering", "static", "regular"]
+    role: Literal["partition", "clustering", "static", "regular", "required"]
+    """What the target says of the column: "required" takes no null, "regular" does."""
 
 
 class Plan(Record, frozen=True, kw_only=True):

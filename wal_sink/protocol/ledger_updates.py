@@ -98,7 +98,7 @@ def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:
 
 
 def after_finish(
-    window: Window, mark: Mark | None, *, applied: bool
+    window: Window, mark: Mark | None, *, applied: bool, atomic: bool = False
 ) -> Literal["finished", "again", "overtaken"]:
     """Decide what became of `finish`, from its answers and the ledger read after it (rule 16).
 
@@ -106,7 +106,11 @@ def after_finish(
     finished it and a later one, or after a rewind by another log. The flusher looks again, and records
     nothing: a flusher that moves the row past a window has recorded that window first (rule 17).
 
+    "again" is safe for `atomic` even if the target had acknowledged `finish`: a database that has lost the
+    transaction, as after a failover to a replica that lagged behind, has lost its rows with the row.
+
     :param applied: whether the target has acknowledged `finish`, now or at an earlier try.
+    :param atomic: rows and `finish` are one transaction; "again" then means all rows, too.
     :raises LedgerShadowed: an update was acknowledged, of `finish` or of `begin`, but is not there.
     :raises LedgerBehindLog: the row is gone.
     """
@@ -117,8 +121,10 @@ def after_finish(
         )
     if mark.flushed >= window.last:
         return "finished" if applied or mark.last == window else "overtaken"
-    if mark.begun == window and not applied:
+    if mark.begun == window and (atomic or not applied):
         return "again"
+    if atomic:
+        return "overtaken"
     if mark.flushed != window.first - 1 or mark.begun not in (None, window):
         return "overtaken"  # neither as before `begin` nor as after it: it was rewound meanwhile
     raise LedgerShadowed(

@@ -22,22 +22,27 @@ The **ledger** is one row per query that says how far the target is. Epochs are 
 window after the other. For each the flusher calls, over one session and from one thread::
 
     begin(window)                     a conditional update: says what will be written, before the first row
+    start(window)                     its rows come now, from the first one on
     write(plan, rows), as often as    each row has a fixed write timestamp; `read_ledger` may be called
       there are slices                in between, to see whether another flusher has finished the window
-    drain()                           all rows are acknowledged
-    finish(window)                    a conditional update: says that they are
+    drain()                           all rows are acknowledged, or wait for `finish`
+    finish(window)                    a conditional update: says that all rows are there
 
 `read_ledger` and `now_us` come before `begin`, `read_ledger` again after `finish`, and `create` once in a
-query's life. A flusher that takes over a begun window starts at `write`. When a call raises, the flusher asks
+query's life. A flusher that takes over a begun window starts at `start`. When a call raises, the flusher asks
 `Target.classify` which kind of error to report, and repeats the step; it may have closed the session, and
 opened another one, in between.
 A task of a flush job calls `write` and `drain` alone, over a session of its own, between the flusher's
-`begin` and `finish`; the next task in its process may use the same session.
+`start` and `finish`; the next task in its process may use the same session.
 
-`docs/protocol.md` argues why this is exactly-once, if the target keeps these guarantees:
+`docs/protocol.md` argues why this is exactly-once, if the target keeps these guarantees. The first two hold
+for every target:
 
 1. `read_ledger` is linearizable: it sees every conditional update that was acknowledged before it.
 2. `begin` and `finish` take effect at most once, and only from the state that they name.
+
+For `Delivery.CELLS`:
+
 3. `write` is idempotent: the same slice written again, at any later time, changes nothing. Between `write`
    and the return of `drain` readers may or may not see its rows.
 4. Of two writes to one cell the one with the higher timestamp stays, in whichever order they arrive.
@@ -46,10 +51,18 @@ A task of a flush job calls `write` and `drain` alone, over a session of its own
    and the sink writes all of them again.
 6. With `parallel_writes`, other sessions, in any process, may write rows of the window, and `finish` covers
    them once their `drain` has returned.
+
+For `Delivery.ATOMIC`, in their place:
+
+7. The rows of every `write` since `start` are in the target, all of them, if and only if `finish` has taken
+   effect; until then no reader sees any. `start` forgets what was written before it.
+8. `finish` takes effect only together with the rows since the `start` of the same window, in the same
+   session. Where the session has lost any of them, or there was no such `start`, it is refused, or raises.
 """
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Self
@@ -60,6 +73,18 @@ from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.options import Options
+
+
+class Delivery(enum.Enum):
+    """What makes a row of a window count in the target."""
+
+    CELLS = "cells"
+    """That it is written. To write it again changes nothing, since each of its cells keeps the value with the
+    highest write timestamp: guarantees 3 to 6. So a crash leaves a part of the window visible, until a
+    flusher has written all of it."""
+    ATOMIC = "atomic"
+    """That `finish` takes effect: rows and ledger row change in one transaction of one session, guarantees 7
+    and 8. Readers see whole windows only; the table needs no key, and a row may be added to what is there."""
 
 
 class Slice(NamedTuple):
@@ -93,7 +118,19 @@ class Session(ABC):
 
     @abstractmethod
     def begin(self, window: Window) -> Outcome:
-        """Set `begun = window` if `flushed = window.first - 1` and nothing is begun (guarantee 2)."""
+        """Set `begun = window` if `flushed = window.first - 1` and nothing is begun (guarantee 2).
+
+        Durable when it returns, whatever the delivery.
+        """
+
+    def start(self, window: Window) -> None:  # noqa: B027 - where rows are cells, nothing is to be forgotten
+        """Expect all rows of a begun window, from the first one on; forget those that are not committed.
+
+        Comes after `begin`, and again before each repetition. For `Delivery.ATOMIC` this opens the
+        transaction of rows and `finish`; a session that is closed without `finish` rolls it back.
+
+        :raises Exception: for `Target.classify`, such as that another session holds the window's lock.
+        """
 
     @abstractmethod
     def write(self, plan: Plan, rows: Slice) -> None:
@@ -110,12 +147,18 @@ class Session(ABC):
     def drain(self) -> None:  # noqa: B027 - nothing to wait for where `write` waits
         """Return when the rows of every `write` before are acknowledged (guarantee 5).
 
+        For `Delivery.ATOMIC`: when the server has taken them, if errors of `write` come later than `write`.
+
         :raises Exception: what `write` raises.
         """
 
     @abstractmethod
     def finish(self, window: Window) -> Outcome:
-        """Set `flushed`, `last_us` and `last` by the window, and nothing begun, if `begun = window`."""
+        """Set `flushed`, `last_us` and `last` by the window, and nothing begun, if `begun = window`.
+
+        For `Delivery.ATOMIC` in one transaction with the rows since `start` (guarantees 7 and 8). The flusher
+        asks once: to try again it comes back with `start` and all rows.
+        """
 
     @abstractmethod
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
@@ -163,9 +206,11 @@ class Target(ABC):
     """The name under which it is registered; set on the class."""
     options_type: type[Options]
     """The options that it declares, see `wal_sink.options`; set on the class."""
+    delivery: Delivery = Delivery.CELLS
+    """What makes a row count; set on the class."""
     parallel_writes: bool = False
     """Whether other sessions may write rows between `begin` and `finish`, at the same time and in other
-    processes (guarantee 6). False where `begin` opens a transaction of its session."""
+    processes (guarantee 6). Only with `Delivery.CELLS`: a transaction belongs to one session."""
 
     @abstractmethod
     def __init__(self, options: Any) -> None:

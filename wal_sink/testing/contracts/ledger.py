@@ -20,7 +20,7 @@ _CLOCKS_DIFFER_US = 60_000_000
 
 
 class LedgerContract:
-    """Part of `TargetContract`; needs its fixtures `target` and `plan`."""
+    """Part of every contract suite; needs its fixtures `target` and `plan`."""
 
     @pytest.fixture
     def owner(self) -> Owner:
@@ -54,6 +54,7 @@ class LedgerContract:
         assert session.begin(window) is Outcome.APPLIED
         begun = mark_of(session)
         assert (begun.flushed, begun.begun) == (-1, window)
+        session.start(window)
         assert session.finish(window) is Outcome.APPLIED
         mark = mark_of(session)
         assert (mark.flushed, mark.last_us) == (0, _BASE_US + 9)
@@ -74,23 +75,30 @@ class LedgerContract:
     def test_begin_is_refused_for_what_is_flushed(self, session: Session) -> None:
         """A flushed epoch is not begun again."""
         session.begin(window := begun_window(0))
+        session.start(window)
         session.finish(window)
         assert session.begin(begun_window(0)) is Outcome.REFUSED
 
     def test_finish_is_refused_for_another_begun_window(self, session: Session) -> None:
         """Only who knows exactly what is begun can finish it."""
-        assert session.finish(begun_window(0)) is Outcome.REFUSED
+        session.start(window := begun_window(0))
+        assert session.finish(window) is Outcome.REFUSED
         session.begin(window := begun_window(0))
-        assert session.finish(begun_window(0)) is Outcome.REFUSED
+        session.start(other := begun_window(0))
+        assert session.finish(other) is Outcome.REFUSED
+        session.start(window)
         assert session.finish(window) is Outcome.APPLIED
+        session.start(window)
         assert session.finish(window) is Outcome.REFUSED
 
     @pytest.mark.usefixtures("plan")
     def test_without_a_row_nothing_is_applied(self, target: Target, owner: Owner) -> None:
         """A lost ledger row is not made anew by `begin` or `finish`."""
         with target.connect(owner) as session:
-            assert session.begin(begun_window(0)) is Outcome.REFUSED
-            assert session.finish(begun_window(0)) is Outcome.REFUSED
+            window = begun_window(0)
+            assert session.begin(window) is Outcome.REFUSED
+            session.start(window)
+            assert session.finish(window) is Outcome.REFUSED
             assert session.read_ledger() is None
 
     def test_of_many_beginners_one_wins(
@@ -107,6 +115,8 @@ class LedgerContract:
             for window, outcome in zip(windows, outcomes, strict=True):
                 if outcome is not Outcome.UNKNOWN:
                     assert (outcome is Outcome.APPLIED) == (window == mark.begun)
+            assert mark.begun is not None
+            session.start(mark.begun)
             assert session.finish(mark.begun) is Outcome.APPLIED
 
     def test_queries_do_not_share_a_mark(self, target: Target, session: Session) -> None:
@@ -123,6 +133,7 @@ class LedgerContract:
         with target.connect(owner) as other:
             mark = mark_of(other)
             assert mark.begun == window
+            other.start(window)
             assert other.finish(window) is Outcome.APPLIED
         mark = mark_of(session)
         assert mark.flushed == 0
@@ -132,12 +143,14 @@ class LedgerContract:
     @pytest.mark.usefixtures("plan")
     def test_a_row_is_made_where_there_is_none(self, target: Target, owner: Owner) -> None:
         """`replace_row` of nothing creates the row once, with all of its fields."""
-        first, second = _mark(owner, 6, begun=begun_window(7)), _mark(owner, 41)
+        window = begun_window(7)
+        first, second = _mark(owner, 6, begun=window), _mark(owner, 41)
         with target.connect(owner) as session:
             assert session.replace_row(None, first) is Outcome.APPLIED
             assert session.replace_row(None, second) is Outcome.REFUSED
             assert session.read_ledger() == first
-            assert session.finish(first.begun or begun_window(7)) is Outcome.APPLIED
+            session.start(window)
+            assert session.finish(window) is Outcome.APPLIED
 
     def test_a_row_is_replaced_whole(self, session: Session, owner: Owner) -> None:
         """Every field, to and from nothing begun; and flushing goes on from the new row."""
@@ -166,6 +179,7 @@ class LedgerContract:
     ) -> None:
         """Each field counts: the row was moved since it was read."""
         session.begin(window := begun_window(0))
+        session.start(window)
         session.finish(window)
         session.begin(begun_window(1))
         present = mark_of(session)

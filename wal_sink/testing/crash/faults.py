@@ -151,6 +151,7 @@ class FaultyTarget(Target):
         self.faults = faults
         self.name = inner.name
         self.options_type = inner.options_type
+        self.delivery = inner.delivery
         self.parallel_writes = inner.parallel_writes
 
     @property
@@ -193,6 +194,9 @@ class FaultySession(Session):
 
     def begin(self, window: Window) -> Outcome:
         return self._conditional(f"begin {window.first}", lambda: self.inner.begin(window))
+
+    def start(self, window: Window) -> None:
+        self.faults.call(f"start {window.first}", lambda: self.inner.start(window))
 
     def write(self, plan: Plan, rows: Slice) -> None:
         first, second = halves(rows)

@@ -1,0 +1,52 @@
+"""A target of your own, whole: SQLite, each window in one transaction with its ledger row.
+
+Use it as `.option("target", "sqlite_target:SqliteTarget").option("sqlite.path", "/data/shop.db")`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from wal_sink.options import CONNECTS
+from wal_sink.targets.sql import SqlColumn, SqlOptions, SqlTarget
+
+TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string(), "BLOB": pa.binary()}
+
+
+class SqliteOptions(SqlOptions, frozen=True, kw_only=True):
+    """The options of this target, beside `table` and `ledgerTable`."""
+
+    path: Annotated[str, Meta(description="file of the database", extra=CONNECTS)] = msgspec.field(
+        name="sqlite.path"
+    )
+
+
+class SqliteTarget(SqlTarget):
+    """Adds rows to a table of a SQLite file."""
+
+    name = "sqlite"
+    options_type = SqliteOptions
+    transient = (sqlite3.OperationalError,)  # above all: another process holds the file's lock
+    options: SqliteOptions
+
+    def open(self) -> sqlite3.Connection:
+        """Open the file; flushers take turns of at most a second."""
+        return sqlite3.connect(self.options.path, timeout=1, check_same_thread=False)
+
+    def columns(self, connection: Any) -> Sequence[SqlColumn]:
+        """Ask SQLite for the table's columns."""
+        found = connection.execute(f"PRAGMA table_info({self.table_name})").fetchall()
+        return [
+            SqlColumn(name, type_.upper(), required=bool(required), default=default is not None)
+            for _, name, type_, required, default, _ in found
+        ]
+
+    def arrow_type(self, type_: str) -> pa.DataType | None:
+        """Take the four types that SQLite stores."""
+        return TYPES.get(type_)

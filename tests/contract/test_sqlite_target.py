@@ -1,0 +1,29 @@
+"""The contract of atomic targets over the example that `docs/targets.md` grows from."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from sqlite_target import SqliteOptions, SqliteTarget
+from wal_sink.targets.base import Target
+from wal_sink.testing.contracts.atomic import AtomicContract
+from wal_sink.testing.contracts.rows import Record
+
+
+class TestSqlite(AtomicContract):
+    """A table without a key."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SqliteTarget:
+        path = tmp_path / "shop.db"
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE t (k TEXT, n INTEGER, v INTEGER, t TEXT)")
+        return SqliteTarget(SqliteOptions(path=str(path), table="t"))
+
+    def records(self, target: Target) -> list[Record]:
+        assert isinstance(target, SqliteTarget)
+        with sqlite3.connect(target.options.path) as connection:
+            return connection.execute("SELECT k, n, v, t FROM t").fetchall()

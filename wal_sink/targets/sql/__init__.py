@@ -1,0 +1,13 @@
+"""What SQL databases have in common: a target for one of them is a connection, a catalogue and types.
+
+`SqlTarget` delivers a window in one transaction with its ledger row (`Delivery.ATOMIC`), over any driver that
+keeps PEP 249. `examples/sqlite_target.py` is a whole target on it.
+"""
+
+from __future__ import annotations
+
+from wal_sink.targets.sql.columns import SqlColumn
+from wal_sink.targets.sql.options import SqlOptions
+from wal_sink.targets.sql.target import SqlTarget
+
+__all__ = ["SqlColumn", "SqlOptions", "SqlTarget"]

@@ -1,0 +1,113 @@
+"""The columns of a SQL table, and how a DataFrame's columns are compared with them and cast. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.model.plan import Column, Plan
+
+
+class SqlColumn(NamedTuple):
+    """A column of the table, as the database's catalogue has it."""
+
+    name: str
+    type: str
+    """In the database's words, such as `numeric(10,2)`."""
+    required: bool = False
+    """It takes no null."""
+    default: bool = False
+    """A row may leave it out: it has a default, or takes nulls, or is made by the database."""
+
+
+ArrowType = Callable[[str], pa.DataType | None]
+"""Returns the Arrow type that holds a database's type exactly, None for a type that cannot be written."""
+
+
+def agreed_columns(
+    schema: pa.Schema, columns: Sequence[SqlColumn], arrow_type: ArrowType, table: str
+) -> tuple[Column, ...]:
+    """Find the table's column for each column of the DataFrame, which has to have the same name.
+
+    :param schema: of the DataFrame.
+    :param columns: of the table, at least one.
+    :raises SchemaMismatch: a column is missing on one of the sides, or its type cannot hold the other's.
+    """
+    by_name = {column.name: column for column in columns}
+    agreed = []
+    for field in schema:
+        column = by_name.pop(field.name, None)
+        if column is None:
+            raise SchemaMismatch(
+                f"Table {table} has no column {field.name}; it has {', '.join(c.name for c in columns)}.",
+                f"Add it (ALTER TABLE {table} ADD COLUMN {field.name} …), or drop it from the DataFrame.",
+            )
+        type_ = arrow_type(column.type)
+        if type_ is None or not is_castable(field.type, type_):
+            raise SchemaMismatch(
+                f"Column {field.name} of table {table} is {column.type}, the DataFrame's is {field.type}.",
+                f"Cast it in the DataFrame to what a {column.type} holds, or alter the table.",
+            )
+        agreed.append(
+            Column(
+                name=column.name,
+                source=str(field.type),
+                type=column.type,
+                role="required" if column.required else "regular",
+            )
+        )
+    if missing := [c.name for c in by_name.values() if c.required and not c.default]:
+        raise SchemaMismatch(
+            f"Table {table} requires {', '.join(missing)}, and the DataFrame has no such column.",
+            "Add it to the DataFrame, or give the column a default.",
+        )
+    return tuple(agreed)
+
+
+def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
+    """Whether a type may hold another's values: a cast keeps a value or refuses it, and never changes it."""
+    if source == type_:
+        return True
+    if pt.is_list(type_) and (pt.is_list(source) or pt.is_large_list(source)):
+        return is_castable(source.value_type, type_.value_type)
+    texts = (pt.is_string, pt.is_large_string)
+    blobs = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary)
+    for kinds in (texts, blobs):
+        if any(kind(source) for kind in kinds):
+            return any(kind(type_) for kind in kinds)
+    if pt.is_integer(source):
+        return bool(pt.is_integer(type_) or pt.is_decimal(type_) or pt.is_float64(type_))
+    if pt.is_floating(source):
+        return bool(pt.is_floating(type_) and type_.bit_width >= source.bit_width)
+    if pt.is_timestamp(source):
+        return bool(pt.is_timestamp(type_) and (source.tz is None) == (type_.tz is None))
+    return bool(pt.is_decimal(source) and pt.is_decimal(type_))
+
+
+def cast(batch: pa.RecordBatch, plan: Plan, arrow_type: ArrowType) -> pa.RecordBatch:
+    """Cast a batch to the table's types; it keeps the order of its columns.
+
+    :raises InvalidRow: a value does not fit its column.
+    """
+    arrays = []
+    for column in plan.columns:
+        array = batch.column(column.name)
+        if column.role == "required" and array.null_count:
+            raise InvalidRow(
+                f"Column {column.name} is null in {array.null_count} rows, and the table takes no null",
+                f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
+            )
+        type_ = arrow_type(column.type)
+        assert type_ is not None, "the plan has only types that can be written"
+        try:
+            arrays.append(array.cast(type_))
+        except pa.ArrowInvalid as error:
+            raise InvalidRow(
+                f"A value of column {column.name} does not fit into {column.type}: {error}",
+                f"Cast or filter it in the DataFrame, or widen the column to what {column.source} holds.",
+            ) from error
+    return pa.record_batch(arrays, names=[column.name for column in plan.columns])

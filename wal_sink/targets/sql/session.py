@@ -1,0 +1,169 @@
+"""The session of a SQL target: rows and ledger row of one query, in one transaction for each window."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.sql.ledger import Ledger, new_mark
+
+if TYPE_CHECKING:
+    from wal_sink.targets.sql.target import SqlTarget
+
+logger = logging.getLogger(__name__)
+
+
+class SqlSession(Session):
+    """Keeps one connection, and at most one transaction with rows.
+
+    Every statement that is not of a window's transaction is committed, or rolled back, before its method
+    returns. After an error of the window's transaction nothing is left of it: the next `finish` is refused.
+
+    :param connection: of PEP 249, which the session owns; it does not commit by itself.
+    """
+
+    def __init__(self, target: SqlTarget, connection: Any, owner: Owner) -> None:
+        self._target = target
+        self._connection = connection
+        self._owner = owner
+        self._ledger = Ledger(connection, target.ledger_name, target.parameter, owner)
+        self._window: Window | None = None
+        """Whose rows the open transaction holds; None: no transaction is open."""
+        self._compared: set[str] = set()
+
+    def read_ledger(self) -> Mark | None:
+        """Read the row: in the window's transaction, which holds it, or in one of its own."""
+        with self._transaction() as end:
+            mark = self._ledger.read()
+            end(self._connection.rollback)
+        return mark
+
+    def create(self, flushed: int) -> None:
+        """Insert the row, unless there is one."""
+        self.replace_row(None, new_mark(self._owner, flushed))
+
+    def begin(self, window: Window) -> Outcome:
+        """Update the row, in a transaction of its own."""
+        self._forget()
+        return self._conditional(lambda: self._ledger.begin(window))
+
+    def start(self, window: Window) -> None:
+        """Open the window's transaction, and hold the ledger row in it, so that no other flusher writes.
+
+        A session that cannot have the row gets no rows either: `finish` will be refused.
+        """
+        self._forget()
+        self._window = window
+        with self._transaction():
+            if not self._ledger.lock(window):
+                logger.info("epoch %d is no longer begun as it was", window.first)
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        """Insert rows in the window's transaction.
+
+        :raises TargetUnavailable: there is none any more; the window is written again from `start`.
+        """
+        if self._window is None:
+            raise TargetUnavailable(
+                f"The transaction with the rows of epoch {rows.epoch} has ended by an error",
+                "Nothing: all of them are written again.",
+            )
+        with self._transaction():
+            if plan.key not in self._compared:
+                self._compare(plan)
+            if rows.batch.num_rows:
+                self._target.insert(self._connection, plan, rows.batch)
+
+    def finish(self, window: Window) -> Outcome:
+        """Update the row, and commit it with the rows."""
+        if self._window != window:
+            self._forget()
+            return Outcome.REFUSED
+        return self._conditional(lambda: self._ledger.finish(window))
+
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        """Update the row, or insert it; in a transaction of its own."""
+        self._forget()
+        if seen is not None:
+            return self._conditional(lambda: self._ledger.replace(seen, new))
+        if self.read_ledger() is not None:
+            return Outcome.REFUSED
+        try:
+            return self._conditional(lambda: self._ledger.insert(new))
+        except Exception:
+            if self.read_ledger() is not None:  # another process was quicker
+                return Outcome.REFUSED
+            raise
+
+    def close(self) -> None:
+        """Disconnect; what is not committed is rolled back. Idempotent."""
+        self._window = None
+        self._connection.close()
+
+    # --- transactions ---
+
+    def _conditional(self, update: Callable[[], bool]) -> Outcome:
+        """Run a conditional update, and end the transaction; only COMMIT leaves its outcome open.
+
+        :raises Exception: of the driver, when it certainly had no effect.
+        """
+        with self._transaction() as end:
+            if not update():
+                self._window = None
+                end(self._connection.rollback)
+                return Outcome.REFUSED
+            self._window = None
+            try:
+                end(self._connection.commit)
+            except Exception as error:
+                if self._target.classify(error) == "fatal":
+                    raise
+                logger.warning("the answer to COMMIT is lost: %r", error)
+                return Outcome.UNKNOWN
+        return Outcome.APPLIED
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Callable[[Callable[[], object]], None]]:
+        """Surround statements; the block gets what ends a transaction, unless it is that of a window.
+
+        After any error nothing is left of the transaction.
+        """
+
+        def end(how: Callable[[], object]) -> None:
+            if self._window is None:
+                how()
+
+        try:
+            yield end
+        except BaseException:
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        """Roll back what is open."""
+        self._window = None
+        try:
+            self._connection.rollback()
+        except Exception as error:  # noqa: BLE001 -- the connection is broken, and its transaction ends with it
+            logger.info("nothing to roll back: %r", error)
+
+    def _compare(self, plan: Plan) -> None:
+        """See that the table still has the plan's columns, before rows of it are written.
+
+        :raises SchemaMismatch: it has not.
+        """
+        there = {column.name: column.type for column in self._target.columns(self._connection)}
+        for column in plan.columns:
+            if there.get(column.name) != column.type:
+                raise SchemaMismatch(
+                    f"Column {column.name} of table {plan.table} was {column.type} when rows were checked,"
+                    f" and is {there.get(column.name, 'gone')} now.",
+                    "Change the table back; the flush goes on by itself. Change it again when nothing waits.",
+                )
+        self._compared.add(plan.key)

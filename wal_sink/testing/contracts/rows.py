@@ -1,0 +1,107 @@
+"""Checks that rows arrive, for a target of any delivery: a part of the contract suite of targets."""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.model.ledger import Outcome
+from wal_sink.model.plan import Plan, plan_key
+from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.testing.contracts.ledger import LedgerContract, begun_window, mark_of
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("v", pa.int64()), ("t", pa.string())])
+"""Columns of the table: k text, n int, v a bigint, t a text."""
+
+Record = tuple[str | None, int | None, int | None, str | None]
+Table = dict[tuple[str, int], tuple[int | None, str | None]]
+
+BASE_US = 1_700_000_000_000_000
+
+
+class RowsContract(LedgerContract, ABC):
+    """Part of every contract suite; needs the fixture `target` and `rows`."""
+
+    @abstractmethod
+    def rows(self, target: Target) -> Table:
+        """Read the whole table by other means than the target."""
+
+    @pytest.fixture
+    def plan(self, target: Target) -> Plan:
+        """Return the agreed plan."""
+        return target.plan(SCHEMA, plan_key(SCHEMA, target.name, target.shape))
+
+    def test_rows_are_written(self, target: Target, plan: Plan, session: Session) -> None:
+        """Rows arrive under their keys; one without values is a row all the same."""
+        records = [("a", 1, 10, "x"), ("a", 2, None, "y"), ("b", 1, None, None)]
+        deliver(session, plan, a_slice(target, plan, records))
+        assert self.rows(target) == {
+            ("a", 1): (10, "x"),
+            ("a", 2): (None, "y"),
+            ("b", 1): (None, None),
+        }
+
+    def test_many_rows_arrive_once(self, target: Target, plan: Plan, session: Session) -> None:
+        """What is finished is there: every reader sees all of it."""
+        records: list[Record] = [(f"k{i % 37}", i, i * i, str(i)) for i in range(5_000)]
+        deliver(session, plan, a_slice(target, plan, records))
+        assert self.rows(target) == {(f"k{i % 37}", i): (i * i, str(i)) for i in range(5_000)}
+
+    def test_an_empty_slice_is_written(self, target: Target, plan: Plan, session: Session) -> None:
+        """A batch without rows is no error."""
+        deliver(session, plan, a_slice(target, plan, []))
+        assert self.rows(target) == {}
+
+    def test_many_slices_share_a_window(self, target: Target, plan: Plan, session: Session) -> None:
+        """Rows of several calls may be on their way together; after `drain` none is."""
+        slices = []
+        for i in range(30):
+            records: list[Record] = [(f"k{n}", 50 * i + n, i, str(i)) for n in range(50)]
+            slices.append(a_slice(target, plan, records, us=BASE_US + 50 * i))
+        deliver(session, plan, *slices)
+        assert self.rows(target) == {
+            (f"k{n}", 50 * i + n): (i, str(i)) for i in range(30) for n in range(50)
+        }
+
+    def test_there_may_be_nothing_to_drain(self, target: Target, session: Session) -> None:
+        """A window without rows, and a second `drain`."""
+        session.begin(window := begun_window(0, rows=0))
+        session.start(window)
+        session.drain()
+        session.drain()
+        assert session.finish(window) is Outcome.APPLIED
+        assert self.rows(target) == {}
+
+    # --- what travels ---
+
+    def test_the_plan_travels(self, plan: Plan) -> None:
+        """A plan pickles, and survives the log."""
+        assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301 - our own bytes
+        assert Plan.from_json(plan.to_json(), "plan") == plan
+
+    def test_an_unknown_error_is_fatal(self, target: Target) -> None:
+        """An unknown error stops the flush; it is never retried in silence."""
+        assert target.classify(ValueError("never seen")) == "fatal"
+
+
+def deliver(session: Session, plan: Plan, *slices: Slice) -> None:
+    """Bring slices into the target as a flusher does, as the window after the mark."""
+    rows = sum(each.batch.num_rows for each in slices)
+    window = begun_window(mark_of(session).flushed + 1, rows)
+    assert session.begin(window) is Outcome.APPLIED
+    session.start(window)
+    for each in slices:
+        session.write(plan, each)
+    session.drain()
+    assert session.finish(window) is Outcome.APPLIED
+
+
+def a_slice(target: Target, plan: Plan, records: Sequence[Record], us: int = BASE_US) -> Slice:
+    """Make a slice as a task does: checked rows."""
+    columns = list(zip(*records, strict=True)) or [()] * len(SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return Slice(0, target.check(pa.record_batch(arrays, schema=SCHEMA), plan), us)
