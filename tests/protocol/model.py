@@ -110,6 +110,12 @@ class Rules:
     does when it sees no run that lives."""
     judged: bool = True
     """Off: an attempt that Spark did not keep is passed over in silence, to see what else may happen."""
+    atomic: bool = False
+    """Rows count when `finish` takes effect, and each that is added is one more in the table."""
+    starts: bool = True
+    """15. Off: a flusher that has lost its transaction goes on behind the rows that it had written."""
+    one_transaction: bool = True
+    """15. Off: each row is committed by itself, and `finish` only moves the mark."""
     postcheck: bool = True
     """7. Off: a run does not look again after its manifest."""
 
@@ -143,6 +149,8 @@ class Fl(NamedTuple):
     listed: frozenset[tuple[int, int, int]] = frozenset()
     window: Window | None = None
     row: int = 0
+    lost: int = 0
+    """How many of the rows were written in a transaction that is gone."""
 
 
 class State(NamedTuple):
@@ -485,6 +493,9 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
     def to(fl: Fl, state: State = s) -> State:
         return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
 
+    if rules.atomic and rules.one_transaction and me.row > me.lost:
+        again = me._replace(row=0) if rules.starts else me._replace(lost=me.row)
+        yield f"flusher{f} loses its transaction", to(again)
     row, begun = _next_row(window, me.row)
     n, run = begun.epoch, s.gens[begun.generation - 1]
     if row == begun.rows:
@@ -499,22 +510,32 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
             raise BrokenError("missing segment")
         yield f"flusher{f} finds {n} flushed", to(Fl())
         return
+    wrote = f"flusher{f} writes row {row} of run{run} at {n}"
+    on = me._replace(row=me.row + 1)
+    if rules.atomic and rules.one_transaction:
+        yield wrote, to(on)
+    else:
+        yield wrote, to(on, _shown(rules, s, begun, run, row))
+
+
+def _shown(rules: Rules, s: State, begun: BegunEpoch, run: int, row: int) -> State:
+    """Let readers see a row."""
+    n = begun.epoch
     if s.com[n] is None:
         raise BrokenError("uncommitted epoch")
     if begun.base_us > NOW + CLOCKS_DIFFER_US + rules.epochs * ROWS:
         raise BrokenError("a row of the future")
+    if rules.atomic and (run, row) in s.seen[n]:
+        raise BrokenError("a row is doubled")
     seen = s.seen[n] | {(run, row)}
     if len({who for who, _ in seen}) > 1:
         raise BrokenError("two attempts mixed")
     if s.com[n] != run and rules.judged:
         raise BrokenError("attempt that Spark did not keep")
-    cell = max(s.cells[row], (begun.base_us + row, n))
+    cell = (begun.base_us + row, n)
+    cell = cell if rules.atomic else max(s.cells[row], cell)
     cells = (*s.cells[:row], cell, *s.cells[row + 1 :])
-    written = s._replace(seen=(*s.seen[:n], seen, *s.seen[n + 1 :]), cells=cells)
-    yield (
-        f"flusher{f} writes row {row} of run{run} at {n}",
-        to(me._replace(row=me.row + 1), written),
-    )
+    return s._replace(seen=(*s.seen[:n], seen, *s.seen[n + 1 :]), cells=cells)
 
 
 def _next_row(window: Window, written: int) -> tuple[int, BegunEpoch]:
@@ -535,6 +556,8 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
         mine = mark.begun is not None and mark.begun.first == window.first
     if mark.flushed == window.first - 1 and mine:
         outcome = Outcome.APPLIED
+        if rules.atomic:
+            s = _committed(rules, s, window, s.fls[f].lost)
         last_us = max(window.last_us, mark.last_us)
         mark = msgspec.structs.replace(mark, flushed=n, last_us=last_us, begun=None, last=window)
         for begun in window.epochs:
@@ -546,12 +569,23 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
         if window.epochs[-1].rows and any(epoch < n for _, epoch in s.cells):
             raise BrokenError("an old value wins")
     if rules.begin and rules.names_all:
-        became = after_finish(window, mark, applied=outcome is Outcome.APPLIED)
+        applied = outcome is Outcome.APPLIED
+        became = after_finish(window, mark, applied=applied, atomic=rules.atomic)
         assert became == ("finished" if mark.last == window else "overtaken")
     yield (
         f"flusher{f} finishes {n}: {outcome.value}",
         s._replace(mark=mark, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :])),
     )
+
+
+def _committed(rules: Rules, s: State, window: Window, lost: int) -> State:
+    """Let readers see the rows of a transaction: all of a window but the first so many."""
+    rows = [(begun, row) for begun in window.epochs for row in range(begun.rows)]
+    for begun, row in rows[lost:] if rules.one_transaction else ():
+        s = _shown(rules, s, begun, s.gens[begun.generation - 1], row)
+    if any(len(s.seen[begun.epoch]) != begun.rows for begun in window.epochs):
+        raise BrokenError("lost")
+    return s
 
 
 class Notes(NamedTuple):

@@ -37,6 +37,11 @@ attempt; but its segments are there."""
         ),
         ("3 runs, 1 epoch, orphans swept, a choice that waits for no proof", LATE),
         (
+            "rows by transaction, 2 runs, 1 epoch, 2 flushers",
+            Rules(epochs=1, flushers=2, atomic=True),
+        ),
+        ("rows by transaction, 2 runs, 2 epochs in one window", Rules(window=2, atomic=True)),
+        (
             "one driver at a time, without rule 11's proof",
             Rules(epochs=3, proof=False, zombie=False),
         ),
@@ -81,6 +86,14 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
             Rules(window=2, flushers=2, names_all=False, proof=False),
             MIXED,
             id="14-only-the-first-of-a-window",
+        ),
+        pytest.param(
+            Rules(atomic=True, one_transaction=False, zombie=False),
+            "a row is doubled",
+            id="15-rows-in-transactions-of-their-own",
+        ),
+        pytest.param(
+            Rules(atomic=True, starts=False, zombie=False), "lost", id="15-no-start-before-the-rows"
         ),
         pytest.param(
             Rules(trim_after_finish=False, zombie=False), "missing segment", id="17-trim-first"

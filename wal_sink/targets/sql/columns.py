@@ -70,22 +70,33 @@ def agreed_columns(
 
 def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
     """Whether a type may hold another's values: a cast keeps a value or refuses it, and never changes it."""
-    if source == type_:
-        return True
     if pt.is_list(type_) and (pt.is_list(source) or pt.is_large_list(source)):
         return is_castable(source.value_type, type_.value_type)
-    texts = (pt.is_string, pt.is_large_string)
-    blobs = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary)
-    for kinds in (texts, blobs):
-        if any(kind(source) for kind in kinds):
-            return any(kind(type_) for kind in kinds)
-    if pt.is_integer(source):
-        return bool(pt.is_integer(type_) or pt.is_decimal(type_) or pt.is_float64(type_))
-    if pt.is_floating(source):
-        return bool(pt.is_floating(type_) and type_.bit_width >= source.bit_width)
-    if pt.is_timestamp(source):
-        return bool(pt.is_timestamp(type_) and (source.tz is None) == (type_.tz is None))
-    return bool(pt.is_decimal(source) and pt.is_decimal(type_))
+    if pt.is_floating(source) and pt.is_floating(type_):
+        return bool(type_.bit_width >= source.bit_width)
+    if pt.is_timestamp(source) and pt.is_timestamp(type_):
+        return (source.tz is None) == (type_.tz is None)
+    return source == type_ or any(holds(source, type_) for holds in _HOLDS)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pt.is_string(type_) or pt.is_large_string(type_))
+
+
+def _is_blob(type_: pa.DataType) -> bool:
+    return bool(pt.is_binary(type_) or pt.is_large_binary(type_) or pt.is_fixed_size_binary(type_))
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pt.is_integer(type_) or pt.is_decimal(type_) or pt.is_float64(type_))
+
+
+_HOLDS: tuple[Callable[[pa.DataType, pa.DataType], bool], ...] = (
+    lambda source, type_: _is_text(source) and _is_text(type_),
+    lambda source, type_: _is_blob(source) and _is_blob(type_),
+    lambda source, type_: pt.is_integer(source) and _is_number(type_),
+    lambda source, type_: pt.is_decimal(source) and pt.is_decimal(type_),
+)
 
 
 def cast(batch: pa.RecordBatch, plan: Plan, arrow_type: ArrowType) -> pa.RecordBatch:
