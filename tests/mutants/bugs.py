@@ -30,11 +30,67 @@ class Bug(NamedTuple):
     tests: tuple[str, ...] = PROTOCOL
 
 
+ADDING = ("tests/contract/test_sqlite_target.py", "tests/protocol/test_adding_rows.py")
+"""Where a bug about rows that count by transaction is looked for."""
+
 BUGS = (
+    Bug(
+        "rows are committed before finish",
+        "wal_sink/targets/sql/session.py",
+        "                self._target.insert(self._connection, plan, rows.batch)\n",
+        "                self._target.insert(self._connection, plan, rows.batch)\n"
+        "                self._connection.commit()\n",
+        ADDING,
+    ),
+    Bug(
+        "start forgets nothing",
+        "wal_sink/targets/sql/session.py",
+        "        self._forget()\n        self._window = window\n",
+        "        self._window = window\n",
+        ADDING,
+    ),
+    Bug(
+        "finish without its rows",
+        "wal_sink/targets/sql/session.py",
+        "        if self._window != window:\n            self._forget()\n"
+        "            return Outcome.REFUSED\n",
+        "",
+        ADDING,
+    ),
+    Bug(
+        "finish asked again after its transaction has ended",
+        "wal_sink/flush/target_connection.py",
+        "        for left in reversed(range(1 if self._atomic else _FINISH_TRIES)):\n",
+        "        for left in reversed(range(_FINISH_TRIES)):\n",
+        ADDING,
+    ),
+    Bug(
+        "an unanswered COMMIT taken for done",
+        "wal_sink/targets/sql/session.py",
+        "                return Outcome.UNKNOWN\n",
+        "                return Outcome.APPLIED\n",
+        ADDING,
+    ),
+    Bug(
+        "a transaction that the database has lost taken for a shadowed ledger",
+        "wal_sink/protocol/ledger_updates.py",
+        "    if mark.begun == window and (atomic or not applied):\n",
+        "    if mark.begun == window and not applied:\n",
+        ADDING,
+    ),
+    Bug(
+        "a flush that is interrupted keeps its transaction",
+        "wal_sink/flush/flusher.py",
+        "            self._target.give_up_rows()\n",
+        "",
+        ADDING,
+    ),
     Bug(
         "finish before write",
         "wal_sink/flush/flusher.py",
-        "        if not self._write(window, chosen, given_up):\n            return\n"
+        "        if not self._write(window, chosen, given_up):\n"
+        "            self._target.give_up_rows()\n"
+        "            return\n"
         "        if not self._target.finish(window):\n            return\n",
         "        if not self._target.finish(window):\n            return\n"
         "        if not self._write(window, chosen, given_up):\n            return\n"
@@ -45,11 +101,11 @@ BUGS = (
         "finish before the rows are acknowledged",
         "wal_sink/flush/target_connection.py",
         "        with self.session() as session:\n            session.drain()\n"
-        "        for left in reversed(range(_FINISH_TRIES)):\n"
+        "        for left in reversed(range(1 if self._atomic else _FINISH_TRIES)):\n"
         '            self._reporter.say("finishing", window.last)\n'
         "            with self.session() as session:\n"
         "                outcome = session.finish(window)\n",
-        "        for left in reversed(range(_FINISH_TRIES)):\n"
+        "        for left in reversed(range(1 if self._atomic else _FINISH_TRIES)):\n"
         '            self._reporter.say("finishing", window.last)\n'
         "            with self.session() as session:\n"
         "                outcome = session.finish(window)\n"

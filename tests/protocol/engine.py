@@ -18,6 +18,7 @@ from state_backends import StateBackend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
+from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.model.task import Appended, Task
@@ -26,7 +27,7 @@ from wal_sink.publish.append import append
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.publisher import Publisher
 from wal_sink.publish.without_sink import note_without_sink
-from wal_sink.targets.base import Target
+from wal_sink.targets.base import Session, Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
@@ -54,6 +55,9 @@ class World:
     :param target: takes rows of `SCHEMA` with the key k; None for `store`, a `CellStore`.
     """
 
+    adds = False
+    """Whether the target adds each row to those that are there; otherwise the last one of a key stays."""
+
     def __init__(
         self, checkpoint: StateBackend, logs: StateBackend, target: Target | None = None
     ) -> None:
@@ -77,6 +81,7 @@ class World:
         """Runs whose attempts were begun before the operator set the checkpoint back, by epoch."""
         self.computed: dict[tuple[int, str], dict[str, int]] = {}
         """Rows of every attempt, by epoch and run."""
+        self._sessions: list[Session] = []
 
     def forget(self) -> None:
         """Delete checkpoint and log: stores in memory are as slow as they are full."""
@@ -112,7 +117,7 @@ class World:
             self.query_id,
             Log(FaultyBackend(self.log_backend, faults)),
             Checkpoint(FaultyBackend(self.checkpoint, faults)),
-            FaultyTarget(self.target, faults),
+            FaultyTarget(self.target, faults, self._sessions),
             self.trim_delay_s,
         )
         return Flusher(pipeline, clock_us=self.clock, run_history=run_history or RunHistory())
@@ -134,7 +139,21 @@ class World:
 
     def table(self) -> dict[str, int]:
         """What a reader of the target sees."""
-        return {key[0]: row["v"] for key, row in self.store.rows().items()}
+        return dict(self.visible())
+
+    def visible(self) -> list[tuple[str, int]]:
+        """Return the rows that a reader of the target sees; one that is there twice comes twice."""
+        return [(key[0], row["v"]) for key, row in self.store.rows().items()]
+
+    def ledger(self) -> Mark | None:
+        """Return the ledger row, as it lies in the target."""
+        return self.store.ledger.get(self.query_id)
+
+    def end_sessions(self) -> None:
+        """Let the target notice that its clients are gone, as a server does when a process dies."""
+        for session in self._sessions:
+            session.close()
+        self._sessions.clear()
 
     def expected(self) -> dict[str, int]:
         """What a reader should see when all is flushed: later epochs win."""

@@ -36,7 +36,7 @@ def kept(world: World) -> dict[int, str]:
 
 def decided(world: World) -> dict[int, str]:
     """Return which runs' attempts ledger and log say to be begun or flushed, by epoch."""
-    mark = world.store.ledger.get(world.query_id)
+    mark = world.ledger()
     windows = [window for window in (mark.begun, mark.last) if window] if mark else []
     generations = {begun.epoch: begun.generation for w in windows for begun in w.epochs}
     for record in objects(world.log_backend, "flushed/").values():
@@ -54,12 +54,20 @@ def newest(epochs: Iterable[int], world: World) -> dict[str, int]:
     return table
 
 
+def expected(epochs: int, world: World) -> list[tuple[str, int]]:
+    """Return the rows that the table should have: the last one of each key, or all where they are added."""
+    if not world.adds:
+        return list(newest(range(epochs), world).items())
+    whose = kept(world)
+    return [row for n in range(epochs) for row in world.computed.get((n, whose[n]), {}).items()]
+
+
 def safe(world: World, why: object) -> None:
     """At any moment: what is visible was kept, whole attempts are not mixed, nothing needed is gone."""
     whose = kept(world)
     wrote: dict[int, set[str]] = {}
-    for (key,), row in world.store.table.items():
-        found = {a for a, rows in world.computed.items() if rows.get(key) == row.cells["v"].value}
+    for key, value in world.visible():
+        found = {a for a, rows in world.computed.items() if rows.get(key) == value}
         assert found, f"{key} was never computed ({why})"
         for epoch, run in found:
             wrote.setdefault(epoch, set()).add(run)
@@ -78,7 +86,7 @@ def needed_is_there(world: World, why: object) -> None:
     whose = kept(world)
     for manifest in objects(backend, "manifests/").values():
         epoch = manifest["epoch"]
-        ledger = world.store.ledger.get(world.query_id)
+        ledger = world.ledger()
         if epoch <= max(mark, ledger.flushed if ledger else -1):
             continue
         if whose.get(epoch) == manifest["run_id"]:
@@ -92,16 +100,17 @@ def complete(world: World, epochs: int, why: object) -> None:
     """At the end: every kept row once and none extra, marks without gaps, timestamps that grow, no rest."""
     safe(world, why)
     assert sorted(kept(world)) == list(range(epochs)), why
-    verdict = judge(newest(range(epochs), world).items(), world.table().items())
+    verdict = judge(expected(epochs, world), world.visible())
     assert verdict.exact, f"{verdict} ({why})"
     backend = world.log_backend
     records = list(objects(backend, "flushed/").values())
     assert [record["epoch"] for record in records] == list(range(epochs)), why
-    ledger = world.store.ledger[world.query_id]
+    ledger = world.ledger()
+    assert ledger is not None
     assert (ledger.flushed, ledger.begun) == (epochs - 1, None), why
     for older, newer in pairwise(records):
         assert newer["base_us"] > older["base_us"] + max(older["rows"], 1) - 1, why
-    for (key,), row in world.store.table.items():
+    for (key,), row in world.store.table.items():  # where rows are cells
         (epoch,) = {
             e for (e, _), rows in world.computed.items() if rows.get(key) == row.cells["v"].value
         }

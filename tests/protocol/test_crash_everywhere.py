@@ -8,13 +8,16 @@ is the real code: a new run, with other rows for what it computes again, and a n
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from itertools import count
-from typing import Literal
+from pathlib import Path
+from typing import Literal, get_args
 
 import pytest
 
 from state_backends import open_backend
 from tests.protocol import raw
+from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World
 from wal_sink.errors import WalSinkError
@@ -79,15 +82,33 @@ def flush(flusher: Flusher) -> None:
     raise AssertionError("the flusher never rests")
 
 
-@pytest.mark.parametrize("when", ["before", "after", "answer lost"])
+When = Literal["before", "after", "answer lost"]
+
+
+@pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])
-def test_every_fault_is_recovered_from(
-    role: str, when: Literal["before", "after", "answer lost"]
-) -> None:
+def test_every_fault_is_recovered_from(role: str, when: When) -> None:
     """No row lost, none doubled, none of an attempt that Spark did not keep, and nothing left behind."""
+    hit = every_fault(new_world, role, when)
+    seams = {"target": hit_by(hit, *TARGET), "store": len(hit) - hit_by(hit, *TARGET)}
+    assert seams["store"] > 60, "the script is too short to mean something"
+    assert seams["target"] > {"run": 0, "flusher": 20, "flusher of a backlog": 10}[role]
+    covered(f"fault at every operation of a {role}, {when}", f"{len(hit)} {seams}")
+
+
+@pytest.mark.parametrize("when", get_args(When))
+def test_every_fault_upon_transactions_is_recovered_from(when: When, tmp_path: Path) -> None:
+    """The same over a database that adds rows: there is no key by which a doubled row could hide."""
+    hit = every_fault(lambda: AddingWorld(tmp_path), "flusher", when)
+    assert hit_by(hit, "start ") == hit_by(hit, "finish ") == EPOCHS
+    covered(f"fault at every operation of a flusher that adds rows, {when}", f"{len(hit)}")
+
+
+def every_fault(make_world: Callable[[], World], role: str, when: When) -> list[str]:
+    """Inject a fault at every operation of a role, and recover; return the operations."""
     hit: list[str] = []
     for k in count():
-        world = new_world()
+        world = make_world()
         faults = Faults(
             at=k,
             when="before" if when == "before" else "after",
@@ -99,6 +120,7 @@ def test_every_fault_is_recovered_from(
             script(world, run_faults, flush_faults, backlog=role == "flusher of a backlog")
         except Crash:
             crashed = True
+            world.end_sessions()
         why = (k, when, faults.injected)
         if faults.injected is None:
             assert k == len(faults.operations)
@@ -111,13 +133,19 @@ def test_every_fault_is_recovered_from(
         world.forget()
         hit.append(faults.injected)
     raw.complete(world, EPOCHS, "no fault")
-    seams = {"target": hit_by(hit, *TARGET), "store": len(hit) - hit_by(hit, *TARGET)}
-    assert seams["store"] > 60, "the script is too short to mean something"
-    assert seams["target"] > {"run": 0, "flusher": 20, "flusher of a backlog": 10}[role]
-    covered(f"fault at every operation of a {role}, {when}", f"{len(hit)} {seams}")
+    return hit
 
 
-TARGET = ("begin ", "finish ", "write ", "read ledger", "connect", "create ledger", "plan")
+TARGET = (
+    "begin ",
+    "start ",
+    "finish ",
+    "write ",
+    "read ledger",
+    "connect",
+    "create ledger",
+    "plan",
+)
 
 
 def hit_by(hit: list[str], *names: str) -> int:

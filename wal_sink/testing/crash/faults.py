@@ -144,10 +144,17 @@ class FaultyBackend(StateBackend):
 
 
 class FaultyTarget(Target):
-    """A target whose operations may fail, all but `check`; see `Target` for what they do."""
+    """A target whose operations may fail, all but `check`; see `Target` for what they do.
 
-    def __init__(self, inner: Target, faults: Faults) -> None:
+    :param sessions: gets the sessions of `inner` as they are opened: what lives on in the target's server
+        until it notices that a process has died.
+    """
+
+    def __init__(
+        self, inner: Target, faults: Faults, sessions: list[Session] | None = None
+    ) -> None:
         self.inner = inner
+        self._sessions = sessions
         self.faults = faults
         self.name = inner.name
         self.options_type = inner.options_type
@@ -169,8 +176,14 @@ class FaultyTarget(Target):
         return self.inner.check(batch, plan)
 
     def connect(self, owner: Owner) -> Session:
-        session = self.faults.call("connect", lambda: self.inner.connect(owner))
+        session = self.faults.call("connect", lambda: self._connect(owner))
         return FaultySession(session, self.faults)
+
+    def _connect(self, owner: Owner) -> Session:
+        session = self.inner.connect(owner)
+        if self._sessions is not None:
+            self._sessions.append(session)
+        return session
 
     def classify(self, error: Exception) -> Kind:
         return self.inner.classify(error)

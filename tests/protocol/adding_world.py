@@ -1,0 +1,68 @@
+"""A query whose target adds rows to a table without a key, each window in one transaction: SQLite's."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from pathlib import Path
+
+from sqlite_target import SqliteOptions, SqliteTarget
+from state_backends import open_backend
+from tests.protocol.engine import World
+from wal_sink.model.ledger import Mark, Owner
+from wal_sink.targets.base import Kind
+
+
+class RetryingTarget(SqliteTarget):
+    """Takes the connection errors that tests inject for ones that pass. Its host never loses power."""
+
+    def open(self) -> sqlite3.Connection:
+        connection = super().open()
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    def classify(self, error: Exception) -> Kind:
+        return "retry" if isinstance(error, ConnectionError) else super().classify(error)
+
+
+class AddingWorld(World):
+    """Checkpoint and log in memory, the table in a file.
+
+    :param folder: of the table's file.
+    """
+
+    adds = True
+
+    def __init__(self, folder: Path) -> None:
+        name = uuid.uuid4().hex
+        self._path = folder / f"{name}.db"
+        with sqlite3.connect(self._path) as connection:
+            connection.execute("CREATE TABLE t (k TEXT, v INTEGER)")
+        connection.close()
+        target = RetryingTarget(SqliteOptions(path=str(self._path), table="t"))
+        super().__init__(
+            open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"), target
+        )
+
+    def visible(self) -> list[tuple[str, int]]:
+        """Read the table as another client does."""
+        connection = sqlite3.connect(self._path)
+        try:
+            return connection.execute("SELECT k, v FROM t").fetchall()
+        finally:
+            connection.close()
+
+    def ledger(self) -> Mark | None:
+        """Read the ledger as another client does; there is none before the first plan."""
+        with self.target.connect(Owner(self.query_id, "", "")) as session:
+            try:
+                return session.read_ledger()
+            except sqlite3.OperationalError as error:
+                if "no such table" not in str(error):
+                    raise
+                return None
+
+    def forget(self) -> None:
+        """Delete the table's file, too."""
+        super().forget()
+        self._path.unlink()

@@ -1,0 +1,160 @@
+"""A target whose rows count when `finish` takes effect: what only such a one can lose or double."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.protocol import raw
+from tests.protocol.adding_world import AddingWorld
+from tests.protocol.test_crash_everywhere import flush
+from wal_sink.errors import TargetUnavailable
+from wal_sink.flush.flusher import Flusher
+from wal_sink.model.ledger import Outcome, Window
+from wal_sink.model.plan import Plan
+from wal_sink.protocol.steps import Rest
+from wal_sink.targets.base import Slice
+from wal_sink.targets.sql.session import SqlSession
+from wal_sink.testing.crash.faults import Faults
+
+ROWS = [("a", 1), ("b", 2)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[AddingWorld]:
+    """A query with one epoch that is checkpointed, and not flushed."""
+    world = AddingWorld(tmp_path)
+    world.run().batch(ROWS)
+    yield world
+    world.end_sessions()
+
+
+def steps_until_begun(world: AddingWorld) -> Flusher:
+    """Return a flusher that has begun epoch 0 and written nothing: its connection broke."""
+    flusher = world.flusher(Faults(at=0, error=ConnectionError, matching="start"))
+    with pytest.raises(TargetUnavailable):
+        flush_all(flusher)
+    flusher.close()
+    mark = world.ledger()
+    assert mark is not None
+    assert mark.begun is not None
+    return flusher
+
+
+def flush_all(flusher: Flusher) -> None:
+    while not isinstance(flusher.run_once(), Rest):
+        pass
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_rule_16_an_answer_to_commit_that_is_lost_is_read_back(
+    world: AddingWorld, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Whether the transaction has ended or not: without it, all rows are written again with `finish`."""
+    commits: list[Window] = []
+    real = SqlSession._conditional
+
+    def lossy(self: SqlSession, update: object) -> Outcome:
+        window = self._window
+        if window is None or commits:
+            return real(self, update)  # type: ignore[arg-type]
+        commits.append(window)
+        if when == "after":
+            real(self, update)  # type: ignore[arg-type]
+        else:
+            self._forget()
+        return Outcome.UNKNOWN
+
+    monkeypatch.setattr(SqlSession, "_conditional", lossy)
+    flush(world.flusher())
+    assert commits
+    raw.complete(world, 1, when)
+
+
+def test_rule_16_a_transaction_that_the_database_lost_is_written_again(
+    world: AddingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had acknowledged COMMIT, and fell back to a replica that lagged behind: no shadowed ledger."""
+    lost: list[Window] = []
+    real = SqlSession.finish
+
+    def finish(self: SqlSession, window: Window) -> Outcome:
+        if lost:
+            return real(self, window)
+        lost.append(window)
+        self._forget()
+        return Outcome.APPLIED
+
+    monkeypatch.setattr(SqlSession, "finish", finish)
+    flush(world.flusher())
+    assert lost
+    raw.complete(world, 1, "")
+
+
+def test_rule_15_a_flusher_that_is_interrupted_leaves_no_lock(world: AddingWorld) -> None:
+    """Its transaction holds the ledger row: another flusher has to get it at once."""
+    flusher = steps_until_begun(world)
+    flusher.interrupt()
+    flusher.run_once()
+    assert world.visible() == []
+    flush(world.flusher())
+    raw.complete(world, 1, "")
+    flusher.close()
+
+
+def test_rule_15_a_flusher_waits_while_another_one_writes(
+    world: AddingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one says that the target is held, and both together deliver once."""
+    real = SqlSession.write
+    second: list[str] = []
+
+    def write(self: SqlSession, plan: Plan, rows: Slice) -> None:
+        real(self, plan, rows)
+        if not second:
+            second.append("")
+            with pytest.raises(TargetUnavailable, match="locked") as caught:
+                flush_all(world.flusher())
+            second[0] = str(caught.value)
+
+    monkeypatch.setattr(SqlSession, "write", write)
+    flush(world.flusher())
+    assert "locked" in second[0]
+    raw.complete(world, 1, "")
+
+
+def test_a_commit_that_fails_for_good_is_refused_with_its_reason(world: AddingWorld) -> None:
+    """A constraint that is checked at COMMIT: the mark does not move, and the operator reads why."""
+    connection = sqlite3.connect(world._path)
+    connection.executescript(
+        "ALTER TABLE t RENAME TO old; CREATE TABLE keys (k TEXT PRIMARY KEY);"
+        "CREATE TABLE t (k TEXT REFERENCES keys DEFERRABLE INITIALLY DEFERRED, v INTEGER);"
+    )
+    connection.close()
+    target = world.target
+    opened = target.open  # type: ignore[attr-defined]
+
+    def strict() -> sqlite3.Connection:
+        connection: sqlite3.Connection = opened()
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    target.open = strict  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match="FOREIGN KEY constraint failed"):
+        flush_all(world.flusher())
+    mark = world.ledger()
+    assert mark is not None
+    assert (mark.flushed, world.visible()) == (-1, [])
+
+
+def test_a_row_that_does_not_fit_is_refused_in_the_task(world: AddingWorld) -> None:
+    """Before anything is published; the message names the column."""
+    plan = world.run().plan
+    schema = pa.schema([("k", pa.string()), ("v", pa.decimal128(38, 0))])
+    batch = pa.record_batch([pa.array(["a"]), pa.array([10**30], schema.field("v").type)], schema)
+    with pytest.raises(Exception, match="column v does not fit into INTEGER"):
+        world.target.check(batch, plan)
