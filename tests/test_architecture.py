@@ -51,6 +51,7 @@ ROOMS = {
     ".session": ".ledger .write .schema .driver .options .names targets.base model observer errors",
     ".target": ".session .check .schema .driver .options targets.base model options",
     "targets.cassandra": ".target .options",
+    "targets.sql": "targets.base model options errors",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log knows no target.
     "checkpoint": "model state_backends errors",
     "wal": "checkpoint model state_backends log_context errors remedies",

@@ -37,8 +37,8 @@ BUGS = (
     Bug(
         "rows are committed before finish",
         "wal_sink/targets/sql/session.py",
-        "                self._target.insert(self._connection, plan, rows.batch)\n",
-        "                self._target.insert(self._connection, plan, rows.batch)\n"
+        "                self._database.insert(self._connection, plan, rows.batch)\n",
+        "                self._database.insert(self._connection, plan, rows.batch)\n"
         "                self._connection.commit()\n",
         ADDING,
     ),

@@ -56,7 +56,16 @@ def test_rule_16_an_answer_to_commit_that_is_lost_is_read_back(
 ) -> None:
     """Whether the transaction has ended or not: without it, all rows are written again with `finish`."""
     commits: list[Window] = []
-    real = SqlSession._conditional
+    asked: list[str] = []
+    real, start, finish = SqlSession._conditional, SqlSession.start, SqlSession.finish
+
+    def noted_start(self: SqlSession, window: Window) -> None:
+        asked.append("start")
+        start(self, window)
+
+    def noted_finish(self: SqlSession, window: Window) -> Outcome:
+        asked.append("finish")
+        return finish(self, window)
 
     def lossy(self: SqlSession, update: object) -> Outcome:
         window = self._window
@@ -70,8 +79,11 @@ def test_rule_16_an_answer_to_commit_that_is_lost_is_read_back(
         return Outcome.UNKNOWN
 
     monkeypatch.setattr(SqlSession, "_conditional", lossy)
+    monkeypatch.setattr(SqlSession, "start", noted_start)
+    monkeypatch.setattr(SqlSession, "finish", noted_finish)
     flush(world.flusher())
     assert commits
+    assert asked == ["start", "finish"] * (1 if when == "after" else 2)
     raw.complete(world, 1, when)
 
 

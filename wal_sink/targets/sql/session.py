@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.base import Kind, Session, Slice
+from wal_sink.targets.sql.columns import SqlColumn
 from wal_sink.targets.sql.ledger import Ledger, new_mark
 
-if TYPE_CHECKING:
-    from wal_sink.targets.sql.target import SqlTarget
-
 logger = logging.getLogger(__name__)
+
+
+class Database(Protocol):
+    """What a session asks of its target: see `SqlTarget`, which has all of it."""
+
+    parameter: str
+
+    @property
+    def ledger_name(self) -> str:
+        """The ledger's table."""
+
+    def columns(self, connection: Any) -> Sequence[SqlColumn]:
+        """Look the table's columns up."""
+
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+        """Add rows in the open transaction."""
+
+    def classify(self, error: Exception) -> Kind:
+        """Tell errors that pass."""
 
 
 class SqlSession(Session):
@@ -28,11 +47,11 @@ class SqlSession(Session):
     :param connection: of PEP 249, which the session owns; it does not commit by itself.
     """
 
-    def __init__(self, target: SqlTarget, connection: Any, owner: Owner) -> None:
-        self._target = target
+    def __init__(self, database: Database, connection: Any, owner: Owner) -> None:
+        self._database = database
         self._connection = connection
         self._owner = owner
-        self._ledger = Ledger(connection, target.ledger_name, target.parameter, owner)
+        self._ledger = Ledger(connection, database.ledger_name, database.parameter, owner)
         self._window: Window | None = None
         """Whose rows the open transaction holds; None: no transaction is open."""
         self._compared: set[str] = set()
@@ -78,7 +97,7 @@ class SqlSession(Session):
             if plan.key not in self._compared:
                 self._compare(plan)
             if rows.batch.num_rows:
-                self._target.insert(self._connection, plan, rows.batch)
+                self._database.insert(self._connection, plan, rows.batch)
 
     def finish(self, window: Window) -> Outcome:
         """Update the row, and commit it with the rows."""
@@ -122,7 +141,7 @@ class SqlSession(Session):
             try:
                 end(self._connection.commit)
             except Exception as error:
-                if self._target.classify(error) == "fatal":
+                if self._database.classify(error) == "fatal":
                     raise
                 logger.warning("the answer to COMMIT is lost: %r", error)
                 return Outcome.UNKNOWN
@@ -158,7 +177,7 @@ class SqlSession(Session):
 
         :raises SchemaMismatch: it has not.
         """
-        there = {column.name: column.type for column in self._target.columns(self._connection)}
+        there = {column.name: column.type for column in self._database.columns(self._connection)}
         for column in plan.columns:
             if there.get(column.name) != column.type:
                 raise SchemaMismatch(
