@@ -65,13 +65,6 @@ BUGS = (
         ADDING,
     ),
     Bug(
-        "an unanswered COMMIT taken for done",
-        "wal_sink/targets/sql/session.py",
-        "                return Outcome.UNKNOWN\n",
-        "                return Outcome.APPLIED\n",
-        ADDING,
-    ),
-    Bug(
         "a transaction that the database has lost taken for a shadowed ledger",
         "wal_sink/protocol/ledger_updates.py",
         "    if mark.begun == window and (atomic or not applied):\n",
