@@ -20,8 +20,9 @@ TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string(), "BLOB
 
 
 class SqliteOptions(SqlOptions, frozen=True, kw_only=True):
-    """The options of this target, beside `table` and `ledgerTable`."""
+    """The options of this target, beside `table`."""
 
+    ledger_table: str = msgspec.field(name="sqlite.ledgerTable", default="wal_sink_ledger")
     path: Annotated[str, Meta(description="file of the database", extra=CONNECTS)] = msgspec.field(
         name="sqlite.path"
     )

@@ -6,6 +6,8 @@ import shlex
 
 VERIFY = "`wal-sink verify CHECKPOINT` says what else is wrong."
 ADOPT = "`wal-sink adopt CHECKPOINT`"
+LEDGER_TABLE = "TARGET.ledgerTable"
+"""The option that names the ledger's table, of any target."""
 
 
 def skip(epoch: int | None, *, begun: bool = False) -> str:

@@ -11,7 +11,10 @@ import pytest
 
 from tests.protocol import raw
 from tests.protocol.adding_world import AddingWorld
+from tests.protocol.engine import NOW_US
+from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import flush
+from wal_sink.admin.rewind import plan_rewind
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import Outcome, Window
@@ -173,3 +176,16 @@ def test_a_row_that_does_not_fit_is_refused_in_the_task(world: AddingWorld) -> N
     batch = pa.record_batch([pa.array(["a"]), pa.array([10**30], schema.field("v").type)], schema)
     with pytest.raises(Exception, match="column v does not fit into INTEGER"):
         world.target.check(batch, plan)
+
+
+def test_a_rewind_says_that_rows_are_added_again(world: AddingWorld) -> None:
+    """The operator has to know: nothing in the table tells a repeated row from another one."""
+    world.trim_delay_s = 3600
+    flush(world.flusher())
+    plan = plan_rewind(query(world), world.target, -1, NOW_US)
+    assert (
+        "come twice unless the table, too, was set back to the end of epoch -1" in plan.consequences
+    )
+    plan.carry_out(NOW_US)
+    flush(world.flusher())
+    assert sorted(world.visible()) == sorted(ROWS * 2)

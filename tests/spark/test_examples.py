@@ -40,7 +40,7 @@ def test_each_example_writes_what_its_topic_says(
         "latest": "order_status",
         "wide_rows": "orders_by_customer",
     }
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*tables, "shop"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*tables, "shop", "sqlite_target"}
     for name, table in tables.items():
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")

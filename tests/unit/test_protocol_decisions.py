@@ -688,8 +688,8 @@ def test_a_shadowed_ledger(ledger: Mark, *, applied: bool) -> None:
     """Rule 16: an update of `finish` or of `begin` was acknowledged and does not show."""
     with pytest.raises(LedgerShadowed, match=r"epoch 6 .* epoch 4") as caught:
         after_finish(window(5, 6), ledger, applied=applied)
-    assert "WRITETIME" in caught.value.remedy
-    assert "--to 4 --option cassandra.ledgerTable=NAME`" in caught.value.remedy
+    assert "write time" in caught.value.remedy
+    assert "--to 4 --option TARGET.ledgerTable=NAME`" in caught.value.remedy
 
 
 @pytest.mark.parametrize("applied", [True, False])

@@ -39,7 +39,7 @@ from wal_sink.protocol.rewind import (
     refuse_rewind,
     rewound,
 )
-from wal_sink.targets.base import Target
+from wal_sink.targets.base import Delivery, Target
 from wal_sink.wal.aside import bring_back, set_aside
 from wal_sink.wal.retain import put_back, recorded_epochs
 
@@ -86,7 +86,10 @@ class Rewind(NamedTuple):
             f"Query {self.query.query_id}: ledger and log will say that epoch {self.to} is flushed."
         )
         if self.again:
-            text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, with newer timestamps."
+            how = "with newer timestamps"
+            if self.target.delivery is Delivery.ATOMIC:
+                how = f"and come twice unless the table, too, was set back to the end of epoch {self.to}"
+            text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, {how}."
         if self.needed:
             size = sum(manifest.bytes for manifest in self.needed)
             text += (

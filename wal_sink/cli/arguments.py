@@ -26,7 +26,7 @@ OptionPairs = Annotated[
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="An option of the query that the log does not hold, such as cassandra.password or"
+        help="An option of the query that the log does not hold, such as a password or"
         " wal.storageOptions, or that it alone says. Repeatable; the variable WAL_SINK_OPTIONS holds further"
         " pairs, separated by spaces.",
     ),

@@ -18,7 +18,7 @@ from wal_sink.cli.verify import verify
 
 app = typer.Typer(
     name="wal-sink",
-    help="A write-ahead-log sink for Spark Structured Streaming: exactly once into Cassandra.",
+    help="A write-ahead-log sink for Spark Structured Streaming: exactly once into a database.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

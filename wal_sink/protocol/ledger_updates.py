@@ -191,9 +191,10 @@ def shadow_remedy(flushed: int) -> str:
     Deleting it leaves a tombstone of the same future, so that is no way out.
     """
     return (
-        "The ledger row was written with a timestamp in the future, by a plain UPDATE or a clock"
-        " that runs ahead: see WRITETIME(flushed). Deleting the row does not help, as what is inserted"
-        " after it is older. Make it anew in another table:"
-        f" {remedies.rewind(flushed, ' --option cassandra.ledgerTable=NAME')}. Then start the query with"
-        " that option. What was begun is written again, which changes nothing."
+        "The ledger row was written with a timestamp in the future, by a plain write or a clock"
+        " that runs ahead: see the write time of its column flushed. Deleting the row does not help, as what"
+        " is inserted after it is older. Make it anew in another table:"
+        f" {remedies.rewind(flushed, f' --option {remedies.LEDGER_TABLE}=NAME')}. Then start the query with"
+        " that option, where TARGET is what option target says. What was begun is written again, which"
+        " changes nothing."
     )

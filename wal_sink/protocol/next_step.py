@@ -150,7 +150,7 @@ def refuse_other_owner(mark: Mark | None, owner: Owner) -> None:
             f"The ledger row of query {owner.query_id} belongs to log {mark.log_id} of checkpoint"
             f" {mark.checkpoint}, not to log {owner.log_id} of {owner.checkpoint}",
             "A copied checkpoint must not flush: start the copy with a new checkpoint, or give it a"
-            f" ledger table of its own (cassandra.ledgerTable). If it was moved: {remedies.ADOPT}.",
+            f" ledger table of its own ({remedies.LEDGER_TABLE}). If it was moved: {remedies.ADOPT}.",
         )
 
 

@@ -19,6 +19,7 @@ class SqlOptions(Options, frozen=True, kw_only=True):
             min_length=1, description="table that rows are added to, such as orders or shop.orders"
         ),
     ]
+    # A target declares it again under its own name, such as postgresql.ledgerTable.
     ledger_table: Annotated[
         str,
         Meta(
