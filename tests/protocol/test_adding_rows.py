@@ -183,9 +183,7 @@ def test_a_rewind_says_that_rows_are_added_again(world: AddingWorld) -> None:
     world.trim_delay_s = 3600
     flush(world.flusher())
     plan = plan_rewind(query(world), world.target, -1, NOW_US)
-    assert (
-        "come twice unless the table, too, was set back to the end of epoch -1" in plan.consequences
-    )
+    assert "come twice unless the table, too, is set back to epoch -1" in plan.consequences
     plan.carry_out(NOW_US)
     flush(world.flusher())
     assert sorted(world.visible()) == sorted(ROWS * 2)

@@ -86,9 +86,8 @@ class Rewind(NamedTuple):
             f"Query {self.query.query_id}: ledger and log will say that epoch {self.to} is flushed."
         )
         if self.again:
-            how = "with newer timestamps"
-            if self.target.delivery is Delivery.ATOMIC:
-                how = f"and come twice unless the table, too, was set back to the end of epoch {self.to}"
+            twice = f"and come twice unless the table, too, is set back to epoch {self.to}"
+            how = twice if self.target.delivery is Delivery.ATOMIC else "with newer timestamps"
             text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, {how}."
         if self.needed:
             size = sum(manifest.bytes for manifest in self.needed)
