@@ -439,9 +439,22 @@ BUGS = (
     Bug(
         "missing segment treated as flushed",
         "wal_sink/flush/flusher.py",
-        "            if self._target.is_finished(window):  # rule 20\n"
-        "                return False\n",
-        "            if self._target.read_ledger() is not None:\n                return True\n",
+        "            self._missing.segment(gone, window)\n            return False\n",
+        "            return True\n",
+    ),
+    Bug(
+        "a look that others have overtaken is acted on",
+        "wal_sink/protocol/next_step.py",
+        "    if view.overtaken:  # rule 9\n        return LookAgain()\n",
+        "",
+        ("tests/protocol/test_stale_listing.py", "tests/protocol/test_stalled_flusher.py"),
+    ),
+    Bug(
+        "an epoch that was flushed meanwhile is missed",
+        "wal_sink/flush/missing.py",
+        "        return any(self._log.flushed(epoch) is not None for epoch in epochs)\n",
+        "        return False\n",
+        ("tests/protocol/test_stalled_flusher.py",),
     ),
     Bug(
         "missing manifest taken for an empty epoch",
@@ -610,7 +623,7 @@ BUGS = (
     ),
     Bug(
         "what a late flusher deleted is not brought back",
-        "wal_sink/flush/flusher.py",
+        "wal_sink/flush/missing.py",
         "        if mark is not None and mark.flushed < epoch and self._brought_back([epoch]):\n"
         "            return\n",
         "",
@@ -647,8 +660,22 @@ BUGS = (
     Bug(
         "a window that this log never had recorded as its own",
         "wal_sink/flush/other_log.py",
-        "            return begun.epoch <= checkpointed\n",
+        "        if begun.epoch > checkpointed or (attempts and begun.manifest):\n",
+        "        if attempts and begun.manifest:\n",
+        ("tests/protocol/test_restored.py",),
+    ),
+    Bug(
+        "what Spark made without a sink taken for what was flushed",
+        "wal_sink/flush/other_log.py",
+        "            return not isinstance(choice, PassOver)\n",
         "            return True\n",
+        ("tests/protocol/test_restored.py",),
+    ),
+    Bug(
+        "a rewind refuses what only another log has flushed",
+        "wal_sink/admin/flushed_again.py",
+        "    if past.unflushed_here(epoch):\n        return True\n",
+        "",
         ("tests/protocol/test_restored.py",),
     ),
     Bug(

@@ -14,10 +14,11 @@ from state_backends import StateBackend, open_backend
 from tests.protocol.aged_log import leave_in_place
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import query
+from tests.protocol.test_rules import repartition
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
-from wal_sink.errors import CorruptLog, Diverged, OptionError, WalSinkError
+from wal_sink.errors import CorruptLog, Diverged, MissingManifest, OptionError, WalSinkError
 from wal_sink.flush.write_window import WindowWrite, WriteInThread
 from wal_sink.model import paths
 
@@ -360,6 +361,60 @@ def test_rule_23_the_mark_before_the_first_epoch_is_named(world: World) -> None:
     rewind(world, -1)
     world.flush()
     assert world.table() == world.expected() == {"a": 0}
+
+
+def test_rule_23_a_log_in_which_spark_made_the_epoch_is_another_one(world: World) -> None:
+    """The lost log flushed rows as epoch 3, long after the backup; here a state repartition made it."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    backup = Backup(world)
+    for epoch in range(1, 4):
+        run.batch([("lost", epoch)])
+        world.flush()
+    run.end()
+    backup.restore()
+    for number, partitions in enumerate((8, 4, 2)):
+        repartition(world, last_kept=number, batch=number + 1, partitions=partitions)
+    error = stops(world)
+    assert isinstance(error, Diverged)
+    assert "rewind CHECKPOINT --to 0" in error.remedy
+    rewind(world, 0)
+    world.run().batch([("b", 4)])
+    world.flush()
+    assert world.table() == {"a": 0, "lost": 3, "b": 4}
+
+
+@pytest.mark.parametrize("torn", [True, False])
+def test_rule_23_a_manifest_that_the_backup_lacks_does_not_bar_the_way_back(
+    world: World, *, torn: bool
+) -> None:
+    """The backup of the log is older than that of the checkpoint: it can be given up after the rewind."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    run.batch([("gone", 1)])
+    backup = Backup(world)
+    run.batch([("lost", 2)])
+    world.flush()
+    run.end()
+    backup.restore()
+    (attempt,) = world.log.attempts()
+    world.log.delete([paths.manifest(attempt)])
+    if torn:
+        world.log_backend.create(paths.manifest(attempt), b"{torn")
+    world.run().batch([("b", 2)], offset="7")
+    assert isinstance(stops(world), CorruptLog if torn else Diverged)
+    now_us = world.clock.us + 600_000_000
+    plan = plan_rewind(query(world), world.target, 0, now_us, restored=torn)
+    assert "no manifest that can be used of these: 1." in plan.consequences
+    plan.carry_out(now_us)
+
+    assert isinstance(stops(world), CorruptLog if torn else MissingManifest)
+    place = open_backend(f"memory://{uuid.uuid4().hex}") if torn else None
+    plan_skip(query(world), world.target, 1, place, now_us, begun=False).carry_out(now_us)
+    world.flush()
+    assert world.table() == {"a": 0, "gone": 1, "lost": 2, "b": 2}
 
 
 def test_rule_18_a_damaged_manifest_of_a_flushed_epoch_goes(world: World) -> None:

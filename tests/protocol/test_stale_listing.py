@@ -9,8 +9,10 @@ import pytest
 
 from state_backends import LocalBackend, StateBackend, StateBackendError
 from tests.protocol.engine import World
+from wal_sink.admin.query import Query
+from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import Fenced, LogUnavailable
+from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
@@ -141,9 +143,36 @@ def test_rule_23_records_that_are_not_listed_yet_do_not_stop_the_flush(world: Wo
     for epoch in (1, 2):
         run.batch([("b", epoch)])
         world.flush()
+    looking = Query(world.query_id, Checkpoint(world.checkpoint), Log(mount))
+    assert verify(looking, lambda: world.target, world.clock.us).findings == ()
+    mount.cache(paths.FLUSHED)
     run.batch([("c", 3)])
+    world.flush()
+    run.batch([("d", 4)])
     until_rest(flusher)
     assert world.table() == world.expected()
+
+
+def test_rule_13_a_listing_without_the_records_lets_no_ledger_row_be_made(world: World) -> None:
+    """The ledger's table was truncated, and this host does not list yet what others have flushed."""
+    run = world.run()
+    mount = mounted(world, asks_again=True)
+    mount.cache(paths.FLUSHED)
+    for epoch in range(2):
+        run.batch([("a", epoch)])
+        world.flush()
+    run.batch([("a", 2)])
+    world.store.ledger.clear()
+    assert mount.list(paths.FLUSHED) == []
+    flusher = Flusher(
+        Pipeline(world.query_id, Log(mount), Checkpoint(world.checkpoint), world.target),
+        clock_us=world.clock,
+        run_history=RunHistory(),
+    )
+    with pytest.raises(LedgerBehindLog, match="no row"):
+        until_rest(flusher)
+    assert world.store.ledger == {}
+    assert world.table() == {"a": 1}
 
 
 def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:

@@ -17,6 +17,7 @@ from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.errors import LedgerBehindLog, MissingSegment, OptionError
+from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
 from wal_sink.model.ledger import Window
@@ -288,3 +289,52 @@ def test_a_file_that_is_gone_and_not_aside_is_still_an_error(world: World) -> No
     world.log.delete(world.log_backend.list(paths.MANIFESTS))
     with pytest.raises(MissingSegment):
         world.flush()
+
+
+def until_it_stops(flusher: Flusher) -> None:
+    """Take some steps; an error ends them."""
+    for _ in range(5):
+        flusher.run_once()
+
+
+@pytest.mark.parametrize("stalled", ["ledger", "manifests", "begin"])
+def test_rule_9_a_flusher_that_stood_still_sees_that_the_target_was_restored(
+    world: World, monkeypatch: pytest.MonkeyPatch, stalled: str
+) -> None:
+    """Others flush the epoch meanwhile; the ledger row from a backup is the one that it knew.
+
+    What is left of the epoch is the manifest of a fenced run, which came late: an attempt without rows.
+    """
+    world.run().batch([("a", 0)])
+    world.flush()
+    table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
+    world.run().publish()
+    (attempt,) = world.log.attempts()
+    late = world.log_backend.read(paths.manifest(attempt))
+    world.log.delete([paths.manifest(attempt)])
+    run = world.run()
+    run.batch([("b", 1)])
+    slow, restored = world.flusher(), list[str]()
+    place, name = {
+        "ledger": (slow._target, "read_ledger"),
+        "manifests": (slow._chooser, "window"),
+        "begin": (slow._target, "begin"),
+    }[stalled]
+    real = getattr(place, name)
+
+    def stands_still(*arguments: object) -> object:
+        if not restored:
+            restored.append(stalled)
+            world.flush()
+            world.log_backend.create(paths.manifest(attempt), late)
+            world.store.table = copy.deepcopy(table)
+            world.store.ledger[world.query_id] = row
+            run.batch([("c", 2)])
+        return real(*arguments)
+
+    monkeypatch.setattr(place, name, stands_still)
+    with pytest.raises(LedgerBehindLog):
+        until_it_stops(slow)
+    assert restored
+    assert world.table() == {"a": 0}
+    assert world.log.flushed_epochs() == [0, 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wal_sink.admin.query import Query
-from wal_sink.errors import CorruptLog
+from wal_sink.errors import CorruptLog, Diverged
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.read_window import plan_of
 from wal_sink.model.manifest import Attempt, Manifest
@@ -27,11 +27,10 @@ def flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
     return attempts[0] if len(attempts) == 1 else None
 
 
-def is_usable(query: Query, chooser: WindowChooser, past: Past, epoch: int) -> bool:
-    """Tell whether the attempt that was flushed is in the log, to the byte; of another log's, any attempt."""
+def is_usable(query: Query, past: Past, epoch: int) -> bool:
+    """Tell whether the attempt that was flushed is in the log, to the byte; none has to be of another log."""
     if past.unflushed_here(epoch):
-        choice = chooser.epoch(Choose(epoch, query.log.attempts()))
-        return not isinstance(choice, ManifestMissing)
+        return True
     attempt = flushed_attempt(query, past, epoch)
     record = past.records.get(epoch)
     try:
@@ -44,6 +43,16 @@ def is_usable(query: Query, chooser: WindowChooser, past: Past, epoch: int) -> b
     except (CorruptLog, FileNotFoundError):
         return False
     return record is None or (record.rows, record.bytes) == (found[0].rows, found[0].bytes)
+
+
+def stops_flush(query: Query, chooser: WindowChooser, past: Past, epoch: int) -> bool:
+    """Tell whether the flush stops at an epoch of another log, as no manifest here says what it is."""
+    if not past.unflushed_here(epoch):
+        return False
+    try:
+        return isinstance(chooser.epoch(Choose(epoch, query.log.attempts())), ManifestMissing)
+    except (CorruptLog, Diverged):
+        return True
 
 
 def needed_attempts(query: Query, past: Past, again: range) -> Iterator[Manifest]:

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.flushed_again import flushed_attempt, is_usable, needed_attempts
+from wal_sink.admin.flushed_again import flushed_attempt, is_usable, needed_attempts, stops_flush
+from wal_sink.admin.foreign import is_foreign
 from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.admin.refuse_flusher import PATIENCE, Patience, refuse_flusher
 from wal_sink.clock import iso
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.choose_window import WindowChooser
-from wal_sink.flush.other_log import History
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark, Window
+from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import (
     LEFT_FIRST,
@@ -73,6 +73,8 @@ class Rewind(NamedTuple):
     """The timestamps that are left behind; None: they go on growing."""
     needed: tuple[Manifest, ...] = ()
     """What is flushed again, and what a flusher that stands still may have finished above the log's mark."""
+    stopping: tuple[int, ...] = ()
+    """The epochs at which the flush stops after that, since they have no manifest that can be used."""
 
     @property
     def again(self) -> range:
@@ -116,6 +118,12 @@ class Rewind(NamedTuple):
             text += (
                 f" The ledger follows another log and says {known}: rows of that log's epochs from"
                 f" {self.past.floor + 1} on stay in the table."
+            )
+        if self.stopping:
+            listed = ", ".join(map(str, self.stopping))
+            text += (
+                f" The log has no manifest that can be used of these: {listed}. The flush stops there until"
+                " it is restored, or the epoch is given up."
             )
         if known is None and len(self.rivals) > 1:
             text += (
@@ -224,52 +232,23 @@ def plan_rewind(
         rewound_us=tuple(rewound_us),
         left_behind=tuple(_left(row) for row in earlier if LEFT_FIRST in row),
         checkpointed=checkpointed,
-        foreign=restored or _is_foreign(query, chooser, mark, checkpointed),
+        foreign=restored or is_foreign(query, chooser, mark, checkpointed),
     )
     refuse_rewind(past, to, owner, reset_us=reset_us)
     above = range(to + 1, past.upper + 1)
     bring_back(log, above)  # what a flusher has deleted since an earlier rewind
-    past = past._replace(usable={epoch: is_usable(query, chooser, past, epoch) for epoch in above})
+    past = past._replace(usable={epoch: is_usable(query, past, epoch) for epoch in above})
     refuse_lost(past, to)
     rivals = tuple(attempt for attempt in log.attempts() if attempt.epoch == past.floor + 1)
     left = left_behind(past, to, reset_us) if reset_us is not None else None
     new = rewound(past, to, owner, reset_us=reset_us)
     needed = tuple(needed_attempts(query, past, above))
-    return Rewind(query, target, past, to, new, rivals, left, needed)
+    stopping = tuple(epoch for epoch in above if stops_flush(query, chooser, past, epoch))
+    return Rewind(query, target, past, to, new, rivals, left, needed, stopping)
 
 
 def _left(row: dict[str, str]) -> LeftBehind:
     return LeftBehind(int(row["flushed"]), int(row[LEFT_FIRST]), int(row[LEFT_LAST]))
-
-
-def _is_foreign(query: Query, chooser: WindowChooser, mark: Mark | None, checkpointed: int) -> bool:
-    """Whether what the ledger row names was begun or flushed from another log than this one (rule 23)."""
-    log = query.log
-    recorded, attempts = max(log.flushed_epochs(), default=-1), log.attempts()
-    begun, last = (mark.begun, mark.last) if mark else (None, None)
-    history, foreign = History(log, chooser), False
-    for window in (begun, last):
-        if window is None or window.last <= recorded:
-            continue
-        epoch = history.foreign_epoch(window, attempts, checkpointed)
-        foreign |= epoch is not None and (
-            window is not begun or _is_new_here(query, window, epoch, checkpointed)
-        )
-    return foreign
-
-
-def _is_new_here(query: Query, begun: Window, epoch: int, checkpointed: int) -> bool:
-    """Whether this log cannot have begun an epoch; else its manifest may just be lost.
-
-    Of an epoch that this log has begun, rows of one attempt may be in the table, and no other attempt may
-    be flushed.
-    """
-    (named,) = (each for each in begun.epochs if each.epoch == epoch)
-    return (
-        epoch > checkpointed
-        or named.generation > query.log.highest_generation()
-        or query.log.manifest(Attempt(epoch, named.generation)) is not None
-    )
 
 
 def _pin(plan: Rewind, epoch: int, now_us: int) -> None:

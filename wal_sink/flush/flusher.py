@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from state_backends import StateBackendError
-from wal_sink import remedies
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
-from wal_sink.errors import LogUnavailable, MissingSegment, WrongOwner
+from wal_sink.errors import LogUnavailable, WrongOwner
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.clocks import Clocks
+from wal_sink.flush.missing import Missing
 from wal_sink.flush.other_log import History
 from wal_sink.flush.read_window import FileGoneError
 from wal_sink.flush.reporter import Reporter
@@ -26,18 +26,17 @@ from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
 from wal_sink.log_context import line_logger
-from wal_sink.model import paths
 from wal_sink.model.ledger import Owner, Window
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.observer import Delivered
 from wal_sink.progress.given_up import given_up_since_begun
-from wal_sink.protocol.choose_attempt import refuse_missing_manifest
 from wal_sink.protocol.ledger_updates import flush_records, plan_window, plan_without_rows
 from wal_sink.protocol.next_step import next_step, resting
 from wal_sink.protocol.steps import (
     Begin,
     Choose,
     CreateLedger,
+    LookAgain,
     ManifestMissing,
     PassOver,
     RecordFlushed,
@@ -49,7 +48,6 @@ from wal_sink.protocol.steps import (
     View,
 )
 from wal_sink.targets.base import Target
-from wal_sink.wal.aside import bring_back
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
 
@@ -105,6 +103,7 @@ class Flusher:
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
         )
         self._history = History(pipeline.log, self._chooser)
+        self._missing = Missing(pipeline.log, self._target)
         self.trimmer = Trimmer(pipeline.log, pipeline.trim_delay_s, clock_us)
         self._looked_s = 0.0
         self._started = False
@@ -120,6 +119,8 @@ class Flusher:
         try:
             view = self._look()
             step = next_step(view, self._target.owner)
+            if isinstance(step, LookAgain):
+                return step
             self.trimmer.sweep(view.trimmable)
             self.trimmer.drop_aside(agreed=view.agreed)
             if isinstance(step, Choose):
@@ -162,13 +163,26 @@ class Flusher:
             mark = self._target.read_ledger() if asked else None
             self._started = True
         attempts = self._log.attempts(fresh=asked)
+        # After the manifests: a flusher makes the record before it deletes the manifest.
+        newest = max(self._log.flushed_epochs(fresh=True), default=-1) if asked else -1
+        overtaken = newest > (recorded.epoch if recorded else -1)
         fresh = asked and mark is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)
         lost = self.trimmer.unrecorded(mark, recorded)
         due = self.trimmer.due(recorded, trimmable)
         return View(
-            checkpointed, recorded, identity, asked, mark, attempts, rewound, trimmable, due, lost
+            checkpointed,
+            recorded,
+            identity,
+            asked,
+            mark,
+            attempts,
+            rewound,
+            trimmable,
+            due,
+            lost,
+            overtaken,
         )
 
     # --- do ---------------------------------------------------------------------------------------
@@ -195,19 +209,9 @@ class Flusher:
             case Begin() | PassOver():
                 self._begin(step, view)
             case ManifestMissing(epoch):
-                self._refuse_missing_manifest(epoch)
+                self._missing.manifest(epoch)
             case RecordsBehind():
                 self._history.refuse_other_log(step, view)
-
-    def _refuse_missing_manifest(self, epoch: int) -> None:
-        """See that the epoch was flushed meanwhile, or bring its manifest back (rule 12).
-
-        :raises MissingManifest: neither.
-        """
-        mark = self._target.read_ledger()
-        if mark is not None and mark.flushed < epoch and self._brought_back([epoch]):
-            return
-        refuse_missing_manifest(epoch, mark)
 
     def _rest(self, rest: Rest, view: View) -> None:
         if rest.odd and self._checkpoint.last_commit() > view.checkpointed:
@@ -219,7 +223,7 @@ class Flusher:
     def _begin(self, step: Begin | PassOver, view: View) -> None:
         """Begin a window at the mark that was seen; if the ledger has moved on, the target refuses."""
         assert view.mark is not None
-        if isinstance(step, PassOver) and self._was_deleted(step.epoch, view):
+        if isinstance(step, PassOver) and self._missing.was_deleted(step.epoch, view):
             return  # the record that passes it over may be about an older attempt
         begun_us, nonce = self._clocks.now_us(), uuid.uuid4().hex
         if isinstance(step, PassOver):
@@ -271,32 +275,8 @@ class Flusher:
         try:
             return self._write_rows(rows)
         except FileGoneError as gone:
-            if self._target.is_finished(window):  # rule 20
-                return False
-            if self._brought_back([epoch.epoch for epoch in window.epochs]):
-                return False
-            raise MissingSegment(
-                f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
-                f"{remedies.lost_segment(gone.epoch, begun=True)} {remedies.restored(window.first - 1)}",
-            ) from gone
-
-    def _was_deleted(self, epoch: int, view: View) -> bool:
-        """Whether no attempt at an epoch was there, but in `aside/`; it is back, and may be the newer one."""
-        return all(each.epoch != epoch for each in view.attempts) and self._brought_back([epoch])
-
-    def _brought_back(self, epochs: Collection[int]) -> bool:
-        """Whether objects were missing that a rewind has set aside, and are there again; then look again."""
-        if back := bring_back(self._log, epochs):
-            logger.warning(
-                "%d objects of epochs %d to %d were deleted since the rewind, by a flusher that had stood"
-                " still; they are brought back from %s/%s",
-                len(back),
-                min(epochs),
-                max(epochs),
-                self._log.url,
-                paths.ASIDE,
-            )
-        return bool(back)
+            self._missing.segment(gone, window)
+            return False
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""

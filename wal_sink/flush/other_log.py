@@ -62,8 +62,9 @@ class History:
 
         It is if its manifest is here, to the byte; or if a record here says that it was flushed. Without
         either, an epoch that Spark has not reached here is not. One that is checkpointed and has no attempt
-        left was flushed and trimmed here (rule 12), though its record is lost. Beside attempts, an epoch
-        without manifest is of this log only if it would be passed over here, too.
+        left was flushed and trimmed here (rule 12), though its record is lost; but not if it has a manifest
+        in the ledger, and would be passed over here. Beside attempts, an epoch without manifest is of this
+        log only if it would be passed over here, too.
         """
         if begun.manifest:
             published = self._log.manifest(Attempt(begun.epoch, begun.generation))
@@ -73,9 +74,11 @@ class History:
         record = self._log.flushed(begun.epoch)
         if record is not None and record.names(begun.digest, begun.offsets_digest):
             return True
-        if begun.epoch > checkpointed or not attempts:
-            return begun.epoch <= checkpointed
-        if begun.manifest:
+        if begun.epoch > checkpointed or (attempts and begun.manifest):
             return False
+        if not (attempts or begun.manifest):
+            return True
         choice = self._chooser.epoch(Choose(begun.epoch, tuple(attempts)))
+        if begun.manifest:
+            return not isinstance(choice, PassOver)
         return isinstance(choice, PassOver) and choice.offsets_digest == begun.offsets_digest

@@ -17,6 +17,7 @@ from wal_sink.model.records import FlushedEpoch, LogIdentity
 from wal_sink.protocol.steps import (
     Choose,
     CreateLedger,
+    LookAgain,
     RecordFlushed,
     RecordsBehind,
     Rest,
@@ -66,6 +67,8 @@ def next_step(view: View, owner: Owner) -> Step:
     :raises WrongOwner: the ledger row belongs to another log or checkpoint (rule 1).
     :raises LedgerBehindLog: the ledger knows less than the log (rules 13, 19).
     """
+    if view.overtaken:  # rule 9
+        return LookAgain()
     return (
         (_ledger_step(view, owner) if view.asked else None)
         or _trim_step(view)

@@ -34,6 +34,9 @@ class View:
     """Flushed epochs that were kept for `trim.delay`, and whose time is over."""
     unrecorded: tuple[int, ...] = ()
     """Epochs of the ledger's last window that lie below the newest record, and have none themselves."""
+    overtaken: bool = False
+    """Whether there are newer records than `recorded`, looked for after `attempts` were listed: of what they
+    are about, the manifests may be gone already."""
 
     @property
     def agreed(self) -> bool:
@@ -87,6 +90,10 @@ class Rest(NamedTuple):
     why: str
     odd: bool = False
     """True when an operator should know."""
+
+
+class LookAgain(NamedTuple):
+    """What was seen is of several moments: nothing follows from it."""
 
 
 class CreateLedger(NamedTuple):
@@ -162,6 +169,7 @@ class RecordsBehind(NamedTuple):
 
 Step: TypeAlias = (
     RecordsBehind
+    | LookAgain
     | Rest
     | CreateLedger
     | RecordFlushed
