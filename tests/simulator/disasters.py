@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulator.driver import Driver
+from tests.simulator.machine import MACHINE
 from tests.simulator.site import Backup, Site
 from tests.simulator.target import Snapshot
 from wal_sink.model import paths
@@ -113,13 +114,7 @@ class Disasters:
         for epoch in site.checkpoint.numbers("offsets"):
             if epoch >= gone[0] and not planned:
                 site.checkpoint.remove(f"offsets/{epoch}")
-        mark = world.database.ledger.get(world.query_id)
-        windows = (mark.begun, mark.last) if mark is not None else ()
-        begun = max((window.last for window in windows if window is not None), default=-1)
-        recorded = [paths.parse_flushed(path) or 0 for path in site.log.paths(paths.FLUSHED)]
-        # With the plans there, Spark runs only the last one again, and takes those before it for completed.
-        again = max(gone[0], *site.checkpoint.numbers("offsets")) if planned else gone[0]
-        site.set_back(again, settled=max(begun, *recorded, -1))
+        site.forget()
         self.history.new_driver(site)
 
     # --- target -----------------------------------------------------------------------------------
@@ -133,15 +128,12 @@ class Disasters:
             self.world.happened("target restored")
             self.world.database.restore(self.world.chance.choice(self.snapshots))
             self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
-            if (
-                self.world.site.log.caching
-            ):  # an old listing of flushed/ may agree with an old ledger
-                self.world.documented |= {"MissingManifest"}
 
     def _lose_ledger(self) -> None:
         """Truncate the ledger's table; the rows are there."""
         if self.world.database.ledger.pop(self.world.query_id, None) is not None:
             self.world.happened("ledger lost")
+            self.world.judge.timestamps_lost_us = MACHINE.true_us
             self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
 
     def _shadow_ledger(self) -> None:

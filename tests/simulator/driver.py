@@ -31,6 +31,7 @@ from wal_sink.publish.discard import discard
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.publisher import Publisher
 from wal_sink.publish.without_sink import note_without_sink
+from wal_sink.wal.ownership import owned
 
 
 class Driver:
@@ -167,7 +168,9 @@ class Run:
         if not store.list("metadata"):
             store.create("metadata", json.dumps({"id": self.world.query_id}).encode())
         with contextlib.suppress(OSError, errors.WalSinkError):  # the listener only logs an error
-            note_without_sink(driver.log, driver.site.open_checkpoint(driver.process))
+            checkpoint = driver.site.open_checkpoint(driver.process)
+            owned(driver.log, checkpoint)
+            note_without_sink(driver.log, checkpoint)
             self.noted = True
             take_ticket(driver.log, self.run_id)
         driver.run_history.started(self.world.query_id, self.run_id)

@@ -282,6 +282,8 @@ class History:
         if not commits or commits[-1] not in offsets:
             return
         last, batch = commits[-1], max(*commits, *offsets) + 1
+        if batch > last + 2 or last < site.settled():
+            return  # it was set back: what the tool does with several plans, or behind the mark, is not known
         if any(
             name.startswith(f"{paths.MANIFESTS}{batch:020}-")
             for name in site.log.paths(paths.MANIFESTS)

@@ -11,12 +11,13 @@ import json
 import logging
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.simulator.machine import MACHINE
 from tests.simulator.rows import SHARED
-from wal_sink.model.ledger import Window
+from wal_sink.model.ledger import Mark, Window
 
 if TYPE_CHECKING:
     from tests.simulator.site import Site
@@ -44,6 +45,8 @@ class Computed:
     """Whether it was flushed by a choice that the flusher called unproven."""
     arrived: set[str] = field(default_factory=set)
     """The keys that the target has acknowledged."""
+    begun_us: int = 0
+    """When it was begun last."""
     flushed: bool = False
     """Whether the ledger says that it is flushed."""
     fenced_us: int | None = None
@@ -71,6 +74,10 @@ class Judge(logging.Handler):
         """Whether two histories share one ledger row: then the table may hold rows of both."""
         self.doubted: dict[int, int] = {}
         """Epochs whose choice the flusher called unproven, and since when it had looked."""
+        self.read_ledger: Callable[[], Mark | None] = lambda: None
+        """Reads the ledger row of the query."""
+        self.timestamps_lost_us = 0
+        """When the ledger row was lost: a restored log does not know the timestamps used till then."""
         self.attempts: dict[tuple[int, str], Computed] = {}
         self._by_value: list[Computed] = []
         self._by_digest: dict[str, Computed] = {}
@@ -115,9 +122,11 @@ class Judge(logging.Handler):
         """
         if site.is_copy:
             self.violate(f"epoch {epoch} was completed by a run on a copy")
-        if epoch in site.kept:
-            return  # it was completed before its commit file was deleted
         attempt = self.attempts[epoch, run_id] if run_id is not None else None
+        if epoch in site.kept:  # it was completed before its commit file was deleted
+            if attempt is site.kept[epoch] or epoch <= site.settled():
+                return
+            site.leave(epoch)
         site.kept[epoch] = attempt
         if attempt is None:
             return
@@ -150,16 +159,15 @@ class Judge(logging.Handler):
             if ahead_s > _MOST_AHEAD_S:
                 self.violate(f"epoch {begun.epoch} is written as of {ahead_s:.0f} s from now")
             attempt = self._by_digest.get(begun.digest) if begun.manifest else None
+            if attempt is not None:
+                attempt.begun_us = MACHINE.true_us
             if begun.manifest and attempt is None:
                 self.violate(f"{begun.manifest} was begun, which no run has published")
             elif attempt is None:
-                if not any(self._without_rows(site, begun.epoch) for site in self.sites):
+                if not any(site.without_rows(begun.epoch) for site in self.sites):
                     self.violate(f"epoch {begun.epoch} was begun without rows, and has some")
             elif not any(site.kept.get(begun.epoch) is attempt for site in self.sites):
                 self._begun_of_another(attempt)
-
-    def _without_rows(self, site: Site, epoch: int) -> bool:
-        return epoch in site.given_up or (epoch in site.kept and site.kept[epoch] is None)
 
     def _begun_of_another(self, attempt: Computed) -> None:
         """An attempt was begun that Spark has not kept: allowed only where nothing could tell."""
@@ -248,7 +256,12 @@ class Judge(logging.Handler):
         newest = max((e for e, a in kept.items() if SHARED in a.rows), default=None)
         if newest is not None and not self.cloned:
             shown = self._by_value[table[SHARED]] if SHARED in table else None
-            if shown is not kept[newest] and not (shown and shown.epoch in site.given_up):
+            stays = shown is not None and (
+                shown.epoch in site.given_up
+                or (shown.lost and shown.begun_us > kept[newest].begun_us)
+                or (shown.lost and shown.begun_us < self.timestamps_lost_us)
+            )
+            if shown is not kept[newest] and not stays:
                 self.violate(f"the newest value of {SHARED} is of {kept[newest].name}, not {shown}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import NamedTuple
 
 from tests.simulator.judge import Computed, Judge, body_run
@@ -86,14 +87,44 @@ class Site:
         copy.is_copy = True
         return copy
 
-    def set_back(self, first: int, *, settled: int) -> None:
-        """Forget what Spark has completed from an epoch on, but for what was begun or flushed."""
-        for epoch in [epoch for epoch in self.kept if epoch >= first and epoch > settled]:
-            attempt = self.kept.pop(epoch)
-            self.given_up.discard(epoch)
-            if attempt is not None:
-                attempt.committed = False
-                attempt.lost = bool(attempt.arrived)  # under a ledger that hid that it was begun
+    def forget(self) -> None:
+        """Forget what Spark had completed and will compute again, after its checkpoint was set back."""
+        commits, offsets = self.checkpoint.numbers("commits"), self.checkpoint.numbers("offsets")
+        # Spark runs the last epoch again that is planned, and takes those before it for completed.
+        again = max([*offsets, *(epoch + 1 for epoch in commits)], default=0)
+        settled = self.settled()
+        for epoch in [epoch for epoch in self.kept if epoch >= again and epoch > settled]:
+            self.leave(epoch)
+
+    def leave(self, epoch: int) -> None:
+        """Forget what Spark had completed as an epoch."""
+        attempt = self.kept.pop(epoch)
+        self.given_up.discard(epoch)
+        if attempt is not None:
+            attempt.committed = False
+            attempt.lost = bool(attempt.arrived)  # under a ledger that hid that it was begun
+
+    def settled(self) -> int:
+        """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none."""
+        recorded = [paths.parse_flushed(path) or 0 for path in self.log.paths(paths.FLUSHED)]
+        mark = self._judge.read_ledger()
+        windows = (mark.begun, mark.last) if mark is not None else ()
+        manifests = {
+            hashlib.sha256(self.log.get(path)).hexdigest()
+            for path in self.log.paths(paths.MANIFESTS)
+        }
+        begun = (
+            begun.epoch
+            for window in windows
+            if window is not None
+            for begun in window.epochs
+            if begun.digest in manifests or self.without_rows(begun.epoch)
+        )
+        return max([*recorded, *begun], default=-1)
+
+    def without_rows(self, epoch: int) -> bool:
+        """Whether an epoch was given up, or made by a tool of Spark's."""
+        return epoch in self.given_up or (epoch in self.kept and self.kept[epoch] is None)
 
     def _checkpointed(self, path: str, data: bytes) -> None:
         if path.startswith("commits/"):

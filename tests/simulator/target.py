@@ -172,10 +172,15 @@ class Connection(Session):
         return self._conditional("finish", f"{window.first}..{window.last}", effect)
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
-        """Replace the row."""
-        return self._conditional(
-            "replace row", str(new.flushed), lambda: self._ledger.replace_row(seen, new)
-        )
+        """Replace the row, and tell the judge."""
+
+        def effect() -> Outcome:
+            outcome = self._ledger.replace_row(seen, new)
+            if outcome is Outcome.APPLIED:
+                self._database.judge.rewound(new.flushed)
+            return outcome
+
+        return self._conditional("replace row", str(new.flushed), effect)
 
     def now_us(self) -> int:
         """Tell the time, as the node that happens to answer knows it."""

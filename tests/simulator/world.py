@@ -30,6 +30,7 @@ class World:
         self.judge = Judge(self.counts)
         self.database = Database(self.judge)
         self.query_id = str(chance.getrandbits(64))
+        self.judge.read_ledger = lambda: self.database.ledger.get(self.query_id)
         self.site = Site(self.judge, self.query_id)
         """Where the query lives."""
         self.hosts = [Host("one"), Host("two")]
