@@ -39,7 +39,7 @@ def test_old_tickets_and_claims_go_and_the_highest_generation_stays(world: World
     assert world.log.highest_generation() == newest + 1
     world.flush()
     assert world.table() == world.expected()
-    claim = world.log.newest_claim()
+    claim = world.log.claimed(world.log.highest_generation())
     assert claim is not None
     assert claim.run_id == run.run_id
 

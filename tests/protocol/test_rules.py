@@ -597,9 +597,17 @@ def overtaken(world: World, run_history: RunHistory | None = None) -> tuple[Run,
     return old, new
 
 
-def test_rule_11_a_fenced_run_says_that_its_last_epoch_was_kept(world: World) -> None:
-    """The highest generation is not the one that Spark kept: the run that did goes on, and is fenced."""
+@pytest.mark.parametrize("foreign", [False, True])
+def test_rule_11_a_fenced_run_says_that_its_last_epoch_was_kept(
+    world: World, *, foreign: bool
+) -> None:
+    """The highest generation is not the one that Spark kept: the run that did goes on, and is fenced.
+
+    :param foreign: a log that was restored has a note of that name, about a run of the lost history.
+    """
     old, _ = overtaken(world)
+    if foreign:
+        world.log.create_kept(Kept(epoch=0, generation=1, run_id="of the lost history", highest=1))
     with pytest.raises(errors.Fenced):
         old.publish([("late", 3)])
     steps = world.flush()

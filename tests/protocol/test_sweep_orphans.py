@@ -110,15 +110,20 @@ def test_rule_18_segments_that_do_not_tell_their_run_stay(world: World) -> None:
     assert world.log.segments() == []
 
 
+@pytest.mark.parametrize("foreign", [False, True])
 @pytest.mark.parametrize("late", ["before", "after"])
 def test_rule_18_a_manifest_that_comes_after_its_segments_went_is_not_chosen(
-    world: World, late: str
+    world: World, late: str, *, foreign: bool
 ) -> None:
     """P wrote commits/0 and died without a trace; Q, fenced, publishes late; R swept, and died, too.
 
     Q's is the highest generation of the two, and nothing is proven: it would be taken, and the flush would
     stop for ever at segments that are gone.
+
+    :param foreign: a log that was restored has a note of that name, about a run of the lost history.
     """
+    if foreign:
+        note_swept(world.log, Swept(epoch=0, generation=2, run_id="of-the-lost-history"))
     p = world.run()
     p.publish([("p", 0)])
 

@@ -48,7 +48,7 @@ class HeartbeatHistory(RunHistory):
                 self._other.flusher if self._other else "another process",
                 SILENT_S,
             )
-        claim = self._log.newest_claim()
+        claim = self._log.claimed(self._log.highest_generation())
         return claim.run_id if claim else None
 
     def _look(self) -> bool | None:

@@ -105,7 +105,8 @@ def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
 
 def _logged(query: Query) -> dict[str, str]:
     """Return the options of the newest run; one that claimed as it started counts once it has published."""
-    claim = query.log.newest_claim(fresh=False)  # commands that only look may not write
+    generations = query.log.generations(fresh=False)  # commands that only look may not write
+    claim = query.log.claimed(max(generations, default=0))
     if claim is not None and claim.early is True:
         claim = _newest_at_work(query.log) or claim
     return _lower({} if claim is None else claim.options)

@@ -26,6 +26,7 @@ from wal_sink.model.records import (
     Kept,
     LogIdentity,
     Stop,
+    Swept,
     Ticket,
     WithoutSink,
 )
@@ -79,6 +80,12 @@ class Log:
         """Create a record; the first content stays, which callers read back where it matters to them."""
         with contextlib.suppress(FileExistsError):
             self.backend.create(path, record.to_json())
+
+    def create_note(self, path: str, note: Kept | Swept) -> None:
+        """Create a note about an attempt, once; one about a run of a history that was lost goes (rule 23)."""
+        if (present := self.read(type(note), path)) and present.run_id != note.run_id:
+            self.delete([path])
+        self.create(path, note)
 
     def _settle(self, path: str, record: R) -> R:
         """Create a record unless there is one; return the one that stands."""
@@ -155,11 +162,6 @@ class Log:
         """Read the claim of a generation; None: no run has claimed it, or its claim was deleted since."""
         return self.read(Claim, paths.run(generation))
 
-    def newest_claim(self, *, fresh: bool = True) -> Claim | None:
-        """Read the newest run's claim; None before the first."""
-        generation = max(self.generations(fresh=fresh), default=0)
-        return self.claimed(generation) if generation else None
-
     # --- what was agreed with the target ---
 
     def plan(self, key: str) -> Plan | None:
@@ -204,8 +206,7 @@ class Log:
         None when it is gone again: the epoch was flushed from another attempt, and trimmed.
         """
         self.create(paths.manifest(manifest.attempt), manifest)
-        found = self.manifest(manifest.attempt)
-        return None if found is None else found[0]
+        return found.manifest if (found := self.manifest(manifest.attempt)) else None
 
     def segments(self) -> list[tuple[int, str]]:
         """List epoch and path of the segments there are, ascending, named by a manifest or not."""
@@ -222,7 +223,7 @@ class Log:
 
     def create_kept(self, kept: Kept) -> None:
         """Note that Spark kept an attempt, once."""
-        self.create(paths.kept(Attempt(kept.epoch, kept.generation)), kept)
+        self.create_note(paths.kept(Attempt(kept.epoch, kept.generation)), kept)
 
     # --- what Spark made without a sink (rule 12) ---
 
@@ -298,8 +299,7 @@ class Log:
         """Read what operators were about to do, by one of the verbs, oldest first."""
         listed = self.backend.list(paths.DECISIONS)
         records = [path for path in listed if paths.parse_intervention(path) == verb]
-        found = (self.read(Intervention, path) for path in records)
-        return [record for record in found if record is not None]
+        return [record for path in records if (record := self.read(Intervention, path)) is not None]
 
     # --- hints ---
 

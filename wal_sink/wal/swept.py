@@ -25,5 +25,5 @@ def read_swept(log: Log, runs: Mapping[Attempt, str]) -> frozenset[Attempt]:
 
 
 def note_swept(log: Log, swept: Swept) -> None:
-    """Note that the segments of an attempt are about to be deleted; the first note stays."""
-    log.create(paths.swept(Attempt(swept.epoch, swept.generation)), swept)
+    """Note that the segments of an attempt are about to be deleted."""
+    log.create_note(paths.swept(Attempt(swept.epoch, swept.generation)), swept)
