@@ -1,13 +1,17 @@
-"""Six real deaths of a stateful query; `make soak` has fifty."""
+"""Six real deaths of a stateful query, `make soak` has fifty; and the order of the hostile soak's events."""
 
 from __future__ import annotations
 
+import itertools
+import random
 import secrets
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.soak.course import Soak, Victim
+from tests.soak.hostile import deal
 
 
 @pytest.mark.slow_first
@@ -24,3 +28,13 @@ def test_six_deaths(tmp_path: Path) -> None:
         f"seed {seed}: {outcome}"
     )
     assert outcome.starts >= 1 + 3 + 1, "each death of a driver, and the last run"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_kind_of_event_comes_before_one_comes_twice(seed: int) -> None:
+    """Then as often as its weight says; the same seed gives the same order."""
+    weights = {"clock": 3, "full disk": 2, "zombie": 1}
+    dealt = list(itertools.islice(deal(random.Random(seed), weights), 3 + 6 + 6))
+    assert sorted(dealt[:3]) == sorted(weights)
+    assert Counter(dealt[3:9]) == Counter(dealt[9:]) == weights
+    assert dealt == list(itertools.islice(deal(random.Random(seed), weights), 15))
