@@ -143,6 +143,8 @@ class Soak:
             if workers:
                 os.kill(self._random.choice(workers), signal.SIGKILL)
                 return
+            if self._driver.process.poll() is not None:
+                return  # the query has failed meanwhile, and took its workers along
             assert time.monotonic() < deadline, "no worker to kill"
             time.sleep(0.02)
 
