@@ -18,10 +18,11 @@ from wal_sink.targets.cassandra.types.cast import cast_column
 from wal_sink.targets.cassandra.types.cql_type import column_types
 from wal_sink.targets.cassandra.types.index_rule import IndexRule, first_refused, planned_rules
 from wal_sink.targets.cassandra.types.invalid_value import InvalidValue, first_invalid_value
-from wal_sink.targets.cassandra.types.literals import TRUE, long
-from wal_sink.targets.cassandra.types.row_text import plain, row_text, shorten
+from wal_sink.targets.cassandra.types.row_text import row_text
 from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.value_sizes import sizes
+from wal_sink.targets.values.literals import TRUE, long
+from wal_sink.targets.values.text import plain, shorten
 
 MAX_KEY_BYTES = 65_535
 """Most bytes of a partition key, and of the clustering columns of a row together; the server's limit."""

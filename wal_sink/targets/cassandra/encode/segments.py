@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from wal_sink.targets.cassandra.encode import views
 from wal_sink.targets.cassandra.encode.views import Array
-from wal_sink.targets.cassandra.types.literals import blob
+from wal_sink.targets.values.literals import blob
 
 MOST_BYTES = 2**31 - 1
 """The most that offsets of 32 bits can count; for more, joining takes offsets of 64 bits."""

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.targets.cassandra.types import scalar_casts
-from wal_sink.targets.cassandra.types.literals import long
+from wal_sink.targets.values import uuids
+from wal_sink.targets.values.literals import long
 
 TIME_PATTERN = r"\A([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?\z"
 _HEX = "[0-9a-fA-F]"
-UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 TIMEUUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 _DAY = long(86_400 * 10**9)
 _NONE = pa.nulls(0, pa.bool_())
@@ -111,7 +111,7 @@ ASCII = (
 )
 UUID = (
     Constraint(
-        _unlike(UUID_PATTERN),
+        _unlike(uuids.PATTERN),
         "is not a uuid",
         "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or "
         "make the table's type text.",

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.cassandra.types.literals import FALSE, TRUE, long, real
 from wal_sink.targets.cassandra.types.unnest import ZERO, unnest
 from wal_sink.targets.cassandra.types.value_sizes import sizes
+from wal_sink.targets.values.literals import FALSE, TRUE, long, real
 
 DETAIL = "indexes"
 """Under which name a plan's details have the rules; older plans, and those of tables without, have none."""

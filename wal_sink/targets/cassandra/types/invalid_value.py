@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from wal_sink.targets.cassandra.types.constraints import Constraint
 from wal_sink.targets.cassandra.types.cql_type import CqlType
-from wal_sink.targets.cassandra.types.literals import TRUE, long
 from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES
 from wal_sink.targets.cassandra.types.unnest import unnest
+from wal_sink.targets.values.literals import TRUE, long
 
 
 class InvalidValue(NamedTuple):

@@ -20,10 +20,10 @@ from wal_sink.targets.cassandra.types.scalar_casts import (
     as_nanoseconds,
     as_nanoseconds_of_day,
     as_text,
-    as_uuid,
     cast_to,
 )
 from wal_sink.targets.cassandra.types.spark_types import spark_type
+from wal_sink.targets.values import uuids
 
 
 class ScalarType(NamedTuple):
@@ -99,13 +99,13 @@ TYPES = {
     ),
     "uuid": ScalarType(
         ("string",),
-        as_uuid,
+        uuids.as_uuid,
         "16 bytes",
         constraints.UUID,
         note="8-4-4-4-12 digits, upper or lower case, checked",
     ),
     "timeuuid": ScalarType(
-        ("string",), as_uuid, "16 bytes", constraints.TIMEUUID, note="version 1, checked"
+        ("string",), uuids.as_uuid, "16 bytes", constraints.TIMEUUID, note="version 1, checked"
     ),
     "inet": ScalarType(
         ("string",),

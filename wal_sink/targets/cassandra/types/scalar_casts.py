@@ -7,10 +7,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.cassandra.types import literals
+from wal_sink.targets.values import literals
 
-_UUID = pa.binary(16)
-_NO_UUID = literals.text("00000000-0000-0000-0000-000000000000")
 _DAY_0 = literals.text("1970-01-01T")
 _NO_TEXT = literals.text("")
 _THOUSAND = literals.long(1_000)
@@ -62,18 +60,6 @@ def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
 def as_nanoseconds(column: pa.Array) -> pa.Array:
     """Turn microseconds into nanoseconds; `constraints.DURATION` has refused what overflows."""
     return pc.multiply_checked(as_is(column).cast(pa.int64()), _THOUSAND)
-
-
-def as_uuid(column: pa.Array) -> pa.Array:
-    """Parse strings that match `constraints.UUID_PATTERN`; nulls stay null."""
-    texts = as_text(column)
-    digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")  # 32 of each, no gaps
-    _, offsets, characters = digits.buffers()
-    begin = memoryview(offsets).cast("i")[digits.offset] if len(digits) else 0
-    whole = memoryview(characters or b"")[begin : begin + 32 * len(digits)]
-    packed = pa.py_buffer(bytes.fromhex(str(whole, "ascii")))
-    uuids = pa.Array.from_buffers(_UUID, len(digits), [None, packed])
-    return pc.if_else(texts.is_valid(), uuids, literals.null(_UUID))
 
 
 def sub_milliseconds(column: pa.Array) -> pa.Array:

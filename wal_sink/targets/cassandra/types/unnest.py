@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.cassandra.types.literals import long
+from wal_sink.targets.values.literals import long
 
 ZERO = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
 _NONE = long(0).cast(pa.int32())

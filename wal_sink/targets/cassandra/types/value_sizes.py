@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.cassandra.types.literals import long
 from wal_sink.targets.cassandra.types.unnest import ZERO, unnest
+from wal_sink.targets.values.literals import long
 
 _NOTHING = long(0)
 _LENGTH = 4

@@ -19,9 +19,9 @@ from cassandra.util import Duration
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.types.cql_type import CqlType, column_types
-from wal_sink.targets.cassandra.types.literals import long
 from wal_sink.targets.cassandra.types.unnest import unnest
 from wal_sink.targets.cassandra.types.value_sizes import sizes
+from wal_sink.targets.values.literals import long
 
 _DATE_OFFSET = 2**31
 """CQL counts days from -5877641-06-23, and so does the driver where it gets a number."""

@@ -1,0 +1,28 @@
+"""Values as errors show them: short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+
+def plain(value: pa.Scalar) -> Any:
+    """Return a value as a Python object; one that Python cannot hold as bytes or as a count of units."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError) as error:
+        if value.type.num_fields:
+            return str(value.type)
+        number = pa.int32() if pa.types.is_date32(value.type) else pa.int64()
+        kind = pa.binary() if isinstance(error, UnicodeDecodeError) else number
+        return value.cast(kind).as_py()
+
+
+def shorten(value: Any, limit: int = 60) -> str:
+    """Print a value in about `limit` characters at most."""
+    cut = value[:limit] if isinstance(value, str | bytes) else value
+    text = repr(cut)
+    if isinstance(value, str | bytes) and len(value) > limit:
+        return f"{text}… of {len(value):,}"
+    return text if len(text) <= limit else text[:limit] + "…"
