@@ -38,20 +38,22 @@ ROOMS = {
     "protocol": "model errors remedies",
     # The databases. They know neither the log nor the protocol, so that a target can be written without them.
     "targets": "model options observer errors",
+    "targets.values": "",
     ".names": "",
     ".options": ".names options errors",
-    ".types": ".names model",
-    ".check": ".types model errors",
-    ".encode": ".types model",
+    ".types": ".names targets.values model",
+    ".check": ".types targets.values model errors",
+    ".encode": ".types targets.values model",
     ".driver": ".options targets.base options log_context errors",
     ".schema": ".driver .types .options .names model log_context errors",
-    ".write": ".schema .encode .driver .types .options .names targets.base model arrow_batches observer"
-    " log_context errors",
+    ".write": ".schema .encode .driver .types .options .names targets.values targets.base model arrow_batches"
+    " observer log_context errors",
     ".ledger": ".schema .driver .names model errors",
     ".session": ".ledger .write .schema .driver .options .names targets.base model observer errors",
     ".target": ".session .check .schema .driver .options targets.base model options",
     "targets.cassandra": ".target .options",
     "targets.sql": "targets.base model options errors",
+    "targets.postgresql": "targets.sql targets.values targets.base model options errors",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log knows no target.
     "checkpoint": "model state_backends errors",
     "wal": "checkpoint model state_backends log_context errors remedies",
@@ -80,7 +82,8 @@ OUTSIDE = {
     "py4j": "spark.internals",  # undocumented names of Spark have one place
     "cassandra": "targets.cassandra testing.cassandra.node demo.control",
     "prometheus_client": "metrics",
-    "psycopg": "testing.postgresql.server",
+    "psycopg": "targets.postgresql.connection testing.postgresql.server",
+    "pgpq": "targets.postgresql.copy",
     "fsspec": "state_backends",
     "numpy": "targets.cassandra",
     "pytest": "testing",

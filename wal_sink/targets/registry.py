@@ -11,7 +11,10 @@ from wal_sink.targets.base import Target
 GROUP = "wal_sink.targets"
 """The group of entry points: `name = "module:Class"`."""
 
-_OWN = EntryPoint("cassandra", "wal_sink.targets.cassandra:CassandraTarget", GROUP)
+_OWN = (
+    EntryPoint("cassandra", "wal_sink.targets.cassandra:CassandraTarget", GROUP),
+    EntryPoint("postgresql", "wal_sink.targets.postgresql:PostgresqlTarget", GROUP),
+)
 """Known without metadata too: a checkout on the path has none."""
 
 
@@ -42,7 +45,7 @@ def target_type(name: str) -> type[Target]:
 
 
 def _registered() -> dict[str, EntryPoint]:
-    return {point.name: point for point in (_OWN, *entry_points(group=GROUP))}
+    return {point.name: point for point in (*_OWN, *entry_points(group=GROUP))}
 
 
 def _load(point: EntryPoint) -> type[Target]:

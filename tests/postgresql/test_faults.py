@@ -1,0 +1,266 @@
+"""A real server that dies, falls silent, or whose answer is lost, under the real flusher."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from tests.postgresql.delivery import new_query, target_of
+from tests.postgresql.proxy import Proxy, When
+from tests.postgresql.world import PostgresqlWorld
+from tests.protocol import raw
+from tests.protocol.engine import SCHEMA
+from tests.protocol.test_crash_everywhere import flush
+from wal_sink.errors import TargetUnavailable
+from wal_sink.flush.flusher import Flusher
+from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.protocol.steps import Rest
+from wal_sink.targets.base import Slice
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.targets.sql.session import SqlSession
+from wal_sink.testing.contracts import rows as contract
+from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.postgresql.installed import InstalledPostgresql
+from wal_sink.testing.postgresql.server import Server
+
+ROWS = [("a", 1), ("b", 2)]
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[InstalledPostgresql]:
+    """Start a server that these tests kill and pause."""
+    with InstalledPostgresql() as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_schema(mortal: InstalledPostgresql) -> str:
+    name = f"test_{uuid.uuid4().hex}"
+    mortal.execute(f"CREATE SCHEMA {name}")
+    return name
+
+
+def at_write(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[SqlSession], None], times: int = 1
+) -> list[int]:
+    """Do something right after rows were written and before they are committed."""
+    real, done = SqlSession.write, list[int]()
+
+    def write(self: SqlSession, plan: Plan, rows: Slice) -> None:
+        real(self, plan, rows)
+        if len(done) < times:
+            done.append(rows.epoch)
+            act(self)
+
+    monkeypatch.setattr(SqlSession, "write", write)
+    return done
+
+
+def flush_all(flusher: Flusher) -> None:
+    while not isinstance(flusher.run_once(), Rest):
+        pass
+
+
+def terminate(server: Server, session: SqlSession) -> None:
+    server.execute("SELECT pg_terminate_backend(%s)", (session._connection.info.backend_pid,))
+
+
+def test_a_server_that_dies_in_a_transaction_shows_nothing_of_it(
+    mortal: InstalledPostgresql, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = PostgresqlWorld(mortal, mortal_schema)
+    world.run().batch(ROWS)
+    killed = at_write(monkeypatch, lambda _: mortal.kill())
+    with pytest.raises(TargetUnavailable):
+        flush_all(world.flusher())
+    assert killed == [0]
+    mortal.start()
+    assert world.visible() == []
+    mark = world.ledger()
+    assert mark is not None
+    assert mark.begun is not None, "begin is durable"
+    flush(world.flusher())
+    raw.complete(world, 1, "")
+    world.end_sessions()
+
+
+def test_a_backend_that_is_terminated_is_replaced(
+    postgresql: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice; the flusher tries again by itself."""
+    world = PostgresqlWorld(postgresql, schema)
+    world.run().batch(ROWS)
+    terminated = at_write(
+        monkeypatch,
+        lambda session: terminate(postgresql, session),
+        times=2,
+    )
+    flush(world.flusher())
+    assert terminated == [0, 0]
+    raw.complete(world, 1, "")
+    world.end_sessions()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_answer_to_commit_that_is_lost_is_read_back(
+    postgresql: Server, schema: str, monkeypatch: pytest.MonkeyPatch, when: When
+) -> None:
+    """The socket is cut before the server reads COMMIT, or when it has committed: rows come once."""
+    outcomes: list[Outcome] = []
+    real = SqlSession.finish
+
+    with Proxy(postgresql.host, postgresql.port) as proxy:
+        world = PostgresqlWorld(postgresql, schema, proxy.port)
+        world.run().batch(ROWS)
+
+        def finish(self: SqlSession, window: Window) -> Outcome:
+            if not outcomes:
+                proxy.lose_commit(when)
+            outcomes.append(real(self, window))
+            return outcomes[-1]
+
+        monkeypatch.setattr(SqlSession, "finish", finish)
+        flush(world.flusher())
+        assert proxy.lost == 1
+        again = [] if when == "after" else [Outcome.APPLIED]
+        assert outcomes == [Outcome.UNKNOWN, *again]
+        raw.complete(world, 1, when)
+        world.end_sessions()
+
+
+def test_two_flushers_deliver_once(postgresql: Server, schema: str) -> None:
+    """At the same time, over many epochs; each of them may lose at any step."""
+    world = PostgresqlWorld(postgresql, schema)
+    run = world.run()
+    for number in range(12):
+        run.batch([(f"{number}/{n}", n) for n in range(20)])
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            flush(world.flusher())
+        except Exception as error:  # noqa: BLE001 -- shown by the assertion
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    raw.complete(world, 12, "")
+    world.end_sessions()
+
+
+def test_a_silent_server_is_given_up(
+    mortal: InstalledPostgresql, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host answers, so that no time-out of TCP ends the wait."""
+    world = PostgresqlWorld(mortal, mortal_schema)
+    world.run().batch(ROWS)
+    at_write(monkeypatch, lambda _: mortal.pause())
+    began = time.monotonic()
+    try:
+        with pytest.raises(TargetUnavailable):
+            flush_all(world.flusher())
+        assert 1 < time.monotonic() - began < 20
+    finally:
+        mortal.resume()
+    flush(world.flusher())
+    raw.complete(world, 1, "")
+    world.end_sessions()
+
+
+def test_a_flusher_that_stands_still_gives_the_ledger_row_back(
+    postgresql: Server, schema: str
+) -> None:
+    """The server ends its transaction; what it does when it wakes has no effect."""
+    postgresql.execute(f"CREATE TABLE {schema}.t (k text, n int, v bigint, t text)")
+    target = target_of(postgresql, f"{schema}.t", lock_timeout=5, idle_timeout=0.5)
+    plan = target.plan(contract.SCHEMA, "key")
+    owner = Owner("query", "log", "checkpoint")
+    rows = contract.a_slice(target, plan, [("a", 1, 1, "x")])
+    window = begun_window(0)
+    with target.connect(owner) as stopped, target.connect(owner) as other:
+        stopped.create(-1)
+        assert stopped.begin(window) is Outcome.APPLIED
+        stopped.start(window)
+        stopped.write(plan, rows)
+        other.start(window)
+        other.write(plan, rows)
+        assert other.finish(window) is Outcome.APPLIED
+        with pytest.raises(psycopg.Error) as caught:
+            stopped.finish(window)
+        assert target.classify(caught.value) == "retry"
+    assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(1,)]
+
+
+def test_a_lock_that_is_held_is_waited_for_and_then_said(postgresql: Server, schema: str) -> None:
+    world = PostgresqlWorld(postgresql, schema)
+    world.run().batch(ROWS)
+    with psycopg.connect(postgresql.uri) as other:
+        other.execute(f"LOCK TABLE {schema}.rows IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(TargetUnavailable, match="lock timeout"):
+            flush_all(world.flusher())
+    flush(world.flusher())
+    raw.complete(world, 1, "")
+    world.end_sessions()
+
+
+@pytest.mark.parametrize(("given", "kept"), [("off", "on"), ("remote_apply", "remote_apply")])
+def test_what_is_acknowledged_survives_whatever_the_role_says(
+    postgresql: Server, schema: str, given: str, kept: str
+) -> None:
+    """The session sets what the log's trimming relies on; stronger settings stay."""
+    role = f"role_{schema}"
+    postgresql.execute(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'p'")
+    settings = {
+        "synchronous_commit": (given, kept),
+        "timezone": ("Asia/Tokyo", "UTC"),
+        "default_transaction_isolation": ("serializable", "read committed"),
+        "default_transaction_read_only": ("on", "off"),
+        "statement_timeout": ("1", "0"),
+    }
+    try:
+        for name, (value, _) in settings.items():
+            postgresql.execute(f"ALTER ROLE {role} SET {name} = '{value}'")
+        uri = postgresql.uri_of(role, "p")
+        with PostgresqlTarget(PostgresqlOptions(uri=uri, table="t")).open() as connection:
+            for name, (_, expected) in settings.items():
+                assert connection.execute(f"SHOW {name}").fetchone() == (expected,)
+    finally:
+        postgresql.execute(f"DROP ROLE {role}")
+
+
+def test_a_replica_is_refused(mortal: InstalledPostgresql, mortal_schema: str) -> None:
+    """And passes by itself, when it has become the primary."""
+    mortal.execute(f"CREATE TABLE {mortal_schema}.t (k text, v bigint)")
+    mortal.stop()
+    signal = mortal.data / "standby.signal"
+    signal.touch()
+    try:
+        mortal.start()
+        target = target_of(mortal, f"{mortal_schema}.t")
+        with pytest.raises(TargetUnavailable, match="is a replica"):
+            target.plan(SCHEMA, "key")
+        mortal.execute("SELECT pg_promote()")
+        assert target.plan(SCHEMA, "key").columns
+    finally:
+        signal.unlink(missing_ok=True)
+
+
+def test_no_thread_stays_when_a_session_is_closed(postgresql: Server, schema: str) -> None:
+    postgresql.execute(f"CREATE TABLE {schema}.t (k text, v bigint)")
+    target = target_of(postgresql, f"{schema}.t", request_timeout=1)
+    target.plan(SCHEMA, "key")
+    before = {*threading.enumerate()}
+    with new_query(target):
+        (watch,) = {*threading.enumerate()} - before
+    watch.join(5)
+    assert not watch.is_alive()

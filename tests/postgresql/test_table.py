@@ -1,0 +1,233 @@
+"""What the target says of a table at the start: refused with a remedy that works, or written to."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from tests.postgresql.delivery import bring, target_of
+from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.targets.postgresql.catalogue import read_relation
+from wal_sink.targets.postgresql.names import TableName
+from wal_sink.testing.postgresql.server import Server
+
+BATCH = pa.record_batch([pa.array([1, 2], pa.int64()), pa.array(["a", "b"])], names=["id", "v"])
+TABLE = "(id bigint, v text)"
+
+
+def refused(server: Server, table: str, **options: object) -> WalSinkError:
+    with pytest.raises(WalSinkError) as caught:
+        target_of(server, table, **options).plan(BATCH.schema, "key")
+    return caught.value
+
+
+def remedied(server: Server, table: str, error: WalSinkError, **options: object) -> None:
+    """Run the statements of the remedy, as an operator copies them; then rows arrive."""
+    for statement in re.findall(r"(?:ALTER|CREATE|DROP|GRANT)\b.*?;", error.remedy, re.DOTALL):
+        server.execute(statement)
+    bring(target_of(server, table, **options), BATCH)
+    assert server.execute(f"SELECT id, v FROM {table} ORDER BY id") == [(1, "a"), (2, "b")]
+
+
+def test_a_missing_table_comes_with_its_ddl(postgresql: Server, schema: str) -> None:
+    postgresql.execute(f"CREATE TABLE {schema}.orders {TABLE}")
+    error = refused(postgresql, f"{schema}.order")
+    assert "does not exist. Did you mean orders?" in error.what
+    remedied(postgresql, f"{schema}.order", error)
+
+
+def test_a_missing_schema_is_named(postgresql: Server, schema: str) -> None:
+    assert f"Did you mean {schema}?" in refused(postgresql, f"{schema}x.orders").what
+
+
+@pytest.mark.parametrize(
+    ("ddl", "words"),
+    [
+        ("CREATE VIEW {s}.t AS SELECT 1::bigint AS id, ''::text AS v", "a view"),
+        ("CREATE MATERIALIZED VIEW {s}.t AS SELECT 1::bigint AS id", "a materialized view"),
+        ("CREATE UNLOGGED TABLE {s}.t (id bigint, v text)", "unlogged"),
+        ("CREATE TABLE {s}.t (id bigint PRIMARY KEY, v text)", "is unique by t_pkey"),
+        (
+            "CREATE TABLE {s}.t (id bigint, v text); CREATE UNIQUE INDEX u ON {s}.t (lower(v))",
+            "is unique by u",
+        ),
+        (
+            "CREATE TABLE {s}.t (v text); CREATE RULE r AS ON INSERT TO {s}.t DO ALSO NOTHING",
+            "rewrite rules (r)",
+        ),
+    ],
+)
+def test_what_cannot_be_written_exactly_once_is_refused(
+    postgresql: Server, schema: str, ddl: str, words: str
+) -> None:
+    postgresql.execute(ddl.format(s=schema))
+    assert words in refused(postgresql, f"{schema}.t").what
+
+
+def test_the_remedies_of_unlogged_and_unique_tables_work(postgresql: Server, schema: str) -> None:
+    postgresql.execute(f"CREATE UNLOGGED TABLE {schema}.t {TABLE}")
+    remedied(postgresql, f"{schema}.t", refused(postgresql, f"{schema}.t"))
+    postgresql.execute(f"CREATE TABLE {schema}.p (id bigint PRIMARY KEY, v text)")
+    remedied(postgresql, f"{schema}.p", refused(postgresql, f"{schema}.p"))
+
+
+def test_a_foreign_table_is_refused(postgresql: Server, schema: str) -> None:
+    """Also as a partition: it commits on its own."""
+    postgresql.execute(f"CREATE FOREIGN DATA WRAPPER fdw_{schema}")
+    postgresql.execute(f"CREATE SERVER server_{schema} FOREIGN DATA WRAPPER fdw_{schema}")
+    try:
+        postgresql.execute(
+            f"CREATE FOREIGN TABLE {schema}.f (id bigint, v text) SERVER server_{schema}"
+        )
+        assert "commits by itself" in refused(postgresql, f"{schema}.f").what
+        postgresql.execute(f"CREATE TABLE {schema}.t {TABLE} PARTITION BY RANGE (id)")
+        postgresql.execute(
+            f"CREATE FOREIGN TABLE {schema}.part PARTITION OF {schema}.t FOR VALUES FROM (0) TO (9)"
+            f" SERVER server_{schema}"
+        )
+        assert f"{schema}.part" in refused(postgresql, f"{schema}.t").what
+    finally:
+        postgresql.execute(f"DROP FOREIGN DATA WRAPPER fdw_{schema} CASCADE")
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "CREATE TABLE {s}.t (id bigint, v text) PARTITION BY RANGE (id);"  # noqa: ISC004
+        " CREATE TABLE {s}.t0 PARTITION OF {s}.t FOR VALUES FROM (1) TO (2);"
+        " CREATE TABLE {s}.t1 PARTITION OF {s}.t DEFAULT",
+        "CREATE TABLE {s}.t (n bigserial PRIMARY KEY, id bigint, v text)",
+        "CREATE TABLE {s}.t (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id bigint, v text)",
+        "CREATE TABLE {s}.t (id bigint, l int GENERATED ALWAYS AS (length(v)) STORED, v text)",
+        "CREATE DOMAIN {s}.name AS varchar(10) NOT NULL; CREATE TABLE {s}.t (v {s}.name, id bigint)",
+        "CREATE TABLE {s}.t (gone int, id bigint, v text); ALTER TABLE {s}.t DROP COLUMN gone",
+    ],
+)
+def test_tables_of_many_kinds_are_written_to(postgresql: Server, schema: str, ddl: str) -> None:
+    """Partitioned, with an identity or a generated column, over a domain, after a column was dropped."""
+    postgresql.execute(ddl.format(s=schema))
+    bring(target_of(postgresql, f"{schema}.t"), BATCH)
+    assert postgresql.execute(f"SELECT id, v FROM {schema}.t ORDER BY id") == [(1, "a"), (2, "b")]
+
+
+def test_the_catalogue_is_read_in_its_own_words(postgresql: Server, schema: str) -> None:
+    postgresql.execute(
+        f"CREATE DOMAIN {schema}.inner AS numeric(10,2) CHECK (VALUE > 0);"
+        f" CREATE DOMAIN {schema}.outer AS {schema}.inner NOT NULL DEFAULT 1;"
+        f" CREATE TABLE {schema}.t (a int PRIMARY KEY, b {schema}.outer, c timestamptz(3) DEFAULT now(),"
+        " d varchar(7)[], CONSTRAINT positive CHECK (a > 0));"
+        f" CREATE UNIQUE INDEX partly ON {schema}.t (c) INCLUDE (d) WHERE a > 5"
+    )
+    with target_of(postgresql, f"{schema}.t").open() as connection:
+        live = read_relation(connection, TableName(schema, "t"), ("SELECT", "USAGE", "TEMPORARY"))
+    assert [column[:5] for column in live.columns] == [
+        ("a", "integer", "", True, False),
+        ("b", "numeric(10,2)", "outer", True, True),
+        ("c", "timestamp(3) with time zone", "", False, True),
+        ("d", "character varying(7)[]", "", False, False),
+    ]
+    assert live.unique == (("t_pkey", ("a",), True, True), ("partly", ("c",), False, False))
+    assert (live.kind, live.persistence, live.checks, live.lacking) == ("r", "p", ("positive",), ())
+
+
+def test_what_may_stop_a_flush_is_said_at_the_start(
+    postgresql: Server, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    postgresql.execute(
+        f"CREATE FUNCTION {schema}.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
+        f" CREATE TABLE {schema}.t (id bigint CHECK (id > 0), v text);"
+        f" CREATE TRIGGER watched BEFORE INSERT ON {schema}.t FOR EACH ROW EXECUTE FUNCTION {schema}.f()"
+    )
+    with caplog.at_level(logging.WARNING):
+        target_of(postgresql, f"{schema}.t").plan(BATCH.schema, "key")
+    assert "constraints that no task can check (t_id_check)" in caplog.text
+    assert "triggers (watched)" in caplog.text
+
+
+@pytest.fixture
+def user(postgresql: Server, schema: str) -> Iterator[str]:
+    """Return a user who may do nothing."""
+    name = f"user_{schema}"
+    postgresql.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'p'")
+    yield name
+    postgresql.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_the_grants_of_errors_are_all_that_it_takes(
+    postgresql: Server, schema: str, user: str, mode: str
+) -> None:
+    """An operator without any privilege copies what each error says, until rows arrive."""
+    key = " PRIMARY KEY" if mode == "upsert" else ""
+    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint{key}, v text)")
+    uri = postgresql.uri_of(user, "p")
+    target = PostgresqlTarget(PostgresqlOptions(uri=uri, table=f"{schema}.t", mode=mode))  # type: ignore[arg-type]
+    told = []
+    for _ in range(6):
+        try:
+            bring(target, BATCH)
+            break
+        except SchemaMismatch as error:
+            told.append(error.what)
+            for statement in re.findall(r"(?:CREATE|GRANT)\b.*?;", error.remedy):
+                postgresql.execute(statement)
+    assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(2,)], told
+    assert any("lacks privileges" in each for each in told)
+
+
+def test_row_level_security_is_refused(postgresql: Server, schema: str, user: str) -> None:
+    postgresql.execute(
+        f"CREATE TABLE {schema}.t {TABLE}; ALTER TABLE {schema}.t ENABLE ROW LEVEL SECURITY;"
+        f" GRANT USAGE ON SCHEMA {schema} TO {user}; GRANT ALL ON {schema}.t TO {user}"
+    )
+    options = PostgresqlOptions(uri=postgresql.uri_of(user, "p"), table=f"{schema}.t")
+    with pytest.raises(SchemaMismatch, match="row-level security") as caught:
+        PostgresqlTarget(options).plan(BATCH.schema, "key")
+    assert "BYPASSRLS" in caught.value.remedy
+
+
+def test_a_ledger_that_does_not_survive_a_crash_is_refused(postgresql: Server, schema: str) -> None:
+    postgresql.execute(f"CREATE TABLE {schema}.t {TABLE}; CREATE UNLOGGED TABLE {schema}.l (x int)")
+    error = refused(postgresql, f"{schema}.t", ledger_table="l")
+    assert "cannot be the ledger" in error.what
+
+
+def test_a_database_of_another_encoding_is_refused(postgresql: Server, schema: str) -> None:
+    postgresql.execute(f"CREATE DATABASE {schema} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
+    try:
+        uri = postgresql.uri_of("postgres", postgresql.password, schema)
+        target = PostgresqlTarget(PostgresqlOptions(uri=uri, table="t"))
+        with target.open() as connection:
+            connection.execute(f"CREATE TABLE t {TABLE}")
+        with pytest.raises(SchemaMismatch, match="encoding is LATIN1"):
+            target.plan(BATCH.schema, "key")
+    finally:
+        postgresql.execute(f"DROP DATABASE {schema} WITH (FORCE)")
+
+
+def test_a_wrong_password_a_wrong_parameter_and_nobody_there(
+    postgresql: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The password comes from the environment where no option has it, and is read at each connection."""
+    postgresql.execute(f"CREATE TABLE {schema}.t {TABLE}")
+    table = f"{schema}.t"
+    target = PostgresqlTarget(PostgresqlOptions(uri=postgresql.uri_of("postgres"), table=table))
+    monkeypatch.setenv("WAL_SINK_POSTGRESQL_PASSWORD", "wrong")
+    with pytest.raises(WalSinkError, match="password authentication failed"):
+        target.plan(BATCH.schema, "key")
+    monkeypatch.setenv("WAL_SINK_POSTGRESQL_PASSWORD", postgresql.password)
+    assert target.plan(BATCH.schema, "key").table == f'"{schema}"."t"'
+    monkeypatch.delenv("WAL_SINK_POSTGRESQL_PASSWORD")
+
+    unknown = PostgresqlOptions(uri=f"{postgresql.uri}?colour=red", table=table)
+    with pytest.raises(OptionError, match="colour"):
+        PostgresqlTarget(unknown).plan(BATCH.schema, "key")
+    nowhere = PostgresqlOptions(uri="postgresql://u:hush@127.0.0.1:1/d", table=table)
+    with pytest.raises(TargetUnavailable) as caught:
+        PostgresqlTarget(nowhere).plan(BATCH.schema, "key")
+    assert "hush" not in str(caught.value)

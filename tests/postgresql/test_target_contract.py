@@ -1,0 +1,28 @@
+"""The contract of atomic targets over a real server: a table without a key, and one whose rows are staged."""
+
+from __future__ import annotations
+
+import pytest
+
+from wal_sink.targets.base import Target
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.testing.contracts.atomic import AtomicContract
+from wal_sink.testing.contracts.rows import Record
+from wal_sink.testing.postgresql.server import Server
+
+
+class TestAppend(AtomicContract):
+    """A table without a key; rows are copied into it."""
+
+    table = "k text, n bigint, v bigint, t text"
+
+    @pytest.fixture
+    def target(self, postgresql: Server, schema: str) -> PostgresqlTarget:
+        self.server = postgresql
+        postgresql.execute(f"CREATE TABLE {schema}.rows ({self.table})")
+        options = PostgresqlOptions(uri=postgresql.uri, table=f"{schema}.rows", lock_timeout=0.5)
+        return PostgresqlTarget(options)
+
+    def records(self, target: Target) -> list[Record]:
+        assert isinstance(target, PostgresqlTarget)
+        return self.server.execute(f"SELECT k, n, v, t FROM {target.table_name}")

@@ -1,0 +1,113 @@
+"""Upserts: the row of a key is replaced, and the last one of an epoch wins."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from tests.postgresql.delivery import bring, bring_over, new_query, target_of
+from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.testing.postgresql.server import Server
+
+
+def rows(*pairs: tuple[int | None, str | None]) -> pa.RecordBatch:
+    ids, values = zip(*pairs, strict=True)
+    return pa.record_batch(
+        [pa.array(ids, pa.int64()), pa.array(values, pa.string())], names=["id", "v"]
+    )
+
+
+def test_the_last_row_of_a_key_wins(postgresql: Server, schema: str) -> None:
+    """Within a batch, between batches of an epoch, and between epochs."""
+    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text, w int DEFAULT 7)")
+    postgresql.execute(f"INSERT INTO {schema}.t VALUES (1, 'before', 1), (9, 'stays', 9)")
+    target = target_of(postgresql, f"{schema}.t", mode="upsert")
+    bring(
+        target, rows((1, "a"), (2, "b"), (1, "c"), (3, None)), rows((2, "d"), (3, "e"), (3, None))
+    )
+    found = postgresql.execute(f"SELECT id, v, w FROM {schema}.t ORDER BY id")
+    assert found == [(1, "c", 1), (2, "d", 7), (3, None, 7), (9, "stays", 9)]
+
+
+def test_random_histories_end_as_a_dictionary_does(postgresql: Server, schema: str) -> None:
+    chance = random.Random(15)
+    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text)")
+    target = target_of(postgresql, f"{schema}.t", mode="upsert")
+    target.plan(rows((1, "")).schema, "first")
+    expected: dict[int, str] = {}
+    with new_query(target) as session:
+        for epoch in range(8):
+            batches = []
+            for number in range(chance.randint(1, 3)):
+                pairs = [(chance.randrange(40), f"{epoch}/{number}/{i}") for i in range(100)]
+                expected.update(pairs)
+                batches.append(rows(*pairs))
+            bring_over(session, target, batches)
+    assert dict(postgresql.execute(f"SELECT id, v FROM {schema}.t")) == expected
+
+
+def test_keys_are_equal_when_the_table_says_so(postgresql: Server, schema: str) -> None:
+    """By a collation that ignores case: two keys of a batch that differ in Arrow are one row."""
+    postgresql.execute(
+        f"CREATE COLLATION {schema}.nocase"
+        " (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+        f" CREATE TABLE {schema}.t (k text COLLATE {schema}.nocase PRIMARY KEY, v int)"
+    )
+    batch = pa.record_batch([pa.array(["a", "A"]), pa.array([1, 2], pa.int32())], names=["k", "v"])
+    bring(target_of(postgresql, f"{schema}.t", mode="upsert"), batch)
+    assert postgresql.execute(f"SELECT k, v FROM {schema}.t") == [("A", 2)]
+
+
+def test_a_table_of_keys_alone(postgresql: Server, schema: str) -> None:
+    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint, v text, UNIQUE (v, id))")
+    bring(target_of(postgresql, f"{schema}.t", mode="upsert"), rows((1, "a"), (1, "a"), (2, "a")))
+    assert sorted(postgresql.execute(f"SELECT id, v FROM {schema}.t")) == [(1, "a"), (2, "a")]
+
+
+def test_a_null_in_the_key_is_refused(postgresql: Server, schema: str) -> None:
+    """It equals no other: each repetition would add a row."""
+    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint UNIQUE, v text)")
+    target = target_of(postgresql, f"{schema}.t", mode="upsert")
+    plan = target.plan(rows((1, "a")).schema, "key")
+    with pytest.raises(InvalidRow, match="part of the key"):
+        target.check(rows((1, "a"), (None, "b")), plan)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "words"),
+    [
+        ("CREATE TABLE {s}.t (id bigint, v text)", "has no primary key"),
+        (
+            "CREATE TABLE {s}.t (id bigint, v text); CREATE UNIQUE INDEX ON {s}.t (id) WHERE v = ''",
+            "has no primary key",
+        ),
+        ("CREATE TABLE {s}.t (id bigint PRIMARY KEY, v text UNIQUE)", "more than one unique index"),
+        (
+            "CREATE TABLE {s}.t (other int DEFAULT 1 PRIMARY KEY, id bigint, v text)",
+            "not in the DataFrame",
+        ),
+        ("CREATE TABLE {s}.t (id bigint PRIMARY KEY DEFERRABLE, v text)", "has no primary key"),
+    ],
+)
+def test_a_table_without_one_key_is_refused(
+    postgresql: Server, schema: str, ddl: str, words: str
+) -> None:
+    postgresql.execute(ddl.format(s=schema))
+    with pytest.raises(SchemaMismatch, match=words) as caught:
+        target_of(postgresql, f"{schema}.t", mode="upsert").plan(rows((1, "a")).schema, "key")
+    assert caught.value.remedy
+
+
+def test_it_needs_no_temporary_table_to_be_made_twice(postgresql: Server, schema: str) -> None:
+    """Many epochs over one session share one, whose rows are gone after each."""
+    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text)")
+    target = target_of(postgresql, f"{schema}.t", mode="upsert")
+    target.plan(rows((1, "a")).schema, "first")
+    with new_query(target) as session:
+        for number in range(5):
+            bring_over(session, target, [rows((number, "a"))])
+        staged = postgresql.execute("SELECT relname FROM pg_class WHERE relname LIKE 'wal_sink %'")
+        assert len(staged) == 1
+    assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(5,)]

@@ -1,0 +1,55 @@
+"""A query whose target is a table of a real PostgreSQL; checkpoint and log are in memory."""
+
+from __future__ import annotations
+
+import uuid
+
+import psycopg
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+from wal_sink.model.ledger import Mark, Owner
+from wal_sink.targets.base import Kind
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.testing.postgresql.server import Server
+
+
+class RetryingTarget(PostgresqlTarget):
+    """Takes the connection errors that tests inject for ones that pass."""
+
+    def classify(self, error: Exception) -> Kind:
+        return "retry" if isinstance(error, ConnectionError) else super().classify(error)
+
+
+class PostgresqlWorld(World):
+    """Rows are added to a table without a key, in a schema of its own.
+
+    :param port: where the target connects; None: the server itself.
+    """
+
+    adds = True
+
+    def __init__(self, server: Server, schema: str, port: int | None = None) -> None:
+        name = uuid.uuid4().hex
+        self.server = server
+        self._table = f"{schema}.rows"
+        server.execute(f"CREATE TABLE {self._table} (k text, v bigint)")
+        uri = server.uri.replace(f":{server.port}/", f":{port or server.port}/")
+        options = PostgresqlOptions(uri=uri, table=self._table, lock_timeout=0.3, request_timeout=2)
+        super().__init__(
+            open_backend(f"memory://{name}/ck"),
+            open_backend(f"memory://{name}/log"),
+            RetryingTarget(options),
+        )
+
+    def visible(self) -> list[tuple[str, int]]:
+        """Read the table as another client does."""
+        return self.server.execute(f"SELECT k, v FROM {self._table}")
+
+    def ledger(self) -> Mark | None:
+        """Read the ledger as another client does; there is none before the first plan."""
+        with self.target.connect(Owner(self.query_id, "", "")) as session:
+            try:
+                return session.read_ledger()
+            except psycopg.errors.UndefinedTable:
+                return None

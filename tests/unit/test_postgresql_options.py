@@ -1,0 +1,136 @@
+"""The options of the target PostgreSQL: the URI and its password, names, and what is never shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wal_sink.admin.refuse_unconfirmed import refuse_unconfirmed
+from wal_sink.configuration import configure
+from wal_sink.errors import OptionError
+from wal_sink.options import parse, public
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+
+URI = "postgresql://flusher@db.example:5432/shop?sslmode=verify-full"
+
+
+def options(**given: str) -> PostgresqlOptions:
+    raw = {"postgresql.uri": URI, "table": "orders"} | {
+        name.replace("_", "."): value for name, value in given.items()
+    }
+    return parse(raw, PostgresqlOptions)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown", "password"),
+    [
+        (URI, URI, ""),
+        ("postgresql://u:p%40ss@h/d", "postgresql://u@h/d", "p@ss"),
+        ("postgres://u:@h/d", "postgres://u@h/d", ""),
+        (
+            "postgresql://u@h/d?password=p%26q&sslmode=require",
+            "postgresql://u@h/d?sslmode=require",
+            "p&q",
+        ),
+        (
+            "postgresql://u:s3@h1:1,h2:2/d?target_session_attrs=read-write",
+            "postgresql://u@h1:1,h2:2/d?target_session_attrs=read-write",
+            "s3",
+        ),
+        (
+            "postgresql:///d?host=/var/run/postgresql",
+            "postgresql:///d?host=/var/run/postgresql",
+            "",
+        ),
+        ("postgresql://u:s@[::1]:5432/d", "postgresql://u@[::1]:5432/d", "s"),
+    ],
+)
+def test_a_password_leaves_the_uri(uri: str, shown: str, password: str) -> None:
+    found = options(postgresql_uri=uri)
+    assert (found.uri, found.password) == (shown, password)
+
+
+def test_a_password_is_never_shown(tmp_path: Path) -> None:
+    raw = {
+        "checkpointLocation": tmp_path.as_uri(),
+        "target": "postgresql",
+        "postgresql.uri": "postgresql://u:hush@h/d",
+        "table": "orders",
+    }
+    configuration = configure(raw)
+    target = configuration.target
+    assert isinstance(target, PostgresqlTarget)
+    assert target.options.password == "hush"
+    for shown in (configuration.public, target, target.description, target.shape, target.options):
+        assert "hush" not in str(shown)
+    assert public(target.options)["postgresql.uri"] == "postgresql://u@h/d"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "host=h password=hush",
+        "mysql://u:hush@h/d",
+        "postgresql://u:hush@[h/d",
+        "hush",
+        "postgresql://u:hu#sh@h/d",
+    ],
+)
+def test_an_error_shows_no_uri(uri: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        options(postgresql_uri=uri)
+    assert "hush" not in str(caught.value)
+    assert "hu#sh" not in str(caught.value)
+
+
+def test_what_would_be_written_to_the_log_is_refused() -> None:
+    with pytest.raises(OptionError, match="sslpassword"):
+        options(postgresql_uri="postgresql://u@h/d?sslpassword=hush")
+
+
+def test_two_passwords_are_refused() -> None:
+    with pytest.raises(OptionError, match="another one"):
+        options(postgresql_uri="postgresql://u:a@h/d", postgresql_password="b")
+    assert options(postgresql_uri="postgresql://u:a@h/d", postgresql_password="a").password == "a"
+
+
+def test_the_logs_word_alone_gets_no_password() -> None:
+    logged = {"postgresql.uri": URI, "table": "orders"}
+    refuse_unconfirmed(PostgresqlOptions, logged, {}, {})
+    with pytest.raises(OptionError, match="Only the log says where to connect"):
+        refuse_unconfirmed(PostgresqlOptions, logged, {}, {"WAL_SINK_POSTGRESQL_PASSWORD": "hush"})
+
+
+@pytest.mark.parametrize(
+    ("table", "ledger", "data_name", "ledger_name"),
+    [
+        ("orders", "", '"public"."orders"', '"public"."wal_sink_ledger"'),
+        ("shop.Orders", "", '"shop"."Orders"', '"shop"."wal_sink_ledger"'),
+        ("shop.orders", "l", '"shop"."orders"', '"shop"."l"'),
+        ("shop.orders", "ops.l", '"shop"."orders"', '"ops"."l"'),
+        ('a"b.c', "", '"a""b"."c"', '"a""b"."wal_sink_ledger"'),
+    ],
+)
+def test_names_are_exact(table: str, ledger: str, data_name: str, ledger_name: str) -> None:
+    target = PostgresqlTarget(options(table=table, postgresql_ledgerTable=ledger))
+    assert (target.table_name, target.ledger_name) == (data_name, ledger_name)
+
+
+@pytest.mark.parametrize("table", ["a.b.c", "a,b", "x" * 64, ".t", "s."])
+def test_what_is_no_name_is_refused(table: str) -> None:
+    with pytest.raises(OptionError, match="table"):
+        options(table=table)
+
+
+def test_the_ledger_is_another_table() -> None:
+    with pytest.raises(OptionError, match="a table of its own"):
+        options(table="shop.wal_sink_ledger")
+
+
+def test_values_are_those_that_the_descriptions_say() -> None:
+    assert options().mode == "append"
+    with pytest.raises(OptionError, match=r"postgresql\.mode.*append, upsert"):
+        options(postgresql_mode="merge")
+    with pytest.raises(OptionError, match="lockTimeout"):
+        options(postgresql_lockTimeout="0")

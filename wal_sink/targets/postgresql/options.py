@@ -1,0 +1,154 @@
+"""Declares and validates the options of the PostgreSQL target."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from wal_sink.errors import OptionError
+from wal_sink.options import CONNECTS, SECRET, from_environment
+from wal_sink.targets.postgresql.names import TableName, is_name
+from wal_sink.targets.sql import SqlOptions
+
+LEDGER_TABLE = "wal_sink_ledger"
+PASSWORD_VARIABLE = "WAL_SINK_POSTGRESQL_PASSWORD"  # noqa: S105 -- the name of a variable
+SCHEMES = ("postgresql", "postgres")
+
+
+class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
+    """Where the database is, how to connect, and what to write to.
+
+    A password in the URI is taken out of it: `uri` has none, and can be shown.
+
+    :raises OptionError: when constructed with a value that is invalid.
+    """
+
+    table: Annotated[
+        str, Meta(min_length=1, description="table or schema.table to write to, exact name")
+    ]
+    uri: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="URI of libpq, postgresql://user@host:5432/database?sslmode=verify-full; its"
+            f" password is kept apart, and may come from {PASSWORD_VARIABLE} instead",
+            extra=CONNECTS,
+        ),
+    ] = msgspec.field(name="postgresql.uri")
+    password: Annotated[
+        str,
+        Meta(
+            description="password of the URI's user",
+            extra=SECRET | from_environment(PASSWORD_VARIABLE),
+        ),
+    ] = msgspec.field(name="postgresql.password", default="")
+    mode: Annotated[
+        Literal["append", "upsert"],
+        Meta(
+            description="append: each row is added; upsert: a row replaces the one with its key, and the last"
+            " row of a key wins"
+        ),
+    ] = msgspec.field(name="postgresql.mode", default="append")
+    ledger_table: Annotated[
+        str,
+        Meta(
+            description="table or schema.table with one row for each query, created if it is missing;"
+            f" default: {LEDGER_TABLE} in the schema of the table"
+        ),
+    ] = msgspec.field(name="postgresql.ledgerTable", default="")
+    request_timeout: Annotated[
+        float, Meta(gt=0, description="seconds to wait for the answer to one statement, above 0")
+    ] = msgspec.field(name="postgresql.requestTimeout", default=120.0)
+    lock_timeout: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="seconds to wait for a lock, such as another flusher's on the ledger row, above 0",
+        ),
+    ] = msgspec.field(name="postgresql.lockTimeout", default=10.0)
+    idle_timeout: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="seconds after which the server ends a transaction whose flusher stands still,"
+            " above 0",
+        ),
+    ] = msgspec.field(name="postgresql.idleInTransactionTimeout", default=60.0)
+
+    def __post_init__(self) -> None:
+        uri, password = _without_password(self.uri)
+        if password and self.password and password != self.password:
+            raise OptionError(
+                "Option postgresql.uri has a password, and postgresql.password another one.",
+                "Give one of them.",
+            )
+        msgspec.structs.force_setattr(self, "uri", uri)
+        msgspec.structs.force_setattr(self, "password", password or self.password)
+        _refuse_bad_name("table", self.data)
+        _refuse_bad_name("postgresql.ledgerTable", self.ledger)
+        if self.data == self.ledger:
+            raise OptionError(
+                f"Options table and postgresql.ledgerTable both name {self.data}.",
+                "Give the ledger a table of its own.",
+            )
+
+    @property
+    def data(self) -> TableName:
+        """The table to write to."""
+        return TableName.parse(self.table)
+
+    @property
+    def ledger(self) -> TableName:
+        """The ledger's table."""
+        return TableName.parse(self.ledger_table or LEDGER_TABLE, self.data.schema)
+
+
+def _without_password(uri: str) -> tuple[str, str]:
+    """Take a URI apart: the URI without its password, and the password.
+
+    No error shows the URI, which may hold a password.
+    """
+    try:
+        parts = urlsplit(uri.strip())
+        parameters = parse_qsl(
+            parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)
+        )
+    except ValueError:
+        parts, parameters = SplitResult("", "", "", "", ""), []
+    if parts.scheme not in SCHEMES or parts.fragment:
+        raise OptionError(
+            "Option postgresql.uri is not a URI of libpq.",
+            "Write it as postgresql://user@host:5432/database; a character such as @, / or # in user or"
+            " password is written %40, %2F, %23.",
+        )
+    login, at, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    for name, value in parameters:
+        if name == "password":
+            password = quote(value)
+        if name == "sslpassword":
+            raise OptionError(
+                "Option postgresql.uri holds the password of a key (sslpassword), which would be written to"
+                " the log.",
+                "Use a key without a password that only this user can read.",
+            )
+    kept = [(name, value) for name, value in parameters if name != "password"]
+    query = urlencode(kept, quote_via=quote, safe="/:,")
+    shown = f"{parts.scheme}://{user}{at}{hosts}{parts.path}{'?' if query else ''}{query}"
+    return shown, unquote(password)
+
+
+def _refuse_bad_name(option: str, name: TableName) -> None:
+    if "," in "".join(name):
+        raise OptionError(
+            f"Option {option} names several tables ({'.'.join(name)}), which is not supported yet.",
+            "Name one table, and start one query per table.",
+        )
+    if "." in name.table or not all(map(is_name, name)):
+        raise OptionError(
+            f"Option {option}: {'.'.join(name)} is not the name of a table.",
+            "Write the exact name, without quotes: table, or schema.table, of at most 63 bytes each.",
+        )

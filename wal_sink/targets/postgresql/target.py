@@ -1,0 +1,125 @@
+"""The PostgreSQL target. Each method imports what it needs, so that tasks never load the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from wal_sink.errors import OptionError
+from wal_sink.model.plan import Plan
+from wal_sink.options import Options
+from wal_sink.targets.base import Kind
+from wal_sink.targets.postgresql.options import PostgresqlOptions
+from wal_sink.targets.sql import SqlColumn, SqlTarget
+
+
+class PostgresqlTarget(SqlTarget):
+    """PostgreSQL 12 and later: each window in one transaction with its ledger row, its rows by COPY.
+
+    :param options: see `PostgresqlOptions`.
+    """
+
+    name = "postgresql"
+    options_type: type[Options] = PostgresqlOptions
+    parameter = "%s"
+    options: PostgresqlOptions
+
+    @property
+    def table_name(self) -> str:
+        """The table, quoted."""
+        return str(self.options.data)
+
+    @property
+    def ledger_name(self) -> str:
+        """The ledger's table, quoted."""
+        return str(self.options.ledger)
+
+    @property
+    def shape(self) -> Mapping[str, str]:
+        """Return the table, and how rows get into it."""
+        return {"table": self.options.table, "postgresql.mode": self.options.mode}
+
+    @property
+    def description(self) -> Mapping[str, str]:
+        """Return server, tables and mode."""
+        modes = {"append": "each row is added", "upsert": "a row replaces the one with its key"}
+        mode = self.options.mode
+        return {
+            "target": f"{self.name} at {self.options.uri}",
+            "table": f"{self.table_name}, ledger in {self.ledger_name}",
+            "mode": f"{mode}: {modes[mode]} (postgresql.mode)",
+        }
+
+    def open(self) -> Any:
+        """Connect to the server that takes writes."""
+        return _connection().connect(self.options)
+
+    def columns(self, connection: Any) -> Sequence[SqlColumn]:
+        """Ask the catalogue for the table's columns."""
+        from wal_sink.targets.postgresql.catalogue import read_relation  # noqa: PLC0415 -- not in tasks
+
+        return [
+            SqlColumn(column.name, column.type, required=column.required, default=column.default)
+            for column in read_relation(connection, self.options.data, ()).columns
+        ]
+
+    def arrow_type(self, type_: str) -> pa.DataType | None:  # pragma: no cover
+        """Not asked: what the log holds depends on the DataFrame's type, too (`types.log_type`)."""
+        raise NotImplementedError
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with the table; create the ledger's table if it is missing."""
+        from wal_sink.targets.postgresql.plan import make_plan  # noqa: PLC0415 -- not in tasks
+
+        connection = self._open()
+        try:
+            plan = make_plan(connection, self.options, schema, key)
+            self._make_ledger(connection)
+        except Exception as error:
+            raise self._explained(error) from error
+        finally:
+            connection.close()
+        return plan
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Cast `batch` to the log's types and refuse rows that the server would refuse."""
+        from wal_sink.targets.postgresql.check import check  # noqa: PLC0415 -- pyarrow.compute
+
+        return check(batch, plan)
+
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+        """Copy rows in the open transaction."""
+        from wal_sink.targets.postgresql import copy  # noqa: PLC0415 -- the driver's encoder
+
+        copy.write(connection, self.options.data, plan, batch)
+
+    def load(self) -> None:
+        """Import driver and encoder."""
+        _connection()
+        import wal_sink.targets.postgresql.copy  # noqa: F401, PLC0415 -- the driver's encoder
+
+    def for_tasks(self) -> PostgresqlTarget:
+        """Fill in the password from this process's environment."""
+        return type(self)(_connection().with_password(self.options))
+
+    def classify(self, error: Exception) -> Kind:
+        """Return what an exception of the driver means."""
+        kind: Kind = _connection().classify(error)
+        return kind
+
+
+def _connection() -> Any:
+    """Import the driver.
+
+    :raises OptionError: it is not installed.
+    """
+    try:
+        from wal_sink.targets.postgresql import connection  # noqa: PLC0415 -- the driver
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"Option target is postgresql, and {error.name} is not installed.",
+            "pip install 'wal_sink[postgresql]', where the driver of Spark and every flusher run.",
+        ) from error
+    return connection

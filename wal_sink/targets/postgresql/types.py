@@ -1,0 +1,209 @@
+"""PostgreSQL's types as `format_type` prints them: what the log holds for each, and which Spark types fit.
+
+Pure. docs/postgresql.md has the same table; a test compares them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+_FORM = re.compile(
+    r"(?P<base>[a-z][a-z ]*?)(?:\((?P<first>\d+)(?:,(?P<second>-?\d+))?\))?(?P<rest> with(?:out)? time zone)?"
+    r"(?P<array>\[\])?"
+)
+MAX_DIGITS = 38
+"""Of a decimal, in Spark and in Arrow."""
+MAX_INT_DIGITS = 19
+"""Of a bigint."""
+
+_INTEGERS = {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()}
+_TEXTS = ("text", "character varying", "character", "citext")
+_UNITS = {None: "us", 6: "us", 3: "ms", 0: "s"}
+"""Arrow's unit for digits of a second; the server would round values of any other number of digits."""
+
+
+class PgType(NamedTuple):
+    """A type in parts: `numeric(10,2)[]` is an array of base numeric, with the numbers 10 and 2."""
+
+    base: str
+    """Such as `timestamp with time zone`, without numbers."""
+    first: int | None = None
+    """Length of a string, or digits of a numeric, or of a second; None: not bounded."""
+    second: int | None = None
+    """Digits after the point."""
+    is_array: bool = False
+
+    @property
+    def element(self) -> PgType:
+        """The type of an array's elements."""
+        return self._replace(is_array=False)
+
+
+def parse(words: str) -> PgType | None:
+    """Take PostgreSQL's words for a type apart; None for words of another form."""
+    found = _FORM.fullmatch(words)
+    if found is None:
+        return None
+    first, second = (None if text is None else int(text) for text in found.group("first", "second"))
+    base = found["base"] + (found["rest"] or "")
+    if base == "numeric" and first is not None and second is None:
+        second = 0
+    return PgType(base, first, second, bool(found["array"]))
+
+
+def log_type(words: str, source: pa.DataType) -> pa.DataType | None:
+    """Return the Arrow type that the log holds for a column; None: the DataFrame's type does not fit.
+
+    A cast to it keeps every value of `source`, or refuses it; none is changed. The server takes it as it is,
+    or by the cast that `staged_type` says.
+
+    :param words: the column's type, as PostgreSQL prints it.
+    :param source: the DataFrame's type.
+    """
+    type_ = parse(words)
+    if type_ is None:
+        return None
+    if pt.is_dictionary(source):
+        source = source.value_type
+    if type_.is_array:
+        if not is_list(source) or is_nested(source.value_type):
+            return None
+        element = _scalar(type_.element, source.value_type, nested=True)
+        return None if element is None else pa.list_(element)
+    return _scalar(type_, source, nested=False)
+
+
+def _scalar(type_: PgType, source: pa.DataType, *, nested: bool) -> pa.DataType | None:  # noqa: PLR0911 -- a case each
+    base = type_.base
+    if base in _INTEGERS:
+        return _INTEGERS[base] if pt.is_integer(source) else None
+    if base == "numeric":
+        return _decimal(type_, source)
+    if base in _TEXTS:
+        return pa.string() if is_text(source) else None
+    if base == "uuid":
+        if is_text(source):
+            return pa.string() if nested else pa.binary(16)
+        return source if source == pa.binary(16) and not nested else None
+    if base in ("json", "jsonb"):
+        return pa.string() if is_text(source) or is_document(source) else None
+    if base == "double precision":
+        return pa.float64() if pt.is_integer(source) or is_float(source) else None
+    if base == "real":
+        return pa.float32() if source in (pa.int8(), pa.int16(), pa.float32()) else None
+    return _plain(type_, source)
+
+
+def _plain(type_: PgType, source: pa.DataType) -> pa.DataType | None:
+    """Types that take one kind of source."""
+    unit = _UNITS.get(type_.first)
+    if unit is not None and type_.base.startswith("timestamp "):
+        zone = "UTC" if type_.base == "timestamp with time zone" else None
+        fits = pt.is_timestamp(source) and (source.tz is not None) == (zone is not None)
+        return pa.timestamp(unit, zone) if fits else None
+    whole = type_.first in (None, 6)
+    fits_one = {
+        "boolean": (pt.is_boolean(source), pa.bool_()),
+        "bytea": (is_blob(source), pa.binary()),
+        "date": (pt.is_date32(source), pa.date32()),
+        "time without time zone": (pt.is_time(source) and whole, pa.time64("us")),
+        "interval": (pt.is_duration(source) and whole, pa.duration("us")),
+    }
+    fits, stored = fits_one.get(type_.base, (False, None))
+    return stored if fits else None
+
+
+def _decimal(type_: PgType, source: pa.DataType) -> pa.DataType | None:
+    if pt.is_integer(source):
+        digits, scale = MAX_INT_DIGITS, 0
+    elif pt.is_decimal(source):
+        digits, scale = source.precision, source.scale
+    else:
+        return None
+    if type_.first is None:
+        return pa.decimal128(digits, scale)
+    precision, most = type_.first, type_.second or 0
+    if not 0 <= most <= precision:
+        return None
+    if precision <= MAX_DIGITS:
+        return pa.decimal128(precision, most)
+    # More digits than Arrow has: nothing to refuse, if the table holds all that the DataFrame can have.
+    return (
+        pa.decimal128(digits, scale)
+        if scale <= most and digits - scale <= precision - most
+        else None
+    )
+
+
+def staged_type(words: str) -> str | None:
+    """Return the type by which a column is copied, to be cast by the server to its own; None: as it is.
+
+    Those that pgpq does not encode: COPY's binary format names the type of an array's elements.
+    """
+    type_ = parse(words)
+    if type_ is None or not type_.is_array:
+        return None
+    if type_.base == "timestamp with time zone":
+        return "timestamp without time zone[]"  # in UTC, as the session's time zone is
+    if type_.base in ("character varying", "character", "citext", "uuid", "json"):
+        return "text[]"
+    return None
+
+
+def postgresql_type(source: pa.DataType) -> str:  # noqa: PLR0911 -- a case each
+    """Return the type that a new column would have for a type of the DataFrame."""
+    if pt.is_dictionary(source):
+        source = source.value_type
+    if is_list(source):
+        return (
+            "jsonb" if is_nested(source.value_type) else f"{postgresql_type(source.value_type)}[]"
+        )
+    if is_document(source):
+        return "jsonb"
+    if pt.is_decimal(source):
+        return f"numeric({source.precision},{source.scale})"
+    if pt.is_timestamp(source):
+        return f"timestamp with{'out' if source.tz is None else ''} time zone"
+    if pt.is_integer(source):
+        width = source.bit_width
+        return "smallint" if width <= 16 else "integer" if width == 32 else "bigint"
+    if is_float(source):
+        return "real" if source == pa.float32() else "double precision"
+    names = {pt.is_boolean: "boolean", pt.is_date32: "date", pt.is_time: "time without time zone"}
+    names |= {pt.is_duration: "interval", is_blob: "bytea"}
+    return next((name for fits, name in names.items() if fits(source)), "text")
+
+
+def is_text(source: pa.DataType) -> bool:
+    """Whether this is a string, in any of Arrow's layouts."""
+    return bool(pt.is_string(source) or pt.is_large_string(source) or pt.is_string_view(source))
+
+
+def is_blob(source: pa.DataType) -> bool:
+    """Whether this is binary, in any of Arrow's layouts."""
+    kinds = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary, pt.is_binary_view)
+    return any(kind(source) for kind in kinds)
+
+
+def is_float(source: pa.DataType) -> bool:
+    """Whether this is Spark's float or double."""
+    return source in (pa.float32(), pa.float64())
+
+
+def is_list(source: pa.DataType) -> bool:
+    """Whether Spark calls the type an array."""
+    return bool(pt.is_list(source) or pt.is_large_list(source))
+
+
+def is_document(source: pa.DataType) -> bool:
+    """Whether JSON is made of it: a struct, a map, or an array."""
+    return bool(pt.is_struct(source) or pt.is_map(source) or is_list(source))
+
+
+def is_nested(source: pa.DataType) -> bool:
+    """Whether it cannot be an element of PostgreSQL's arrays."""
+    return is_document(source)
