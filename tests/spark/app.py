@@ -35,13 +35,24 @@ def main(config: dict[str, Any]) -> None:
         if not config.get("leave"):
             stack.enter_context(sink)
         spark.dataSource.register(PausingDataSource)
-        for query in [start(spark, query) for query in config.get("queries", [config])]:
+        for query in [started(spark, query) for query in config.get("queries", [config])]:
             query.awaitTermination()
         if config.get("stop_in_job"):
             gate = Gate(config["keyspace"])
             wait_for(lambda: len(gate.writers()) > 1)
             spark.stop()
             gate.open()
+
+
+def started(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
+    """Start one query of several, with settings of its own; Spark reads them as it starts."""
+    own = config.get("own_settings", {})
+    for name, value in own.items():
+        spark.conf.set(name, value)
+    query = start(spark, config)
+    for name in own:
+        spark.conf.unset(name)
+    return query
 
 
 def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.victims import At, Control, InJob, Read, Repeatedly, Victim, WithoutRows
+from tests.spark.victims import (
+    At,
+    Control,
+    Forgetful,
+    InJob,
+    Read,
+    Repeatedly,
+    Victim,
+    WithoutRows,
+)
 from wal_sink.testing.cassandra.node import Node
 from wal_sink.testing.crash.driver import Driver
 from wal_sink.testing.crash.pausing import PAUSES, pauses
@@ -26,7 +35,7 @@ def test_every_window(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
     """Three deaths of one driver, which hit up to seven queries; whatever each promises is kept.
 
     Three of the queries die three times, in each window at least once: after one in which Spark starts the
-    epoch again, and after one in which the flusher does.
+    epoch again, and after one in which the flusher does. Two of them retain one batch only.
     """
 
     def victim(kind: type[Victim], name: str, **deaths: At) -> Victim:
@@ -35,7 +44,7 @@ def test_every_window(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
 
     repeatedly = [
         victim(
-            Repeatedly,
+            Forgetful,
             "one",
             kill_1=At("write", 1),
             kill_2=At("commit returned", 2),
@@ -49,7 +58,7 @@ def test_every_window(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
             kill_3=At("flushing", 2),
         ),
         victim(
-            Repeatedly,
+            Forgetful,
             "three",
             kill_1=At("commit returned", 1),
             kill_2=At("commit called", 2),

@@ -41,6 +41,8 @@ class Victim:
     sink: ClassVar[str] = "wal_sink"
     files: ClassVar[int] = 3
     options: ClassVar[dict[str, Any]] = {}
+    settings: ClassVar[dict[str, str]] = {}
+    """Of Spark, for this query alone."""
 
     def __init__(
         self, node: Node, keyspace: str, folder: Path, name: str, deaths: dict[int, At]
@@ -58,6 +60,7 @@ class Victim:
             "source": self._source,
             "checkpoint": self.checkpoint,
             "options": self.options,
+            "own_settings": self.settings,
             **self.table.config,
         }
 
@@ -108,6 +111,18 @@ class Repeatedly(Victim):
         assert visible[:whole] == list(range(whole))
         assert len(visible) < whole + ROWS_PER_FILE
         assert (len(visible) > whole) == (self.deaths[number].point == "flushing")
+
+
+class Forgetful(Repeatedly):
+    """The same where Spark retains one batch only: what it purges is not needed after any death."""
+
+    settings: ClassVar[dict[str, str]] = {"spark.sql.streaming.minBatchesToRetain": "1"}
+
+    def judge(self) -> None:
+        """See also that Spark has purged what lies before that batch."""
+        super().judge()
+        there = [path.name for path in Path(self.checkpoint, "offsets").iterdir()]
+        assert min(int(name) for name in there if name.isdecimal()) >= self.files - 2
 
 
 class WithoutRows(Victim):
