@@ -602,6 +602,13 @@ BUGS = (
         ("tests/protocol/test_sweep_orphans.py",),
     ),
     Bug(
+        "a query that cannot note what Spark made without a sink goes on",
+        "wal_sink/spark/queries.py",
+        "            if int(self._spark.conf.get(_RETAIN) or 0) >= BATCHES_THAT_TELL:\n",
+        "            if BATCHES_THAT_TELL:\n",
+        ("tests/spark/test_modes.py",),
+    ),
+    Bug(
         "a segment that pyarrow cannot read is not named",
         "wal_sink/wal/segment.py",
         "    except (pa.ArrowException, OSError) as error:\n",

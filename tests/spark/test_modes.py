@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
-from tests.spark.driver import Driver
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.tables import Table, start, stream, wait_for
 from tests.spark.test_continuous import written
-from wal_sink.errors import OptionError
+from wal_sink.errors import LogUnavailable, OptionError
 from wal_sink.testing.cassandra.node import Node
 from wal_sink.wal.location import locate
 
@@ -139,27 +139,40 @@ def test_what_spark_has_purged_is_not_needed(
 
 
 @pytest.mark.cassandra
-@pytest.mark.slow_first
-@pytest.mark.timeout(600)
-def test_with_one_batch_retained_every_row_comes_once_after_two_kills(
-    cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
+def test_rule_12_a_query_that_cannot_note_what_spark_made_is_stopped_before_spark_purges(
+    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
 ) -> None:
-    """One between manifest and `commits/2`, one in the middle of the rows of epoch 4."""
-    table = Table(cassandra, keyspace)
-    config = {
-        **table.config,
-        "sink": "wal_sink",
-        "checkpoint": checkpoint,
-        "source": write_source(tmp_path / "source", 6),
-        "settings": {RETAIN: "1"},
-    }
-    for number, (pause, epoch) in enumerate([("commit returned", 2), ("flushing", 4)]):
-        with Driver(tmp_path / f"run-{number}", pause=pause, epoch=epoch, **config) as victim:
-            victim.kill_at_marker()
-    with Driver(tmp_path / "last", **config) as last:
-        last.finish()
-    assert table.ids() == list(range(6 * ROWS_PER_FILE))
-    assert locate(checkpoint).open_checkpoint().last_commit() == 5
+    """A state repartition has made epoch 1; planning epoch 2, Spark would delete the file that tells."""
+    table, source = Table(cassandra, keyspace), write_source(tmp_path / "source", 1)
+    with wal_sink.register(spark):
+        start(stream(spark, source), table, checkpoint).awaitTermination()
+    for folder in ("offsets", "commits"):
+        shutil.copy(Path(checkpoint, folder, "0"), Path(checkpoint, folder, "1"))
+    planned = Path(checkpoint, "offsets", "1")
+    text = planned.read_text(encoding="utf-8")
+    setting = '"spark.sql.shuffle.partitions":"'
+    assert setting in text
+    planned.write_text(text.replace(setting, setting + "1"), encoding="utf-8")
+    write_source(tmp_path / "more", 1)
+    shutil.copy(tmp_path / "more" / "0000.parquet", Path(source, "0001.parquet"))
+    location = locate(checkpoint)
+    log = location.open_log(location.open_checkpoint().query_id())
+    in_the_way = Path(log.url.removeprefix("file://"), "without_sink")
+    in_the_way.touch()
+    with settings(spark, **{RETAIN: "1"}):
+        sink = wal_sink.register(spark)
+        query = start(stream(spark, source), table, checkpoint)
+        assert not query.isActive
+        assert sorted(name for name in written(checkpoint) if name.startswith("offsets/")) == [
+            "offsets/0",
+            "offsets/1",
+        ]
+        with pytest.raises(LogUnavailable, match=r"cannot be noted(.|\n)*minBatchesToRetain"):
+            sink.close()
+        in_the_way.unlink()
+        with wal_sink.register(spark):
+            start(stream(spark, source), table, checkpoint).awaitTermination()
+    assert table.ids() == sorted([*range(ROWS_PER_FILE)] * 2)
 
 
 def numbered(spark: SparkSession, table: Table, checkpoint: str) -> StreamingQuery:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import UnknownOffsetsFormat
+from wal_sink.errors import LogUnavailable, UnknownOffsetsFormat
 from wal_sink.model import paths
 from wal_sink.model.records import WithoutSink
 from wal_sink.protocol.choose_attempt import without_rows
@@ -20,6 +20,10 @@ from wal_sink.protocol.steps import Evidence
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
+
+BATCHES_THAT_TELL = 3
+"""Where Spark retains so many batches, the first one that a run plans deletes nothing that is to be noted: a
+repartition after epoch L makes L + 1, the run plans L + 2, and what tells lies from L - 1 on."""
 
 
 def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
@@ -44,6 +48,16 @@ def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
         logger.debug(
             "unknown offsets", exc_info=True
         )  # no epoch is published then: `commit` raises it
+
+
+def not_noted(log: str, error: Exception) -> LogUnavailable:
+    """Return the error of a run that is stopped since what Spark made without a sink cannot be noted."""
+    return LogUnavailable(
+        f"What Spark may have made without a sink cannot be noted in {log}: {error}",
+        "Nothing is lost: the query was stopped before Spark planned anything, since with"
+        f" spark.sql.streaming.minBatchesToRetain below {BATCHES_THAT_TELL} it deletes the files that tell."
+        " See to the store that holds the log (is it full?), then start the query again.",
+    )
 
 
 def _note(log: Log, note: WithoutSink) -> None:

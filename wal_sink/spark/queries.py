@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import OptionError
+from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushedElsewhere, FlushLoop
 from wal_sink.flush.reporter import Reporter
@@ -23,7 +24,7 @@ from wal_sink.metrics.server import Exposition
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.orphans import make_room
-from wal_sink.publish.without_sink import note_without_sink
+from wal_sink.publish.without_sink import BATCHES_THAT_TELL, not_noted, note_without_sink
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.flush_job import WriteByJob
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 _ASKED = 4
 """How many queries that have ended are looked at at a time: each look costs two listings."""
+
+_RETAIN = "spark.sql.streaming.minBatchesToRetain"
 
 _DONE_KEPT = 100
 """Newest queries that are done of which checkpoint and log stay at hand."""
@@ -79,7 +82,8 @@ class Queries:
         if query is not None and (begun := self._begin(query, run_id)) is not None:
             flush, configuration = begun
             sink = configuration.sink
-            note_without_sink(flush.log, flush.checkpoint)  # before the ticket, see rule 12
+            if not self._note_without_sink(query, flush):  # before the ticket, see rule 12
+                return
             take_ticket(flush.log, run_id)  # a run with a ticket fills the log, flushed or not
             make_room(
                 flush.log,
@@ -88,6 +92,21 @@ class Queries:
                 Budget(sink.max_bytes, sink.on_full),
                 configuration.public,
             )
+
+    def _note_without_sink(self, query: StreamingQuery, flush: QueryFlush) -> bool:
+        """Note what Spark made without a sink; whether the query may go on.
+
+        Without a note its first commit fails, for want of a ticket. By then Spark has planned the epoch, and
+        where it retains few batches, it has deleted the files that tell what is to be noted.
+        """
+        try:
+            note_without_sink(flush.log, flush.checkpoint)
+        except (OSError, StateBackendError, WalSinkError) as error:
+            if int(self._spark.conf.get(_RETAIN) or 0) >= BATCHES_THAT_TELL:
+                raise
+            self.refusals.refuse(query, not_noted(flush.log.url, error))
+            return False
+        return True
 
     def adopt_running(self) -> None:
         """Start the flush of queries that run already; a run has an earlier handle's ticket, or fails."""

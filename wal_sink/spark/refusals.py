@@ -1,4 +1,4 @@
-"""Stops queries that Spark would run in a mode that the sink refuses (`modes`), and remembers why.
+"""Stops queries as they start: for a mode that the sink refuses (`modes`), or to keep a proof (rule 12).
 
 Spark drops what `onQueryStarted` raises, and the query runs on. So the sink stops the query, and raises the
 error where the application meets the handle next: in `await_flushed`, `status` or `close`.
@@ -11,7 +11,7 @@ import threading
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from wal_sink.errors import OptionError
+from wal_sink.errors import WalSinkError
 from wal_sink.spark import internals
 
 logger = logging.getLogger(__name__)
@@ -22,21 +22,21 @@ class Refusals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._errors: dict[str, OptionError] = {}
+        self._errors: dict[str, WalSinkError] = {}
 
-    def refuse(self, query: StreamingQuery, error: OptionError) -> None:
+    def refuse(self, query: StreamingQuery, error: WalSinkError) -> None:
         """Stop a query, and remember why; also inside `onQueryStarted`."""
         logger.error("query %s is refused: %s", query.id, " ".join(str(error).split()))
         with self._lock:
             self._errors[str(query.id)] = error
         internals.stop(query)
 
-    def find(self, query_id: str) -> OptionError | None:
+    def find(self, query_id: str) -> WalSinkError | None:
         """Return why a query was refused; None when it was not."""
         with self._lock:
             return self._errors.get(query_id)
 
-    def errors(self) -> list[OptionError]:
+    def errors(self) -> list[WalSinkError]:
         """Return why each refused query was refused."""
         with self._lock:
             return list(self._errors.values())

@@ -7,7 +7,7 @@ import time
 
 from pyspark.sql import SparkSession
 
-from wal_sink.errors import NotDrained, OptionError
+from wal_sink.errors import NotDrained
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.spark import internals, takeover
@@ -67,7 +67,7 @@ class Shutdown:
                 " under wal_sink.register(spark).",
             )
         if refused:
-            raise OptionError("\n".join(error.what for error in refused), refused[0].remedy)
+            raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
 
     def at_exit(self) -> None:
         """At interpreter exit: start no work, end in order, and say what waits in the log."""

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import NotDrained, OptionError
+from wal_sink.errors import LogUnavailable, NotDrained, OptionError
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
@@ -83,7 +83,8 @@ class Sink:
         waits for nothing, and says what is left to the process that flushes.
 
         :raises NotDrained: naming each query that could not be flushed within `drain_timeout`.
-        :raises OptionError: naming each query that was refused as it started, and did not start again since.
+        :raises OptionError, LogUnavailable: naming each query that was refused as it started, and did not
+            start again since.
         """
         self._shutdown.close(self.drain_timeout)
 
@@ -118,7 +119,7 @@ class Sink:
             say_flushing(self._queries.flushes(), self.drain_timeout)
         try:
             self.close()
-        except (NotDrained, OptionError) as error:
+        except (NotDrained, OptionError, LogUnavailable) as error:
             if exc is None:
                 raise
             logger.error("after the block had failed: %s", " ".join(str(error).split()))  # noqa: TRY400
@@ -131,5 +132,5 @@ class Sink:
 
     def _place_of(self, query: StreamingQuery) -> tuple[Checkpoint, Log]:
         if refusal := self._queries.refusals.find(str(query.id)):
-            raise OptionError(*refusal.args)
+            raise type(refusal)(*refusal.args)
         return self._queries.place(str(query.id)) or locate(query)
