@@ -9,6 +9,7 @@ from tests.protocol.test_restored import files, restore
 from tests.protocol.test_rules import pass_over, repartition
 from wal_sink.errors import MissingManifest
 from wal_sink.model import paths
+from wal_sink.testing.crash.faults import Faults
 
 STORES = ("memory", "local")
 
@@ -72,6 +73,25 @@ def test_rule_12_a_repartition_does_not_stop_the_flush_when_offsets_are_purged(
     assert "offsets/1" not in world.checkpoint.list("offsets/")
     world.flush()
     assert world.table() == {"a": 1, "later": retained + 2}
+
+
+@pytest.mark.parametrize("request_", ["create", "replace"])
+def test_rule_12_a_note_that_cannot_be_renewed_stays(world: World, request_: str) -> None:
+    """The disk is full when the next run starts; the run before goes on, and purges what tells."""
+    world.run().batch([("a", 1)])
+    world.flush()
+    repartition(world, last_kept=0, batch=1, partitions=8)
+    older = world.run()
+    batch(older, 2, [("later", 0)])
+    faults = Faults(
+        at=0, error=lambda: OSError("full"), matching=f"{request_} {paths.WITHOUT_SINK}"
+    )
+    world.run(faults).end()
+    assert bool(faults.injected) == (request_ == "replace")
+    go_on(older, 1)
+    assert world.checkpoint.list("offsets/")[0] > "offsets/2"
+    world.flush()
+    assert world.table() == {"a": 1, "later": 3}
 
 
 @pytest.mark.parametrize("offset", ["1", "7"])

@@ -63,13 +63,15 @@ def not_noted(log: str, error: Exception) -> LogUnavailable:
 def _note(log: Log, note: WithoutSink) -> None:
     """Leave a note, in place of one from before further claims.
 
-    Spark may have gone back behind that epoch since, and a second repartition have made its number. Between
-    the two there is no note; `offsets/` still tells.
+    Spark may have gone back behind that epoch since, and a second repartition have made its number. There is
+    a note at each instant: an older run that goes on may have purged what tells. A power loss may bring the
+    older one back.
     """
     present = log.without_sink(note.epoch)
-    if present is not None and present.highest < note.highest:
-        log.delete([paths.without_sink(note.epoch)])
-    log.create_without_sink(note)
+    if present is None:
+        log.create_without_sink(note)
+    elif present.highest < note.highest:
+        log.backend.replace(paths.without_sink(note.epoch), note.to_json())
 
 
 def _without_rows(
