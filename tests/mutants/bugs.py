@@ -545,6 +545,13 @@ BUGS = (
         ("tests/protocol/test_repartition.py",),
     ),
     Bug(
+        "a trim that comes after a rewind finds another history",
+        "wal_sink/wal/trim.py",
+        "    return log.flushed(epoch) is None and (not epochs or epochs[0] < epoch)\n",
+        "    return log.flushed(epoch) is None and bool(epochs) and epochs[0] < epoch\n",
+        ("tests/protocol/test_stalled_flusher.py",),
+    ),
+    Bug(
         "a note goes before the one that replaces it",
         "wal_sink/publish/without_sink.py",
         "        log.backend.replace(paths.without_sink(note.epoch), note.to_json())\n",

@@ -291,6 +291,31 @@ def test_a_file_that_is_gone_and_not_aside_is_still_an_error(world: World) -> No
         world.flush()
 
 
+def test_rule_22_a_flusher_that_stood_still_before_a_trim_finds_no_other_history(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All records are gone by a rewind: what it was about to delete is to be flushed again."""
+    world.trim_delay_s = 3_600
+    world.run().batch([("a", 0)])
+    world.flush()
+    world.trim_delay_s = 0
+    slow, rewound = world.flusher(), list[Rewound]()
+    trim = slow.trimmer.trim
+
+    def late(epochs: Sequence[int]) -> None:
+        if not rewound:
+            rewound.append(rewind(world, -1))
+        trim(epochs)
+
+    monkeypatch.setattr(slow.trimmer, "trim", late)
+    slow.run_once()
+    assert rewound
+    assert world.log.attempts() == (Attempt(0, 1),)
+    world.store.table.clear()
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0}
+
+
 def until_it_stops(flusher: Flusher) -> None:
     """Take some steps; an error ends them."""
     for _ in range(5):

@@ -235,9 +235,9 @@ def _copied_manifests(log: Log, epoch: int) -> set[str]:
 
 
 def _is_record_lost(log: Log, epoch: int) -> bool:
-    """Whether an epoch has no record although earlier ones have theirs, which are deleted oldest first."""
+    """Whether an epoch has no record although earlier ones have theirs, or all are gone by a rewind."""
     epochs = log.flushed_epochs()
-    return log.flushed(epoch) is None and bool(epochs) and epochs[0] < epoch
+    return log.flushed(epoch) is None and (not epochs or epochs[0] < epoch)
 
 
 def _is_overtaken(log: Log, attempt: Attempt) -> bool:
