@@ -59,7 +59,8 @@ def report(console: Console, played: Played) -> None:
         table.add_row(what, f"{times:,}")
     console.print(table)
     console.print(
-        f"{played.histories:,} histories in {played.seconds:.0f} s: {played.per_second:.0f} a second"
+        f"{played.histories:,} histories in {played.seconds:.0f} s: {played.per_second:.0f} a second,"
+        f" {played.per_cpu_second:.0f} a second of CPU time"
     )
     kinds = Counter(_kind(outcome) for outcome in played.failures)
     for kind, times in kinds.most_common():

@@ -40,6 +40,8 @@ class Played(NamedTuple):
     histories: int
     seconds: float
     """Without the time in which the processes start."""
+    cpu_seconds: float
+    """Of all processes; tells more than `seconds` where the machine has other work, too."""
     counts: Counter[str]
     failures: list[Outcome]
 
@@ -47,6 +49,18 @@ class Played(NamedTuple):
     def per_second(self) -> float:
         """Histories a second."""
         return self.histories / self.seconds if self.seconds else 0.0
+
+    @property
+    def per_cpu_second(self) -> float:
+        """Histories a second of CPU time."""
+        return self.histories / self.cpu_seconds if self.cpu_seconds else 0.0
+
+
+class _Took(NamedTuple):
+    """How long a process has played."""
+
+    seconds: float
+    cpu_seconds: float
 
 
 _AT_ONCE = 20
@@ -59,7 +73,7 @@ def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories:
     :param progress: told how many histories were played, again and again.
     """
     context = multiprocessing.get_context("spawn")
-    reports: Queue[list[Outcome] | float] = context.Queue()
+    reports: Queue[list[Outcome] | _Took] = context.Queue()
     stop = context.Event()
     players = [
         context.Process(target=_play, args=(campaign, number, reports, stop), daemon=True)
@@ -68,7 +82,7 @@ def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories:
     for player in players:
         player.start()
     histories, counts, failures = 0, Counter[str](), list[Outcome]()
-    left, seconds = len(players), 0.0
+    left, seconds, cpu_seconds = len(players), 0.0, 0.0
     while left:
         try:
             outcomes = reports.get(timeout=_LOOK_S)
@@ -76,8 +90,9 @@ def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories:
             if any(player.exitcode for player in players):
                 raise RuntimeError("a process of the simulator died") from None
             continue
-        if isinstance(outcomes, float):
-            left, seconds = left - 1, max(seconds, outcomes)
+        if isinstance(outcomes, _Took):
+            left, seconds = left - 1, max(seconds, outcomes.seconds)
+            cpu_seconds += outcomes.cpu_seconds
             continue
         for outcome in outcomes:
             histories += 1
@@ -89,18 +104,18 @@ def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories:
         progress(histories)
     for player in players:
         player.join()
-    return Played(histories, seconds, counts, failures)
+    return Played(histories, seconds, cpu_seconds, counts, failures)
 
 
 _LOOK_S = 1.0
 
 
 def _play(
-    campaign: Campaign, number: int, reports: Queue[list[Outcome] | float], stop: Event
+    campaign: Campaign, number: int, reports: Queue[list[Outcome] | _Took], stop: Event
 ) -> None:
     """Play every n-th history in this process; report what came of them, then how long it took."""
     prepare()
-    began_s = time.monotonic()
+    began_s, cpu_began_s = time.monotonic(), time.process_time()
     until_s = began_s + campaign.seconds if campaign.seconds is not None else float("inf")
     outcomes: list[Outcome] = []
     for each in itertools.count(number, campaign.processes):
@@ -112,7 +127,7 @@ def _play(
             reports.put(outcomes)
             outcomes = []
     reports.put(outcomes)
-    reports.put(time.monotonic() - began_s)
+    reports.put(_Took(time.monotonic() - began_s, time.process_time() - cpu_began_s))
 
 
 def prepare() -> None:

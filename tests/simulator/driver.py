@@ -29,9 +29,12 @@ from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.discard import discard
 from wal_sink.publish.fencing import take_ticket
+from wal_sink.publish.orphans import make_room
 from wal_sink.publish.publisher import Publisher
 from wal_sink.publish.without_sink import note_without_sink
 from wal_sink.wal.ownership import owned
+
+_MUCH = 10**12
 
 
 class Driver:
@@ -160,7 +163,7 @@ class Run:
         self.plan = ""
         self.noted = False
         """Whether it has noted what Spark made without a sink. One that could not purges nothing here: where
-        Spark keeps fewer than a hundred batches, the product does not bear that."""
+        Spark keeps fewer than three batches, the driver stops it; otherwise nothing that tells is purged."""
 
     def start(self) -> None:
         """Begin: the ticket before the checkpoint is read (rule 2)."""
@@ -173,6 +176,7 @@ class Run:
             note_without_sink(driver.log, checkpoint)
             self.noted = True
             take_ticket(driver.log, self.run_id)
+            make_room(driver.log, checkpoint, self.run_id, self._budget(), {})
         driver.run_history.started(self.world.query_id, self.run_id)
         commits, offsets = self._newest("commits"), self._newest("offsets")
         self.planned = offsets > commits
@@ -269,7 +273,7 @@ class Run:
         if world.max_bytes is None:
             return None
         return Backpressure(
-            Budget(world.max_bytes, "block"),
+            self._budget(),
             driver.site.open_checkpoint(driver.process),
             driver.log,
             clock_us=clock.now_us,
@@ -277,3 +281,6 @@ class Run:
             sleep=driver.process.sleep,
             backlogs=driver.backlogs,
         )
+
+    def _budget(self) -> Budget:
+        return Budget(self.world.max_bytes or _MUCH, "block")

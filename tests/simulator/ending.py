@@ -68,6 +68,8 @@ class _Last:
         for _ in self.site.kept:
             if driver.run is None or driver.run.next > max(self.site.kept):
                 break
+            if driver.main.stands_still:
+                break  # it waits for room
             driver.batch(3)  # the checkpoint was set back: on, to what is new
         flusher = self._flusher(driver)
         for _ in range(_MOST_ROUNDS):
@@ -131,12 +133,7 @@ class _Last:
     def _mend(self, error: WalSinkError) -> None:
         """Do as the error says: rewind to the log's own mark, or to the ledger's."""
         self.world.time_passes(_QUIET_S)
-        recorded = [
-            n
-            for p in self.site.log.paths(paths.FLUSHED)
-            if (n := paths.parse_flushed(p)) is not None
-        ]
-        floor = max(recorded, default=min(self.site.kept) - 1)
+        floor = max(self.site.recorded(), default=min(self.site.kept) - 1)
         if type(error).__name__ == "WrongOwner":
             operator = Operator(self.world, self.site)
             operator.adopt()

@@ -27,6 +27,7 @@ from wal_sink.wal import trim
 
 _MOST_DRIVERS = 4
 _DAY_S = 86_400
+_CALLS_OF_A_REWIND = 150
 
 
 class Outcome(NamedTuple):
@@ -132,6 +133,7 @@ class History:
             ("clock jumps", self._clock, 6),
             ("repartitions", self._repartition, 6),
             ("operators", self._operate, 12),
+            ("operators", self._rewind, 4),
             *Disasters(self).acts(),
         ]
         mine = [(act, weight) for fault, act, weight in acts if fault is None or fault in swarm]
@@ -139,12 +141,12 @@ class History:
 
     # --- turns ------------------------------------------------------------------------------------
 
-    def turn(self, process: Process, act: Callable[[], None]) -> None:
-        """Let a process act; a fault may be armed."""
+    def turn(self, process: Process, act: Callable[[], None], calls: int = 30) -> None:
+        """Let a process act; a fault may be armed, at one of its first calls."""
         world = self.world
         faults = world.swarm.io_faults
         if world.chance.random() < world.swarm.io_fault:
-            process.arm(world.chance.choice(faults), world.chance.randint(1, 30))
+            process.arm(world.chance.choice(faults), world.chance.randint(1, calls))
         act()
         process.disarm()
         if not process.alive:
@@ -330,3 +332,21 @@ class History:
             )
         )
         self.turn(operator.process, act)
+
+    def _rewind(self) -> None:
+        """Stop all that does not stand still, as an operator should, and have flushed again what is there."""
+        chance, site = self.world.chance, self.world.site
+        for process in {thread.process for thread in self._moving()}:
+            self._end_process(process)
+        if recorded := site.recorded():
+            operator = Operator(self.world, site)
+            self.operators.append(operator)
+            to = chance.choice([min(recorded) - 1, *recorded])
+            self.turn(operator.process, lambda: operator.rewind(to), calls=_CALLS_OF_A_REWIND)
+
+    def _moving(self) -> list[Thread]:
+        """Return the threads of drivers and flushers that do not stand still."""
+        flushing = [*(driver.flushing for driver in self.drivers), *self.flushers]
+        threads = [driver.main for driver in self.drivers] + [each.thread for each in flushing]
+        busy = {thread.process for thread in threads if thread.stands_still}
+        return [thread for thread in threads if thread.process not in busy]

@@ -214,7 +214,10 @@ class Judge(logging.Handler):
     def conceded(self, site: Site, upto: int) -> None:
         """Learn that the operator vouches for the rows up to an epoch; what the target lacks is lost."""
         for epoch, attempt in site.kept.items():
-            if attempt is not None and epoch <= upto and attempt.arrived < set(attempt.rows):
+            if attempt is None or epoch > upto:
+                continue
+            attempt.flushed = True
+            if attempt.arrived < set(attempt.rows):
                 self.counts["epochs that a restored target lacks, and the log"] += 1
                 site.given_up.add(epoch)
 

@@ -51,18 +51,23 @@ class Operator:
 
     def rewind(self, to: int, *, restored: bool = False) -> None:
         """Give `wal-sink rewind --to`."""
+        judge = self.world.judge
+        target = SimulatedTarget(
+            self.world.database,
+            self.process,
+            lambda flushed: judge.conceded(self.site, flushed),
+        )
 
         def act() -> None:
             plan = plan_rewind(
                 self.query,
-                self.target,
+                target,
                 to,
                 clock.now_us(),
                 restored=restored,
                 patience=self.patience,
             )
             plan.carry_out(clock.now_us())
-            self.world.judge.conceded(self.site, to)
 
         self.world.documented |= {"LedgerBehindLog"}  # until it is carried out to its end
         self._command(f"rewind --to {to}{' --restored' if restored else ''}", act)

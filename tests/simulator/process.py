@@ -106,6 +106,8 @@ class Process:
     def _fail(self, verb: str, what: str, effect: Callable[[], T]) -> T:
         fault = self._fault
         self._injected(fault.value)
+        if what.startswith("aside/"):
+            self._injected("faults upon aside/")
         self._trace.say(f"{self.name}: {fault.value} {verb} {what}")
         if fault is Fault.CRASH_BEFORE:
             self.die()

@@ -106,7 +106,6 @@ class Site:
 
     def settled(self) -> int:
         """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none."""
-        recorded = [paths.parse_flushed(path) or 0 for path in self.log.paths(paths.FLUSHED)]
         mark = self._judge.read_ledger()
         windows = (mark.begun, mark.last) if mark is not None else ()
         manifests = {
@@ -120,7 +119,12 @@ class Site:
             for begun in window.epochs
             if begun.digest in manifests or self.without_rows(begun.epoch)
         )
-        return max([*recorded, *begun], default=-1)
+        return max([*self.recorded(), *begun], default=-1)
+
+    def recorded(self) -> list[int]:
+        """Return the epochs that the log records as flushed."""
+        found = map(paths.parse_flushed, self.log.paths(paths.FLUSHED))
+        return [epoch for epoch in found if epoch is not None]
 
     def without_rows(self, epoch: int) -> bool:
         """Whether an epoch was given up, or made by a tool of Spark's."""

@@ -79,14 +79,23 @@ class Database:
 
 
 class SimulatedTarget(Target):
-    """The database, as a process sees it."""
+    """The database, as a process sees it.
+
+    :param replaced: told of the mark that an operator has put into the ledger row.
+    """
 
     name = "cell_store"
     options_type = CellStoreOptions
 
-    def __init__(self, database: Database, process: Process) -> None:
+    def __init__(
+        self,
+        database: Database,
+        process: Process,
+        replaced: Callable[[int], None] = lambda _flushed: None,
+    ) -> None:
         self._database = database
         self._process = process
+        self._replaced = replaced
 
     @property
     def shape(self) -> Mapping[str, str]:
@@ -106,7 +115,8 @@ class SimulatedTarget(Target):
         """Open a session."""
         self._refuse_away()
         self._process.io("connect", "", lambda: None)
-        return Connection(self._database, CellSession(self._database.cells, owner), self._process)
+        ledger = CellSession(self._database.cells, owner)
+        return Connection(self._database, ledger, self._process, self._replaced)
 
     def classify(self, error: Exception) -> Kind:
         """Retry what the simulator injects."""
@@ -120,10 +130,17 @@ class SimulatedTarget(Target):
 class Connection(Session):
     """A session of one process. The rows of a call are sent one by one, those of the last call by `drain`."""
 
-    def __init__(self, database: Database, ledger: CellSession, process: Process) -> None:
+    def __init__(
+        self,
+        database: Database,
+        ledger: CellSession,
+        process: Process,
+        replaced: Callable[[int], None],
+    ) -> None:
         self._database = database
         self._ledger = ledger
         self._process = process
+        self._replaced = replaced
         self._in_flight: list[tuple[str, int, int]] = []
 
     def read_ledger(self) -> Mark | None:
@@ -176,8 +193,9 @@ class Connection(Session):
 
         def effect() -> Outcome:
             outcome = self._ledger.replace_row(seen, new)
-            if outcome is Outcome.APPLIED:
+            if outcome is Outcome.APPLIED and self._ledger.read_ledger() == new:
                 self._database.judge.rewound(new.flushed)
+                self._replaced(new.flushed)
             return outcome
 
         return self._conditional("replace row", str(new.flushed), effect)
