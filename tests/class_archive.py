@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import pyspark
 
-from wal_sink.testing.cassandra import embedded, maven
+from wal_sink.testing import maven
+from wal_sink.testing.cassandra import embedded
 
 logger = logging.getLogger(__name__)
 

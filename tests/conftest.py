@@ -19,6 +19,7 @@ from wal_sink.testing.cassandra.container import IMAGE
 pytest_plugins = [
     "wal_sink.testing.fixtures",  # `cassandra` and `keyspace`
     "wal_sink.testing.postgresql.fixtures",  # `postgresql` and `schema`
+    "wal_sink.testing.kafka.fixtures",  # `kafka`
 ]
 
 os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
@@ -38,8 +39,8 @@ def pytest_report_header() -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what needs the server of S3 or PostgreSQL, so that `make check` can leave it out."""
-    for server in ("s3", "postgresql"):
+    """Mark what needs the server of S3, PostgreSQL or Kafka, so that `make check` can leave it out."""
+    for server in ("s3", "postgresql", "kafka"):
         if server in getattr(item, "fixturenames", ()):
             item.add_marker(getattr(pytest.mark, server))
 

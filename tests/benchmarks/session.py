@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.benchmarks.process import ROOT
 from tests.benchmarks.server import Server
 from wal_sink.errors import WalSinkError
-from wal_sink.testing.cassandra import maven
+from wal_sink.testing import maven
 from wal_sink.testing.local_spark import local_session
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wal_sink.testing import free_port
-from wal_sink.testing.cassandra import maven
+from wal_sink.testing import free_port, maven
 from wal_sink.testing.cassandra.node import (
     QUICK_START,
     CassandraDidNotStart,
@@ -47,7 +46,7 @@ class EmbeddedCassandra(Node):
 
     Java 17 is needed. The jars are downloaded at the first start of a version and kept in the
     user's cache folder. On Linux the node dies with this process, however that one ends. `start`
-    also raises `JavaNotFound` and `JarsNotResolved`, see `wal_sink.testing.cassandra.maven`. Java gets
+    also raises `JavaNotFound` and `JarsNotResolved`, see `wal_sink.testing.maven`. Java gets
     what the environment's `JVM_EXTRA_OPTS` says as well, as it does from Cassandra's own scripts.
 
     :param folder: where data, commit log, log and configuration live; it is kept, and a later node

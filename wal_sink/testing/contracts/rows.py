@@ -30,15 +30,28 @@ class RowsContract(LedgerContract, ABC):
     def rows(self, target: Target) -> Table:
         """Read the whole table by other means than the target."""
 
+    def frame(self, records: Sequence[Record]) -> pa.RecordBatch:
+        """Return records as a DataFrame has them; to be overridden where a row is not a table's."""
+        columns = list(zip(*records, strict=True)) or [()] * len(SCHEMA)
+        arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
+        return pa.record_batch(arrays, schema=SCHEMA)
+
+    def slice(
+        self, target: Target, plan: Plan, records: Sequence[Record], us: int = BASE_US
+    ) -> Slice:
+        """Make a slice as a task does: checked rows."""
+        return Slice(0, target.check(self.frame(records), plan), us)
+
     @pytest.fixture
     def plan(self, target: Target) -> Plan:
         """Return the agreed plan."""
-        return target.plan(SCHEMA, plan_key(SCHEMA, target.name, target.shape))
+        schema = self.frame([]).schema
+        return target.plan(schema, plan_key(schema, target.name, target.shape))
 
     def test_rows_are_written(self, target: Target, plan: Plan, session: Session) -> None:
         """Rows arrive under their keys; one without values is a row all the same."""
         records = [("a", 1, 10, "x"), ("a", 2, None, "y"), ("b", 1, None, None)]
-        deliver(session, plan, a_slice(target, plan, records))
+        deliver(session, plan, self.slice(target, plan, records))
         assert self.rows(target) == {
             ("a", 1): (10, "x"),
             ("a", 2): (None, "y"),
@@ -48,12 +61,12 @@ class RowsContract(LedgerContract, ABC):
     def test_many_rows_arrive_once(self, target: Target, plan: Plan, session: Session) -> None:
         """What is finished is there: every reader sees all of it."""
         records: list[Record] = [(f"k{i % 37}", i, i * i, str(i)) for i in range(5_000)]
-        deliver(session, plan, a_slice(target, plan, records))
+        deliver(session, plan, self.slice(target, plan, records))
         assert self.rows(target) == {(f"k{i % 37}", i): (i * i, str(i)) for i in range(5_000)}
 
     def test_an_empty_slice_is_written(self, target: Target, plan: Plan, session: Session) -> None:
         """A batch without rows is no error."""
-        deliver(session, plan, a_slice(target, plan, []))
+        deliver(session, plan, self.slice(target, plan, []))
         assert self.rows(target) == {}
 
     def test_many_slices_share_a_window(self, target: Target, plan: Plan, session: Session) -> None:
@@ -61,7 +74,7 @@ class RowsContract(LedgerContract, ABC):
         slices = []
         for i in range(30):
             records: list[Record] = [(f"k{n}", 50 * i + n, i, str(i)) for n in range(50)]
-            slices.append(a_slice(target, plan, records, us=BASE_US + 50 * i))
+            slices.append(self.slice(target, plan, records, us=BASE_US + 50 * i))
         deliver(session, plan, *slices)
         assert self.rows(target) == {
             (f"k{n}", 50 * i + n): (i, str(i)) for i in range(30) for n in range(50)
@@ -98,10 +111,3 @@ def deliver(session: Session, plan: Plan, *slices: Slice) -> None:
         session.write(plan, each)
     session.drain()
     assert session.finish(window) is Outcome.APPLIED
-
-
-def a_slice(target: Target, plan: Plan, records: Sequence[Record], us: int = BASE_US) -> Slice:
-    """Make a slice as a task does: checked rows."""
-    columns = list(zip(*records, strict=True)) or [()] * len(SCHEMA)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return Slice(0, target.check(pa.record_batch(arrays, schema=SCHEMA), plan), us)

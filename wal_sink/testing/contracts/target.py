@@ -39,7 +39,6 @@ from wal_sink.testing.contracts.rows import (
     Record,
     RowsContract,
     Table,
-    a_slice,
 )
 
 __all__ = ["SCHEMA", "CellsContract", "Record", "Table", "TargetContract"]
@@ -60,8 +59,8 @@ class CellsContract(RowsContract):
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """The same slice, again and after a newer one, leaves the table as it is."""
-        old = a_slice(target, plan, [("a", 1, 1, "old"), ("b", 1, 1, None)])
-        new = a_slice(target, plan, [("a", 1, 2, "new")], us=BASE_US + 100)
+        old = self.slice(target, plan, [("a", 1, 1, "old"), ("b", 1, 1, None)])
+        new = self.slice(target, plan, [("a", 1, 2, "new")], us=BASE_US + 100)
         for rows in (old, old, new, old):
             _written(session, plan, rows)
         assert self.rows(target) == {("a", 1): (2, "new"), ("b", 1): (1, None)}
@@ -71,7 +70,7 @@ class CellsContract(RowsContract):
     ) -> None:
         """Row i has timestamp first + i."""
         records = [("a", 1, value, str(value)) for value in (3, 1, 2)]
-        _written(session, plan, a_slice(target, plan, records))
+        _written(session, plan, self.slice(target, plan, records))
         assert self.rows(target) == {("a", 1): (2, "2")}
 
     def test_at_one_timestamp_the_larger_value_stays(
@@ -79,15 +78,15 @@ class CellsContract(RowsContract):
     ) -> None:
         """Ties are resolved cell by cell on the serialized bytes, where -1 is larger than 1."""
         for records in ([("a", 1, 1, "x")], [("a", 1, -1, "b")], [("a", 1, 7, "a")]):
-            _written(session, plan, a_slice(target, plan, records))
+            _written(session, plan, self.slice(target, plan, records))
         assert self.rows(target) == {("a", 1): (-1, "x")}
 
     def test_unset_nulls_keep_the_older_value(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """Under `nulls=unset` a null leaves the cell alone."""
-        _written(session, plan, a_slice(target, plan, [("a", 1, 5, "x")]))
-        _written(session, plan, a_slice(target, plan, [("a", 1, None, "y")], us=BASE_US + 1))
+        _written(session, plan, self.slice(target, plan, [("a", 1, 5, "x")]))
+        _written(session, plan, self.slice(target, plan, [("a", 1, None, "y")], us=BASE_US + 1))
         assert self.rows(target) == {("a", 1): (5, "y")}
 
     def test_a_null_key_is_refused_before_anything_is_published(
@@ -95,7 +94,7 @@ class CellsContract(RowsContract):
     ) -> None:
         """`check` names the column."""
         with pytest.raises(InvalidRow, match="n"):
-            a_slice(target, plan, [("a", 1, 1, "x"), ("a", None, 1, "x")])
+            self.slice(target, plan, [("a", 1, 1, "x"), ("a", None, 1, "x")])
 
 
 class TargetContract(CellsContract):
@@ -111,8 +110,8 @@ class TargetContract(CellsContract):
         window = begun_window(0, rows=2)
         assert session.begin(window) is Outcome.APPLIED
         session.start(window)
-        session.write(plan, a_slice(target, plan, [("a", 1, 1, "here")]))
-        elsewhere = a_slice(target, plan, [("a", 1, 2, "elsewhere")], us=BASE_US + 1)
+        session.write(plan, self.slice(target, plan, [("a", 1, 1, "here")]))
+        elsewhere = self.slice(target, plan, [("a", 1, 2, "elsewhere")], us=BASE_US + 1)
         process = multiprocessing.get_context("spawn").Process(
             target=_write_elsewhere, args=(target, owner, plan, elsewhere)
         )

@@ -1,0 +1,58 @@
+"""The contract of atomic targets over a real broker."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaException
+
+from wal_sink.model.plan import Plan
+from wal_sink.options import parse
+from wal_sink.targets.base import Slice, Target
+from wal_sink.targets.kafka import KafkaTarget
+from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.testing.contracts.atomic import AtomicContract
+from wal_sink.testing.contracts.rows import BASE_US, Record
+from wal_sink.testing.kafka.broker import Broker
+
+
+class TestKafka(AtomicContract):
+    """A row is a record: its value is JSON, its key the text k."""
+
+    unwritable_error = KafkaException
+
+    @pytest.fixture
+    def target(self, kafka: Broker) -> KafkaTarget:
+        topic = f"t-{uuid.uuid4().hex}"
+        kafka.create_topic(topic, partitions=2)
+        given = {
+            "topic": topic,
+            "kafka.bootstrap.servers": kafka.address,
+            "kafka.ledgerTopic": f"ledger-{topic}",
+        }
+        return KafkaTarget(parse(given, KafkaOptions))
+
+    @pytest.fixture(autouse=True)
+    def _remember(self, kafka: Broker) -> None:
+        self.kafka = kafka
+
+    def frame(self, records: Sequence[Record]) -> pa.RecordBatch:
+        keys = pa.array([record[0] for record in records], pa.string())
+        values = pa.array([json.dumps(record) for record in records], pa.string())
+        return pa.record_batch([keys, values], names=["key", "value"])
+
+    def records(self, target: Target) -> list[Record]:
+        assert isinstance(target, KafkaTarget)
+        found: list[Any] = [
+            tuple(json.loads(value or b"")) for _, value in self.kafka.records(target.options.topic)
+        ]
+        return found
+
+    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
+        large = pa.record_batch([["a"], [bytes(2_000_000)]], names=["key", "value"])
+        return plan, Slice(0, large, BASE_US)

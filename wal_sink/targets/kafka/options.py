@@ -1,0 +1,90 @@
+"""The options of the Kafka target, named as Spark's own Kafka sink names them."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from wal_sink.options import CONNECTS, SECRET, Options, fields, from_environment
+
+PASSWORD = "WAL_SINK_KAFKA_PASSWORD"  # noqa: S105 -- the name of a variable
+
+
+class KafkaOptions(Options, frozen=True, kw_only=True):
+    """Options `topic`, `kafka.*`. What starts with `kafka.` goes to librdkafka without that prefix."""
+
+    servers: Annotated[
+        str, Meta(description="brokers as host:port, comma-separated", extra=CONNECTS)
+    ] = msgspec.field(name="kafka.bootstrap.servers")
+    topic: Annotated[str, Meta(min_length=1, description="topic that records are written to")]
+    ledger_topic: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="compacted topic of one partition, a record for each query; created if missing",
+        ),
+    ] = msgspec.field(name="kafka.ledgerTopic", default="wal_sink_ledger")
+    transaction_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1_000,
+            description="milliseconds after which the broker ends the transaction of a silent flusher,"
+            " 1000 or more, at most the broker's transaction.max.timeout.ms",
+        ),
+    ] = msgspec.field(name="kafka.transaction.timeout.ms", default=60_000)
+    compression: Annotated[str, Meta(description="none, gzip, snappy, lz4 or zstd")] = (
+        msgspec.field(name="kafka.compression.type", default="none")
+    )
+    linger_ms: Annotated[
+        float, Meta(ge=0, description="milliseconds for which a record waits for others, 0 or more")
+    ] = msgspec.field(name="kafka.linger.ms", default=20)
+    security_protocol: Annotated[
+        str,
+        Meta(description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL", extra=CONNECTS),
+    ] = msgspec.field(name="kafka.security.protocol", default="PLAINTEXT")
+    sasl_mechanism: Annotated[
+        str, Meta(description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", extra=CONNECTS)
+    ] = msgspec.field(name="kafka.sasl.mechanism", default="")
+    username: Annotated[str, Meta(description="user of SASL")] = msgspec.field(
+        name="kafka.sasl.username", default=""
+    )
+    password: Annotated[
+        str,
+        Meta(
+            description=f"password of SASL; better in the variable {PASSWORD}",
+            extra={**SECRET, **from_environment(PASSWORD)},
+        ),
+    ] = msgspec.field(name="kafka.sasl.password", default="")
+    ca: Annotated[str, Meta(description="file with the certificates to trust", extra=CONNECTS)] = (
+        msgspec.field(name="kafka.ssl.ca.location", default="")
+    )
+    certificate: Annotated[str, Meta(description="file with the client's certificate")] = (
+        msgspec.field(name="kafka.ssl.certificate.location", default="")
+    )
+    key: Annotated[str, Meta(description="file with the client's key")] = msgspec.field(
+        name="kafka.ssl.key.location", default=""
+    )
+
+    @property
+    def client(self) -> dict[str, object]:
+        """What every client of librdkafka is given: where and as whom it connects."""
+        own = {"transaction_timeout_ms", "compression", "linger_ms", "topic", "ledger_topic"}
+        given = {
+            field.encode_name.removeprefix("kafka."): getattr(self, field.name)
+            for field in fields(type(self))
+            if field.name not in own
+        }
+        given["sasl.password"] = self.password or os.environ.get(PASSWORD, "")
+        return {name: value for name, value in given.items() if value != ""}
+
+    @property
+    def producer(self) -> dict[str, object]:
+        """What the producer is given beside that."""
+        return {
+            "transaction.timeout.ms": self.transaction_timeout_ms,
+            "compression.type": self.compression,
+            "linger.ms": self.linger_ms,
+        }
