@@ -53,6 +53,7 @@ ROOMS = {
     ".target": ".session .check .schema .driver .options targets.base model options",
     "targets.cassandra": ".target .options",
     "targets.sql": "targets.base model options errors",
+    "targets.kafka": "targets.base model options errors",
     "targets.postgresql": "targets.sql targets.values targets.base model options errors",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log knows no target.
     "checkpoint": "model state_backends errors",
@@ -84,6 +85,7 @@ OUTSIDE = {
     "prometheus_client": "metrics",
     "psycopg": "targets.postgresql.connection testing.postgresql.server",
     "pgpq": "targets.postgresql.copy",
+    "confluent_kafka": "targets.kafka testing.kafka.broker",
     "fsspec": "state_backends",
     "numpy": "targets.cassandra",
     "pytest": "testing",

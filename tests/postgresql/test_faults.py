@@ -185,7 +185,7 @@ def test_a_flusher_that_stands_still_gives_the_ledger_row_back(
     target = target_of(postgresql, f"{schema}.t", lock_timeout=5, idle_timeout=0.5)
     plan = target.plan(contract.SCHEMA, "key")
     owner = Owner("query", "log", "checkpoint")
-    rows = contract.a_slice(target, plan, [("a", 1, 1, "x")])
+    rows = Slice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
     window = begun_window(0)
     with target.connect(owner) as stopped, target.connect(owner) as other:
         stopped.create(-1)

@@ -1,7 +1,8 @@
-"""An application that adds rows to a SQLite table without a key: `python -m tests.spark.adding_app FOLDER`.
+"""An application that adds rows to what has no key: `python -m tests.spark.adding_app FOLDER OPTIONS`.
 
-It reads one file of `FOLDER/source` in each epoch, and ends when it has read and flushed all. Its last line
-says which drivers of databases it has loaded.
+It reads one file of `FOLDER/source` in each epoch, and ends when it has read and flushed all. `OPTIONS` is a
+JSON object; with the target kafka, rows become records. Its last line says which drivers of databases it has
+loaded.
 """
 
 from __future__ import annotations
@@ -13,27 +14,30 @@ from pathlib import Path
 import wal_sink
 from wal_sink.testing.local_spark import local_session
 
+DRIVERS = {"cassandra", "confluent_kafka", "psycopg", "sqlite3"}
 
-def main(folder: Path) -> None:
+
+def main(folder: Path, options: dict[str, str]) -> None:
     """Run it."""
     spark = local_session()
     with wal_sink.register(spark):
-        query = (
+        rows = (
             spark.readStream.schema("account string, amount bigint")
             .option("maxFilesPerTrigger", 1)
             .json(str(folder / "source"))
-            .writeStream.format("wal_sink")
+        )
+        if options["target"] == "kafka":
+            rows = rows.selectExpr("account AS key", "CAST(amount AS string) AS value")
+        query = (
+            rows.writeStream.format("wal_sink")
             .option("checkpointLocation", str(folder / "checkpoint"))
-            .option("target", "sqlite_target:SqliteTarget")
-            .option("sqlite.path", str(folder / "bank.db"))
-            .option("table", "bookings")
+            .options(**options)
             .trigger(availableNow=True)
             .start()
         )
         query.awaitTermination()
-    drivers = {"cassandra", "sqlite3"} & set(sys.modules)
-    print(json.dumps(sorted(drivers)), flush=True)  # noqa: T201
+    print(json.dumps(sorted(DRIVERS & set(sys.modules))), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Bookings into a table without a key, under SIGKILL: the balance is exact, which no upsert could hide."""
+"""Bookings into what has no key, under SIGKILL: the balance is exact, which no upsert could hide."""
 
 from __future__ import annotations
 
@@ -9,24 +9,30 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from wal_sink.testing.kafka.broker import Broker
+
 ROOT = Path(__file__).parents[2]
 FILES, ROWS = 8, 40
+BOOKINGS = [(f"a{n % 3}", n % 5) for n in range(ROWS)]
+
+Bookings = list[tuple[str, int]]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @contextlib.contextmanager
-def application(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def application(folder: Path, options: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """Start the application in a process group of its own; kill what is left of it."""
     path = os.pathsep.join((str(ROOT), str(ROOT / "examples")))
     with (folder / "output").open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.adding_app", str(folder)],
+            [sys.executable, "-m", "tests.spark.adding_app", str(folder), json.dumps(options)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
             stdout=subprocess.PIPE,
@@ -43,35 +49,55 @@ def application(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.stdout.close()
 
 
-def bookings(path: Path) -> list[tuple[str, int]]:
-    """Read the table as another client does."""
-    connection = sqlite3.connect(path)
-    try:
-        return sorted(connection.execute("SELECT account, amount FROM bookings"))
-    finally:
-        connection.close()
+def under_kills(folder: Path, options: dict[str, str], booked: Callable[[], Bookings]) -> list[str]:
+    """Stream the source under two kills, to its end; return the drivers that were loaded.
 
-
-def test_each_booking_comes_once_after_two_kills(tmp_path: Path) -> None:
-    """Equal bookings too, and no driver of another database is loaded."""
-    rows = [{"account": f"a{n % 3}", "amount": n % 5} for n in range(ROWS)]
-    (tmp_path / "source").mkdir()
+    :param booked: reads what is there as another client does.
+    """
+    (folder / "source").mkdir()
     for number in range(FILES):
-        text = "\n".join(map(json.dumps, rows))
-        (tmp_path / "source" / f"{number}.json").write_text(text)
+        text = "\n".join(json.dumps({"account": a, "amount": b}) for a, b in BOOKINGS)
+        (folder / "source" / f"{number}.json").write_text(text)
+    for least in (1, 3 * ROWS):
+        with application(folder, options) as process:
+            while len(booked()) < least:
+                assert process.poll() is None, (folder / "output").read_text()
+                time.sleep(0.005)
+        assert len(booked()) % ROWS == 0, "a part of an epoch is visible"
+    with application(folder, options) as process:
+        said, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, (folder / "output").read_text()
+    drivers: list[str] = json.loads(said.splitlines()[-1])
+    return drivers
+
+
+def test_each_booking_is_in_the_table_once(tmp_path: Path) -> None:
+    """Equal bookings too, and no driver of another database is loaded."""
     database = tmp_path / "bank.db"
     connection = sqlite3.connect(database)
     connection.execute("CREATE TABLE bookings (account TEXT NOT NULL, amount INTEGER NOT NULL)")
     connection.close()
-    for least in (1, 3 * ROWS):
-        with application(tmp_path) as process:
-            while len(bookings(database)) < least:
-                assert process.poll() is None, (tmp_path / "output").read_text()
-                time.sleep(0.005)
-        assert len(bookings(database)) % ROWS == 0, "a part of an epoch is visible"
-    with application(tmp_path) as process:
-        said, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, (tmp_path / "output").read_text()
-    assert json.loads(said.splitlines()[-1]) == ["sqlite3"]
-    expected = sorted((str(row["account"]), int(str(row["amount"]))) for row in rows * FILES)
-    assert bookings(database) == expected
+
+    def booked() -> Bookings:
+        connection = sqlite3.connect(database)
+        try:
+            return connection.execute("SELECT account, amount FROM bookings").fetchall()
+        finally:
+            connection.close()
+
+    target = {"target": "sqlite_target:SqliteTarget", "sqlite.path": str(database)}
+    assert under_kills(tmp_path, {**target, "table": "bookings"}, booked) == ["sqlite3"]
+    assert sorted(booked()) == sorted(BOOKINGS * FILES)
+
+
+def test_each_booking_is_in_the_topic_once(tmp_path: Path, kafka: Broker) -> None:
+    """For consumers that read committed records."""
+    topic = f"bookings-{uuid.uuid4().hex}"
+    kafka.create_topic(topic, partitions=2)
+
+    def booked() -> Bookings:
+        return [((key or b"").decode(), int(value or b"")) for key, value in kafka.records(topic)]
+
+    options = {"target": "kafka", "kafka.bootstrap.servers": kafka.address, "topic": topic}
+    assert under_kills(tmp_path, options, booked) == ["confluent_kafka"]
+    assert sorted(booked()) == sorted(BOOKINGS * FILES)

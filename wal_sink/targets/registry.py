@@ -14,6 +14,7 @@ GROUP = "wal_sink.targets"
 _OWN = (
     EntryPoint("cassandra", "wal_sink.targets.cassandra:CassandraTarget", GROUP),
     EntryPoint("postgresql", "wal_sink.targets.postgresql:PostgresqlTarget", GROUP),
+    EntryPoint("kafka", "wal_sink.targets.kafka:KafkaTarget", GROUP),
 )
 """Known without metadata too: a checkout on the path has none."""
 

@@ -32,9 +32,7 @@ class RowsContract(LedgerContract, ABC):
 
     def frame(self, records: Sequence[Record]) -> pa.RecordBatch:
         """Return records as a DataFrame has them; to be overridden where a row is not a table's."""
-        columns = list(zip(*records, strict=True)) or [()] * len(SCHEMA)
-        arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
-        return pa.record_batch(arrays, schema=SCHEMA)
+        return frame(records)
 
     def slice(
         self, target: Target, plan: Plan, records: Sequence[Record], us: int = BASE_US
@@ -99,6 +97,13 @@ class RowsContract(LedgerContract, ABC):
     def test_an_unknown_error_is_fatal(self, target: Target) -> None:
         """An unknown error stops the flush; it is never retried in silence."""
         assert target.classify(ValueError("never seen")) == "fatal"
+
+
+def frame(records: Sequence[Record]) -> pa.RecordBatch:
+    """Return records as rows of `SCHEMA`."""
+    columns = list(zip(*records, strict=True)) or [()] * len(SCHEMA)
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)
 
 
 def deliver(session: Session, plan: Plan, *slices: Slice) -> None:

@@ -1,0 +1,78 @@
+"""A query whose target is a topic of a real broker."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from state_backends import open_backend
+from tests.protocol.engine import World
+from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.plan import Plan
+from wal_sink.options import parse
+from wal_sink.targets.base import Kind
+from wal_sink.targets.kafka import KafkaTarget
+from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.testing.kafka.broker import Broker
+
+
+class PairsTarget(KafkaTarget):
+    """Writes the engine's pairs (k, v) as key and value, and takes injected connection errors for passing."""
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        return super().plan(pa.schema([("key", pa.string()), ("value", pa.string())]), key)
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        renamed = [batch["k"], batch["v"].cast(pa.string())]
+        return super().check(pa.record_batch(renamed, names=["key", "value"]), plan)
+
+    def classify(self, error: Exception) -> Kind:
+        return "retry" if isinstance(error, ConnectionError) else super().classify(error)
+
+
+class TopicWorld(World):
+    """Checkpoint and log in memory, records in a new topic."""
+
+    adds = True
+
+    def __init__(self, broker: Broker) -> None:
+        name = uuid.uuid4().hex
+        self._broker = broker
+        self.topic = f"t-{name}"
+        broker.create_topic(self.topic, partitions=2)
+        given = {
+            "topic": self.topic,
+            "kafka.bootstrap.servers": broker.address,
+            "kafka.ledgerTopic": f"ledger-{name}",
+        }
+        target = PairsTarget(parse(given, KafkaOptions))
+        super().__init__(
+            open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"), target
+        )
+
+    def visible(self) -> list[tuple[str, int]]:
+        """Read the topic as a consumer of committed records does."""
+        found = self._broker.records(self.topic)
+        return [((key or b"").decode(), int(value or b"")) for key, value in found]
+
+    def ledger(self) -> Mark | None:
+        """Read the ledger's topic."""
+        with self.target.connect(Owner(self.query_id, "", "")) as session:
+            return session.read_ledger()
+
+
+@pytest.fixture
+def make_world(kafka: Broker) -> Iterator[Callable[[], TopicWorld]]:
+    """Make worlds whose sessions end with the test."""
+    made: list[TopicWorld] = []
+
+    def make() -> TopicWorld:
+        made.append(TopicWorld(kafka))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.end_sessions()

@@ -1,0 +1,133 @@
+"""Flushers and brokers that die in the middle of a transaction, over a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.kafka.conftest import TopicWorld
+from tests.protocol import raw
+from tests.protocol.test_crash_everywhere import flush
+from wal_sink.errors import TargetUnavailable
+from wal_sink.flush.flusher import Flusher
+from wal_sink.model.ledger import Window
+from wal_sink.protocol.steps import Rest
+from wal_sink.targets.base import Slice
+from wal_sink.targets.kafka.ledger import to_bytes
+from wal_sink.targets.kafka.session import KafkaSession
+from wal_sink.testing.crash.faults import AnswerLost, Crash, Faults
+from wal_sink.testing.kafka.broker import Broker
+
+ROWS = [(f"k{n}", n) for n in range(100)]
+
+
+class Unanswered(AnswerLost, ConnectionError):
+    """The operation took effect and its answer did not arrive; the process lives on."""
+
+
+def flush_all(flusher: Flusher) -> None:
+    while not isinstance(flusher.run_once(), Rest):
+        pass
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("operation", ["begin", "start", "write", "drain", "finish"])
+def test_a_flusher_that_dies_leaves_nothing_that_counts(
+    make_world: Callable[[], TopicWorld], operation: str, when: str
+) -> None:
+    """Its transaction is aborted when the next flusher writes, and each row comes once."""
+    world = make_world()
+    world.run().batch(ROWS)
+    faults = Faults(0, "before" if when == "before" else "after", matching=operation)
+    with pytest.raises(Crash):
+        flush(world.flusher(faults))
+    if (operation, when) != ("finish", "after"):
+        assert world.visible() == []
+    flush(world.flusher())
+    raw.complete(world, 1, (operation, when))
+
+
+def test_a_lost_answer_to_commit_is_read_back(make_world: Callable[[], TopicWorld]) -> None:
+    """The records are there; they are not written again."""
+    world = make_world()
+    world.run().batch(ROWS)
+    flush(world.flusher(Faults(0, "after", Unanswered, matching="finish")))
+    raw.complete(world, 1, "")
+
+
+def test_a_transaction_left_open_on_the_ledger_is_ended_by_the_next_flusher(
+    make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flusher that died between its ledger record and the commit holds up all readers of the ledger."""
+    world = make_world()
+    world.run().batch(ROWS)
+
+    def dies(self: KafkaSession, window: Window) -> object:
+        mark = self.read_ledger()
+        assert mark is not None
+        key = self._owner.query_id.encode()
+        self._producer.produce(self._options.ledger_topic, to_bytes(mark), key, 0)
+        self._producer.flush()
+        self._window = None  # nothing of it is aborted by this process
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSession, "finish", dies)
+        flusher = world.flusher()
+        with pytest.raises(Crash):
+            flush(flusher)
+    flush(world.flusher())
+    raw.complete(world, 1, "")
+
+
+def test_of_two_flushers_each_fences_the_other(
+    make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one, which has written all and not finished, is refused; the second one delivers."""
+    world = make_world()
+    world.run().batch(ROWS)
+    second: list[int] = []
+    real = KafkaSession.drain
+
+    def drain(self: KafkaSession) -> None:
+        real(self)
+        if self._window is not None and not second:
+            second.append(1)
+            flush(world.flusher())
+
+    monkeypatch.setattr(KafkaSession, "drain", drain)
+    first = world.flusher()
+    flush(first)
+    assert second
+    raw.complete(world, 1, "")
+
+
+def test_a_broker_that_is_killed_in_mid_transaction_loses_nothing() -> None:
+    """The flush says that it does not answer, and goes on when it is back."""
+    with Broker() as broker:
+        world = TopicWorld(broker)
+        world.run().batch(ROWS)
+        flush(world.flusher())
+        world.run().batch(ROWS)
+        killed: list[int] = []
+        real = KafkaSession.write
+
+        def write(self: KafkaSession, plan: object, rows: Slice) -> None:
+            real(self, plan, rows)  # type: ignore[arg-type]
+            if not killed:
+                killed.append(1)
+                self._producer.flush(5)
+                broker.kill()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(KafkaSession, "write", write)
+            patch.setattr("wal_sink.targets.kafka.session.TIMEOUT_S", 3.0)
+            flusher = world.flusher()
+            with pytest.raises(TargetUnavailable):
+                flush_all(flusher)
+            flusher.close()
+        broker.start()
+        flush(world.flusher())
+        raw.complete(world, 2, "")
+        world.end_sessions()
