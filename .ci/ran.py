@@ -9,6 +9,7 @@ AT_LEAST = {
     "tests.cassandra": 30,
     "tests.docker": 30,
     "tests.postgresql": 9,
+    "tests.kafka": 50,
     "tests.spark": 15,
     "tests.protocol": 100,
     "tests.metrics": 25,
