@@ -32,7 +32,6 @@ from wal_sink.spark import internals
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.crash.faults import Faults, FaultySession, halves
 
 PAUSES = "WAL_SINK_TESTING_PAUSES"
@@ -41,9 +40,12 @@ PAUSES = "WAL_SINK_TESTING_PAUSES"
 PAUSING_TARGET = "wal_sink.testing.crash.pausing:PausingTarget"
 """For option `target`."""
 
-Point = Literal["write", "commit called", "commit returned", "committed", "flushing"]
+Point = Literal[
+    "write", "commit called", "commit returned", "committed", "flushing", "finishing", "finished"
+]
 """In the order of an epoch's life: a task has logged half of its rows; before the manifest; between the
-manifest and `commits/N`; checkpointed, and nothing sent; half of a slice's rows sent."""
+manifest and `commits/N`; checkpointed, and nothing sent; half of a slice's rows sent; all rows sent, and the
+ledger does not say so; the ledger says so, and the log does not."""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,9 +90,7 @@ class PausingWriter(WalSinkStreamWriter):
 
     def __init__(self, writer: WalSinkStreamWriter) -> None:
         super().__init__(writer._configuration, writer._plan)  # noqa: SLF001 - from outside, on purpose
-        options = self._configuration.target_options
-        assert isinstance(options, CassandraOptions)
-        self._table = options.table
+        self._table = str(getattr(self._configuration.target_options, "table", ""))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Log half of the rows of each batch, then the other half."""
@@ -138,3 +138,9 @@ class PausingSession(FaultySession):
         self.inner.drain()  # a reader is to see the first half
         pause_at("flushing", self._table, rows.epoch)
         self.inner.write(plan, second)
+
+    def finish(self, window: Window) -> Outcome:
+        pause_at("finishing", self._table, window.first)
+        outcome = super().finish(window)
+        pause_at("finished", self._table, window.first)
+        return outcome

@@ -1,0 +1,163 @@
+"""SIGKILL in windows of an epoch's life, with real Spark and a real PostgreSQL: sums are exact."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from tests.spark.postgresql_app import COLUMNS, QUERIES
+from wal_sink import status
+from wal_sink.testing.crash.driver import Driver
+from wal_sink.testing.crash.pausing import PAUSES, Pause, Point, pauses
+from wal_sink.testing.postgresql.server import Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow_first, pytest.mark.timeout(900)]
+
+FILES, ROWS = 4, 400
+DEATHS: list[dict[str, Point]] = [
+    {"bookings": "commit returned", "latest": "write"},
+    {"bookings": "flushing", "latest": "committed"},
+    {"bookings": "finished", "latest": "finishing"},
+]
+"""Where each query stands in epoch 1 when it is killed, again and again."""
+
+
+def source_rows(number: int) -> list[dict[str, Any]]:
+    """Make the bookings of a file; many of them are equal."""
+    return [
+        {
+            "account": f"a{n % 7}",
+            "amount": n % 3 + number,
+            "price": Decimal(n % 5).scaleb(-2),
+            "at": dt.datetime(2024, 1, 1 + number, 12, 0, n % 4, 123456, dt.UTC),
+            "day": dt.date(2024, 1, 1 + number),
+            "ratio": (n % 4) / 8,
+            "flag": n % 2 == 0,
+            "code": f"00000000-0000-0000-0000-{n % 3:012}",
+            "raw": bytes([n % 4, 255]),
+            "tags": ["x", None, 'q"'][: n % 4],
+            "times": [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)] * (n % 2),
+            "attributes": {"k": n % 3},
+            "place": {"x": (n % 4) / 2, "y": [1, None]},
+        }
+        for n in range(ROWS)
+    ]
+
+
+TYPES = pa.schema(
+    [
+        ("account", pa.string()),
+        ("amount", pa.int32()),
+        ("price", pa.decimal128(12, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("day", pa.date32()),
+        ("ratio", pa.float64()),
+        ("flag", pa.bool_()),
+        ("code", pa.string()),
+        ("raw", pa.binary()),
+        ("tags", pa.list_(pa.string())),
+        ("times", pa.list_(pa.timestamp("us", "UTC"))),
+        ("attributes", pa.map_(pa.string(), pa.int32())),
+        ("place", pa.struct([("x", pa.float64()), ("y", pa.list_(pa.int32()))])),
+    ]
+)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> list[dict[str, Any]]:
+    """Write the files; return all rows in their order."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    rows = []
+    for number in range(FILES):
+        path = folder / f"{number}.parquet"
+        new = source_rows(number)
+        shown = [{**row, "attributes": list(row["attributes"].items())} for row in new]
+        pyarrow.parquet.write_table(pa.Table.from_pylist(shown, TYPES), path)
+        os.utime(path, (number + 1, number + 1))  # the file source reads the oldest first
+        rows += new
+    return rows
+
+
+def as_read(row: dict[str, Any]) -> str:
+    """Return a row as the driver reads it, as text: rows with lists cannot be counted otherwise."""
+    return repr([str(value) if name == "code" else value for name, value in row.items()])
+
+
+def table(server: Server, name: str) -> list[str]:
+    columns = ", ".join(TYPES.names)
+    found = server.execute(f"SELECT {columns} FROM {name}")
+    rows = [dict(zip(TYPES.names, row, strict=True)) for row in found]
+    utc = [{**row, "at": row["at"].astimezone(dt.UTC)} for row in rows]
+    return [as_read({**row, "times": [t.astimezone(dt.UTC) for t in row["times"]]}) for row in utc]
+
+
+def _stand_still(where: list[Pause], folder: str) -> bool:
+    """Whether all queries are where they are to be killed, and have flushed what came before."""
+    there = all(Path(pause.marker).exists() for pause in where)
+    return there and all(status(f"{folder}/{name}").flushed >= 0 for name in QUERIES)
+
+
+def test_every_booking_counts_once_after_kills(
+    postgresql: Server, schema: str, tmp_path: Path, source: list[dict[str, Any]]
+) -> None:
+    for name, mode in QUERIES.items():
+        key = " PRIMARY KEY" if mode == "upsert" else ""
+        postgresql.execute(f"CREATE TABLE {schema}.{name} ({COLUMNS.format(key=key)})")
+    config = tmp_path / "config.json"
+    folder = str(tmp_path)
+    config.write_text(
+        json.dumps(
+            {
+                "uri": postgresql.uri,
+                "schema": schema,
+                "folder": folder,
+                "source": f"{folder}/source",
+            }
+        )
+    )
+
+    def application(number: int, *where: Pause) -> Driver:
+        return Driver(
+            ["-m", "tests.spark.postgresql_app", str(config)],
+            tmp_path / f"output-{number}",
+            {PAUSES: pauses(*where)},
+            folder=Path(__file__).parents[2],
+        )
+
+    for number, deaths in enumerate(DEATHS):
+        where = [
+            Pause(
+                point=point,
+                table=f"{schema}.{name}",
+                epoch=1,
+                marker=str(tmp_path / f"{name}-{number}"),
+            )
+            for name, point in deaths.items()
+        ]
+        reached = functools.partial(_stand_still, where, folder)
+        with application(number, *where) as driver:
+            driver.reach(reached)
+            # What is sent and not committed is not seen; in a window are whole epochs.
+            seen = len(table(postgresql, f"{schema}.bookings"))
+            assert seen == ROWS if deaths["bookings"] != "finished" else seen >= 2 * ROWS
+            driver.kill()
+        assert len(table(postgresql, f"{schema}.bookings")) % ROWS == 0
+    with application(len(DEATHS)) as last:
+        last.finish()
+
+    expected = sorted(as_read(row) for row in source)
+    assert sorted(table(postgresql, f"{schema}.bookings")) == expected
+    total = postgresql.execute(f"SELECT sum(amount), sum(price) FROM {schema}.bookings")
+    assert total == [(sum(row["amount"] for row in source), sum(row["price"] for row in source))]
+    latest = {row["account"]: as_read(row) for row in source}
+    assert sorted(table(postgresql, f"{schema}.latest")) == sorted(latest.values())
