@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -35,18 +35,20 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
             " 1000 or more, at most the broker's transaction.max.timeout.ms",
         ),
     ] = msgspec.field(name="kafka.transaction.timeout.ms", default=60_000)
-    compression: Annotated[str, Meta(description="none, gzip, snappy, lz4 or zstd")] = (
-        msgspec.field(name="kafka.compression.type", default="none")
-    )
+    compression: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"],
+        Meta(description="compression of the records"),
+    ] = msgspec.field(name="kafka.compression.type", default="none")
     linger_ms: Annotated[
         float, Meta(ge=0, description="milliseconds for which a record waits for others, 0 or more")
     ] = msgspec.field(name="kafka.linger.ms", default=20)
     security_protocol: Annotated[
-        str,
-        Meta(description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL", extra=CONNECTS),
+        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+        Meta(description="how brokers are spoken to", extra=CONNECTS),
     ] = msgspec.field(name="kafka.security.protocol", default="PLAINTEXT")
     sasl_mechanism: Annotated[
-        str, Meta(description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", extra=CONNECTS)
+        Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+        Meta(description="how to log in", extra=CONNECTS),
     ] = msgspec.field(name="kafka.sasl.mechanism", default="")
     username: Annotated[str, Meta(description="user of SASL")] = msgspec.field(
         name="kafka.sasl.username", default=""

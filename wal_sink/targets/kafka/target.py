@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
+from wal_sink.errors import OptionError
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
@@ -49,7 +51,8 @@ class KafkaTarget(Target):
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """See that the topic is there, and create the ledger's topic if it is missing."""
-        from wal_sink.targets.kafka.topics import agree  # noqa: PLC0415 -- librdkafka
+        with _installed():
+            from wal_sink.targets.kafka.topics import agree  # noqa: PLC0415 -- librdkafka
 
         return agree(self.options, schema, key)
 
@@ -61,11 +64,13 @@ class KafkaTarget(Target):
 
     def load(self) -> None:
         """Import librdkafka."""
-        import wal_sink.targets.kafka.session  # noqa: F401, PLC0415 -- librdkafka
+        with _installed():
+            import wal_sink.targets.kafka.session  # noqa: F401, PLC0415 -- librdkafka
 
     def connect(self, owner: Owner) -> Session:
         """Make a session; it connects when it is used."""
-        from wal_sink.targets.kafka.session import KafkaSession  # noqa: PLC0415 -- librdkafka
+        with _installed():
+            from wal_sink.targets.kafka.session import KafkaSession  # noqa: PLC0415 -- librdkafka
 
         return KafkaSession(self.options, owner)
 
@@ -74,3 +79,18 @@ class KafkaTarget(Target):
         from wal_sink.targets.kafka.errors import classify  # noqa: PLC0415 -- librdkafka
 
         return classify(error)
+
+
+@contextlib.contextmanager
+def _installed() -> Iterator[None]:
+    """Surround the import of the client.
+
+    :raises OptionError: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"Option target is kafka, and {error.name} is not installed.",
+            "pip install 'wal_sink[kafka]', where the driver of Spark and every flusher run.",
+        ) from error

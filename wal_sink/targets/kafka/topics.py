@@ -30,8 +30,8 @@ def agree(options: KafkaOptions, schema: pa.Schema, key: str) -> Plan:
     :raises OptionError: the brokers refuse the login.
     """
     columns = agreed_columns(schema)
-    admin = AdminClient(options.client, logger=logger)
     try:
+        admin = AdminClient(options.client, logger=logger)
         topics = admin.list_topics(timeout=_TIMEOUT_S).topics
         if options.topic not in topics:
             raise SchemaMismatch(
