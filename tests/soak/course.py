@@ -25,8 +25,8 @@ KEYSPACE = "soak"
 Victim = Literal["driver", "worker", "cassandra"]
 
 _PATIENCE_S = 180.0
-_LAST_PATIENCE_S = 600.0
-"""For the run that reads the rest of the source: on a busy machine that is hundreds of files."""
+_LAST_PATIENCE_S = 360.0
+"""How long the last run may stand still, or flush when its query has ended."""
 
 
 class Outcome(NamedTuple):
@@ -77,8 +77,7 @@ class Soak:
             finally:
                 self._driver.__exit__(None, None, None)
             self._feed.write()  # it moves the watermark; the batch without data after it closes windows
-            with self._start(last=True) as last:
-                last.finish()
+            self._read_the_rest()
             return self._outcome(Counter(victims))
 
     def _start(self, *, last: bool = False, **settings: bool) -> Driver:
@@ -105,8 +104,18 @@ class Soak:
             self._folder / f"output-{self._starts}",
             environment=self._environment(),
             folder=Path(__file__).parents[2],
-            patience_s=_LAST_PATIENCE_S,
         )
+
+    def _read_the_rest(self) -> None:
+        """Run the application to the end of its source; on a busy machine that is hundreds of files."""
+        with self._start(last=True) as last:
+            reached, deadline = -1, 0.0
+            while last.process.poll() is None:
+                if (now := self._checkpointed()) > reached:
+                    reached, deadline = now, time.monotonic() + _LAST_PATIENCE_S
+                assert time.monotonic() < deadline, last.log()
+                time.sleep(0.2)
+            last.finish()
 
     def _environment(self) -> dict[str, str]:
         """Return what the application finds in its environment beside this process's."""

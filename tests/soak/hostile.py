@@ -80,8 +80,7 @@ class HostileSoak(Soak):
                 self._wait()
             self._host_clock.end_processes()
             self._feed.write()
-            with self._start(last=True) as last:
-                last.finish()
+            self._read_the_rest()
             self._refuse_future()
             found = wal_sink.status(str(self._checkpoint))
             assert (found.pending_epochs, found.orphan_segments) == (0, 0), found
