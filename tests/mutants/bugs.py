@@ -498,10 +498,12 @@ BUGS = (
         ("tests/protocol/test_sweep_orphans.py",),
     ),
     Bug(
-        "manifests are not listed again after the note",
+        "manifests are not looked at again after the note",
         "wal_sink/publish/orphans.py",
-        "    if late:\n        published = _Published(log)\n",
-        "",
+        "    gone = [path for left in waiting for path in _unnamed(log, left, published)]\n",
+        "    looked = [left for left in waiting if left not in late]\n"
+        "    gone = [path for left in looked for path in _unnamed(log, left, published)]\n"
+        "    gone += [path for left in late for path in left.segments]\n",
         ("tests/protocol/test_sweep_orphans.py",),
     ),
     Bug(

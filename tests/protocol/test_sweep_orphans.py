@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Swept
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.orphans import make_room, sweep_orphans
+from wal_sink.testing.crash.faults import Crash, Faults
 from wal_sink.wal.swept import note_swept
 
 STORES = ("memory", "local")
@@ -164,6 +167,39 @@ def test_rule_18_a_manifest_that_comes_right_after_the_note_keeps_its_segments(
     r = world.run(At(f"create {paths.SWEPT}", lambda: world.log_backend.create(path, manifest)))
     room(world, r, max_bytes=1)
     assert world.log_backend.list(paths.SWEPT) == [paths.swept(Attempt(0, 1))]
+    assert runs_of(world) == [(0, q.run_id)]
+
+
+def test_rule_18_what_is_flushed_and_kept_right_after_the_note_keeps_its_segments(
+    world: World,
+) -> None:
+    """Its manifest has been moved by then, and is found where `trim.delay` keeps it."""
+    world.trim_delay_s = 3_600
+    q = world.run()
+    q.publish([("q", 0)])
+    path = paths.manifest(Attempt(0, 1))
+    manifest = world.log_backend.read(path)
+    world.log_backend.delete([path])
+
+    def arrives_and_is_begun() -> None:
+        world.log_backend.create(path, manifest)
+        q.write_commit([[("q", 0)]])
+        with pytest.raises(Crash):
+            world.flush(Faults(at=0, matching="finish"))
+
+    class Meanwhile(At):
+        """Also flushes what is begun, right before its manifest is read."""
+
+        @contextmanager
+        def around(self, name: str) -> Iterator[None]:
+            if name == f"read {path}":
+                world.flush()
+            with super().around(name):
+                yield
+
+    room(world, world.run(Meanwhile(f"create {paths.SWEPT}", arrives_and_is_begun)), max_bytes=1)
+    assert world.table() == {"q": 0}
+    assert path not in world.log_backend.list(), "it was moved"
     assert runs_of(world) == [(0, q.run_id)]
 
 

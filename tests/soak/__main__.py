@@ -22,6 +22,9 @@ from tests.class_archive import CASSANDRA, SPARK
 from tests.soak.course import Soak, Victim
 from tests.soak.hostile import HostileSoak
 
+_WIDTH = 120
+"""Where the output is no terminal."""
+
 
 def main() -> int:
     """Return the exit code."""
@@ -32,7 +35,7 @@ def main() -> int:
     parser.add_argument("--hostile", action="store_true", help="everything is against it")
     parser.add_argument("--minutes", type=float, default=30.0, help="of --hostile")
     given = parser.parse_args()
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=max(_WIDTH, Console().width))
     console.print(f"seed {given.seed}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is started here is ended
     deaths: dict[Victim, int] = {
