@@ -88,6 +88,24 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     last: Window | None
     """The window that was flushed last; its `flushed/` records are written from it (rule 17)."""
 
+    @classmethod
+    def new(cls, owner: Owner, flushed: int) -> Self:
+        """Return the row of a query that the target does not know yet."""
+        return cls(
+            log_id=owner.log_id,
+            checkpoint=owner.checkpoint,
+            flushed=flushed,
+            last_us=0,
+            begun=None,
+            last=None,
+        )
+
+    def finished(self, window: Window) -> Self:
+        """Return the row after `finish` of its begun window."""
+        return msgspec.structs.replace(
+            self, flushed=window.last, last_us=window.last_us, begun=None, last=window
+        )
+
 
 class Outcome(enum.Enum):
     """The result of a conditional update."""

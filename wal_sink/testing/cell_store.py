@@ -129,16 +129,8 @@ class CellSession(Session):
 
     def create(self, flushed: int) -> None:
         """Create the ledger row unless it is there."""
-        mark = Mark(
-            log_id=self._owner.log_id,
-            checkpoint=self._owner.checkpoint,
-            flushed=flushed,
-            last_us=0,
-            begun=None,
-            last=None,
-        )
         with self._store.lock:
-            self._store.ledger.setdefault(self._owner.query_id, mark)
+            self._store.ledger.setdefault(self._owner.query_id, Mark.new(self._owner, flushed))
 
     def begin(self, window: Window) -> Outcome:
         """Begin if nothing is begun at the epoch before."""
@@ -183,7 +175,7 @@ class CellSession(Session):
             mark = self._store.ledger.get(self._owner.query_id)
             if mark is None or mark.flushed != window.first - 1 or mark.begun != window:
                 return Outcome.REFUSED
-            self._put(mark, flushed=window.last, last_us=window.last_us, begun=None, last=window)
+            self._put(mark, **msgspec.structs.asdict(mark.finished(window)))
             return Outcome.APPLIED
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:

@@ -56,11 +56,7 @@ class Ledger:
 
     def create(self, flushed: int) -> None:
         """Create the row unless there is one; a read tells whose it is."""
-        _, log_id, checkpoint = self._owner
-        row = Mark(
-            log_id=log_id, checkpoint=checkpoint, flushed=flushed, last_us=0, begun=None, last=None
-        )
-        self._insert(row)
+        self._insert(Mark.new(self._owner, flushed))
 
     def begin(self, window: Window) -> Outcome:
         """Set `begun`, if everything before the window is flushed and nothing is begun."""

@@ -61,15 +61,7 @@ class KafkaSession(Session):
 
     def create(self, flushed: int) -> None:
         """Write the first record, unless there is one."""
-        first = Mark(
-            log_id=self._owner.log_id,
-            checkpoint=self._owner.checkpoint,
-            flushed=flushed,
-            last_us=0,
-            begun=None,
-            last=None,
-        )
-        self.replace_row(None, first)
+        self.replace_row(None, Mark.new(self._owner, flushed))
 
     def begin(self, window: Window) -> Outcome:
         """Write a ledger record, in a transaction of its own."""
@@ -124,10 +116,7 @@ class KafkaSession(Session):
         if mark is None or mark.flushed != window.first - 1 or mark.begun != window:
             self._forget()
             return Outcome.REFUSED
-        new = msgspec.structs.replace(
-            mark, flushed=window.last, last_us=window.last_us, begun=None, last=window
-        )
-        return self._commit(new)
+        return self._commit(mark.finished(window))
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
         """Write a ledger record, in a transaction of its own, after the one that was seen."""

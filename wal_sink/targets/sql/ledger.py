@@ -134,18 +134,6 @@ class Ledger:
             ) from error
 
 
-def new_mark(owner: Owner, flushed: int) -> Mark:
-    """Return the row of a query that the database does not know yet."""
-    return Mark(
-        log_id=owner.log_id,
-        checkpoint=owner.checkpoint,
-        flushed=flushed,
-        last_us=0,
-        begun=None,
-        last=None,
-    )
-
-
 def _cells(mark: Mark) -> tuple[object, ...]:
     begun, last = (NOTHING if w is None else w.to_text() for w in (mark.begun, mark.last))
     return (mark.log_id, mark.checkpoint, mark.flushed, mark.last_us, begun, last)

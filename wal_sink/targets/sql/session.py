@@ -14,7 +14,7 @@ from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, Session, Slice
 from wal_sink.targets.sql.columns import SqlColumn
-from wal_sink.targets.sql.ledger import Ledger, new_mark
+from wal_sink.targets.sql.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class SqlSession(Session):
 
     def create(self, flushed: int) -> None:
         """Insert the row, unless there is one."""
-        self.replace_row(None, new_mark(self._owner, flushed))
+        self.replace_row(None, Mark.new(self._owner, flushed))
 
     def begin(self, window: Window) -> Outcome:
         """Update the row, in a transaction of its own."""

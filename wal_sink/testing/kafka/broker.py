@@ -119,6 +119,8 @@ class Broker:
         admin = self._admin()  # which has to live as long as its request
         (future,) = admin.create_topics([new], operation_timeout=30).values()
         future.result()
+        while name not in admin.list_topics(timeout=30).topics:  # the controller has it already
+            time.sleep(0.02)
 
     def records(
         self, topic: str, isolation: str = "read_committed"
