@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 AT_LEAST = {
     "tests.cassandra": 30,
     "tests.docker": 30,
-    "tests.postgresql": 9,
+    "tests.postgresql": 150,
     "tests.kafka": 50,
     "tests.spark": 15,
     "tests.protocol": 100,

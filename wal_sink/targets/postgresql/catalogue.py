@@ -45,7 +45,7 @@ class Relation(NamedTuple):
     columns: tuple[PgColumn, ...] = ()
     unique: tuple[UniqueIndex, ...] = ()
     checks: tuple[str, ...] = ()
-    """Names of constraints that may refuse a row, NOT NULL and unique ones aside."""
+    """Names of constraints that may refuse a row, also those of domains; NOT NULL and unique ones aside."""
     triggers: tuple[str, ...] = ()
     """Names of the triggers that fire for each row or statement that is inserted or updated."""
     rules: tuple[str, ...] = ()
@@ -105,8 +105,14 @@ _UNIQUE = """
     FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
     WHERE i.indrelid = %s AND i.indisunique ORDER BY NOT i.indisprimary, c.relname"""
 _CHECKS = """
+    WITH RECURSIVE used AS (
+        SELECT atttypid AS type FROM pg_catalog.pg_attribute
+        WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+        UNION
+        SELECT t.typbasetype FROM used JOIN pg_catalog.pg_type t ON t.oid = used.type WHERE t.typtype = 'd')
     SELECT conname FROM pg_catalog.pg_constraint
-    WHERE conrelid = %s AND contype IN ('c', 'f', 'x') ORDER BY conname"""
+    WHERE contype IN ('c', 'f', 'x') AND (conrelid = %s OR contypid IN (SELECT type FROM used))
+    ORDER BY conname"""
 _TRIGGERS = """
     SELECT tgname FROM pg_catalog.pg_trigger
     WHERE tgrelid = %s AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & (4 | 16) <> 0
@@ -154,7 +160,7 @@ def read_relation(connection: Any, name: TableName, privileges: tuple[str, ...])
             UniqueIndex(name_, tuple(columns), primary, plain)
             for name_, columns, primary, plain in rows(_UNIQUE, oid)
         ),
-        checks=names(_CHECKS, oid),
+        checks=names(_CHECKS, oid, oid),
         triggers=names(_TRIGGERS, oid),
         rules=names(_RULES, oid),
         foreign_partitions=names(_FOREIGN, oid) if kind == "p" else (),

@@ -1,0 +1,65 @@
+"""TLS and certificates, by libpq's own parameters in the URI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.cassandra.certificates import Certificates
+from wal_sink.errors import TargetUnavailable
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.testing.postgresql.installed import InstalledPostgresql
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"), "127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def server(certificates: Certificates) -> Iterator[InstalledPostgresql]:
+    """Start a server with a certificate for its address."""
+    with InstalledPostgresql() as server:
+        server.execute("CREATE TABLE t (id bigint)")
+        server.stop()
+        owner = server.data.stat()
+        for name, file in (
+            ("server.crt", certificates.client),
+            ("server.key", certificates.client_key),
+        ):
+            path = Path(shutil.copy(file, server.data / name))
+            path.chmod(0o600)
+            os.chown(path, owner.st_uid, owner.st_gid)
+        with (server.data / "postgresql.conf").open("a") as settings:
+            settings.write("ssl = on\n")
+        yield server.start()
+
+
+def target(server: InstalledPostgresql, certificates: Path) -> PostgresqlTarget:
+    uri = f"{server.uri}?sslmode=verify-full&sslrootcert={certificates}"
+    return PostgresqlTarget(PostgresqlOptions(uri=uri, table="t"))
+
+
+def test_a_server_that_the_authority_vouches_for(
+    server: InstalledPostgresql, certificates: Certificates
+) -> None:
+    found = target(server, certificates.ca)
+    assert found.plan(SCHEMA, "key").columns
+    with found.open() as connection:
+        query = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+        assert connection.execute(query).fetchone() == (True,)
+
+
+def test_any_other_server_gets_no_password(
+    server: InstalledPostgresql, certificates: Certificates
+) -> None:
+    with pytest.raises(TargetUnavailable, match="certificate verify failed") as caught:
+        target(server, certificates.stranger).plan(SCHEMA, "key")
+    assert server.password not in str(caught.value)
