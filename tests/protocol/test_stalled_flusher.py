@@ -20,7 +20,7 @@ from wal_sink.errors import LedgerBehindLog, MissingSegment, OptionError
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
-from wal_sink.model.ledger import Window
+from wal_sink.model.ledger import Mark, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
 from wal_sink.protocol.ledger_updates import flush_records
@@ -314,6 +314,32 @@ def test_rule_22_a_flusher_that_stood_still_before_a_trim_finds_no_other_history
     world.store.table.clear()
     world.flush()
     assert world.table() == world.expected() == {"a": 0}
+
+
+def test_rule_20_a_segment_of_an_epoch_that_was_given_up_before_begin_is_no_error(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The flusher had chosen the epoch and stood still; `skip` has deleted what it kept elsewhere."""
+    world.run().batch([("a", 0)])
+    world.flush()
+    run = world.run()
+    run.batch([("poison", 1)])
+    run.batch([("b", 2)])
+    slow, given_up = world.flusher(), list[int]()
+    begin = slow._target.begin
+
+    def late(window: Window, seen: Mark) -> bool:
+        if not given_up:
+            given_up.append(window.first)
+            to = open_backend(str(tmp_path / "given_up"))
+            plan = plan_skip(query(world), world.target, 1, to, world.clock.us, begun=False)
+            plan.carry_out(world.clock.us)
+        return begin(window, seen)
+
+    monkeypatch.setattr(slow._target, "begin", late)
+    until_it_stops(slow)
+    assert given_up == [1]
+    assert world.table() == {"a": 0, "b": 2}
 
 
 def until_it_stops(flusher: Flusher) -> None:

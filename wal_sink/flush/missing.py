@@ -15,6 +15,7 @@ from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import Window
+from wal_sink.progress.given_up import given_up_since_begun
 from wal_sink.protocol.choose_attempt import refuse_missing_manifest
 from wal_sink.protocol.steps import View
 from wal_sink.wal.aside import bring_back
@@ -45,10 +46,14 @@ class Missing:
     def segment(self, gone: FileGoneError, window: Window) -> None:
         """See that the window was finished by another flusher, or bring its segments back; then look again.
 
-        :raises MissingSegment: neither (rule 20).
+        An operator may have given the epoch up while this flusher stood still before `begin`.
+
+        :raises MissingSegment: nothing of that (rule 20).
         """
         epochs = [epoch.epoch for epoch in window.epochs]
         if self._target.is_finished(window):  # rule 20
+            return
+        if gone.epoch in given_up_since_begun(self._log, window):
             return
         if self._is_recorded(epochs) or self._brought_back(epochs):
             return
