@@ -128,6 +128,9 @@ class Disasters:
             self.world.happened("target restored")
             self.world.database.restore(self.world.chance.choice(self.snapshots))
             self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
+            mark = self.world.database.ledger.get(self.world.query_id)
+            if mark is not None and mark.flushed > max(self.world.site.recorded(), default=-1):
+                self.world.documented |= {"CorruptLog"}  # the log was rewound since that backup
 
     def _lose_ledger(self) -> None:
         """Truncate the ledger's table; the rows are there."""

@@ -20,6 +20,8 @@ from wal_sink.admin.verify import verify
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.status import read_status
 
+_MOST_LOOKS = 1_000
+
 
 class Operator:
     """Somebody with a shell, for one command."""
@@ -36,10 +38,19 @@ class Operator:
         )
         self.patience = Patience(
             now_s=lambda: MACHINE.true_us / 1_000_000,
-            sleep=self.process.nap,
+            sleep=self._wait,
             say=lambda text: world.trace.say(f"    {self.process.name}: {text}"),
         )
         self.target = SimulatedTarget(world.database, self.process)
+        self._waited = 0
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for a sign of life of a flusher; a command that waits for ever is a bug."""
+        self._waited += 1
+        if self._waited > _MOST_LOOKS:
+            self.world.judge.violate("a command waits for ever for a sign of life")
+            self.process.die()
+        self.process.nap(seconds)
 
     def status(self) -> None:
         """Give `wal-sink status`."""
