@@ -18,7 +18,7 @@ from rich.console import Console
 from tests.benchmarks import report
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure
-from tests.benchmarks.figures import age, encoding, epochs, flush, memory, shapes
+from tests.benchmarks.figures import age, encoding, epochs, flush, memory, postgresql, shapes
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
 
@@ -35,6 +35,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "encoding": encoding.encoding,
     "growth": flush.growth,
     "pending": flush.pending,
+    "postgresql": postgresql.postgresql,
     "age": age.age,
     "latency": epochs.latency,
     "overhead": epochs.overhead,
