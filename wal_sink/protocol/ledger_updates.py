@@ -107,7 +107,7 @@ def after_finish(
     nothing: a flusher that moves the row past a window has recorded that window first (rule 17).
 
     "again" is safe for `atomic` even if the target had acknowledged `finish`: a database that has lost the
-    transaction, as after a failover to a replica that lagged behind, has lost its rows with the row.
+    transaction by now, in a failover to a replica that lagged behind, has lost its rows with the row.
 
     :param applied: whether the target has acknowledged `finish`, now or at an earlier try.
     :param atomic: rows and `finish` are one transaction; "again" then means all rows, too.
