@@ -562,6 +562,13 @@ BUGS = (
         ("tests/protocol/test_stalled_flusher.py",),
     ),
     Bug(
+        "a record goes whose epoch has only its manifest copied",
+        "wal_sink/wal/retain.py",
+        "        return isinstance(epoch, int) and paths.retained_record(epoch) in self.paths_of([epoch])\n",
+        "        return epoch in self._known()\n",
+        ("tests/protocol/test_trim_delay.py",),
+    ),
+    Bug(
         "a note goes before the one that replaces it",
         "wal_sink/publish/without_sink.py",
         "        log.backend.replace(paths.without_sink(note.epoch), note.to_json())\n",

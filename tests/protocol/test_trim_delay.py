@@ -317,3 +317,27 @@ def test_a_flusher_that_dies_while_it_moves_loses_nothing(
     assert left(world) == []
     assert retained_paths(world.log) == {}
     assert world.table() == world.expected()
+
+
+def test_a_record_stays_as_long_as_its_epoch_has_no_copy_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flusher died between the copies of manifest and record; the manifest is compared with the record."""
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
+    world.trim_delay_s = 3_600
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    (copied,) = (path for path in world.log_backend.list(paths.RETAINED) if "-" in path)
+    attempt = paths.parse_retained_manifest(copied)
+    assert attempt is not None
+    world.log_backend.create(paths.manifest(attempt), world.log_backend.read(copied))
+    world.log.delete([paths.retained_record(0)])
+    for epoch in range(1, 4):
+        run.batch([("b", epoch)])
+        world.flush()
+    assert 0 in world.log.flushed_epochs()
+    world.trim_delay_s = 0
+    world.flush()
+    assert world.log.attempts() == ()
+    assert world.table() == world.expected()

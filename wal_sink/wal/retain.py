@@ -40,7 +40,8 @@ class RetainedEpochs:
         return iter(self._known())
 
     def __contains__(self, epoch: object) -> bool:
-        return epoch in self._known()
+        """Whether the record of an epoch has a copy; a flusher that died may have made the other only."""
+        return isinstance(epoch, int) and paths.retained_record(epoch) in self.paths_of([epoch])
 
     def upto(self, epoch: int) -> tuple[int, ...]:
         """Return those up to an epoch, ascending."""
