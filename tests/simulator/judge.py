@@ -205,11 +205,15 @@ class Judge(logging.Handler):
                     self.violate(f"{attempt.name} is flushed, and {key} shows {table.get(key)}")
             attempt.flushed = True
 
-    def rewound(self, flushed: int) -> None:
-        """Learn that the ledger row was set back: what is above is to be flushed again."""
-        for attempt in self._by_value:
-            if attempt.epoch > flushed:
+    def rewound(self, site: Site, flushed: int) -> None:
+        """Learn that the ledger row was set back: what is above is to be flushed again.
+
+        A clone has flushed what it had for itself, and trims it.
+        """
+        for epoch, attempt in site.kept.items():
+            if attempt is not None and epoch > flushed and not self.cloned:
                 attempt.flushed = False
+        self.conceded(site, flushed)
 
     def conceded(self, site: Site, upto: int) -> None:
         """Learn that the operator vouches for the rows up to an epoch; what the target lacks is lost."""

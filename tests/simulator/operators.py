@@ -66,7 +66,7 @@ class Operator:
         target = SimulatedTarget(
             self.world.database,
             self.process,
-            lambda flushed: judge.conceded(self.site, flushed),
+            lambda flushed: judge.rewound(self.site, flushed),
         )
 
         def act() -> None:

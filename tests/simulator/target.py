@@ -189,12 +189,11 @@ class Connection(Session):
         return self._conditional("finish", f"{window.first}..{window.last}", effect)
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
-        """Replace the row, and tell the judge."""
+        """Replace the row, and tell the operator."""
 
         def effect() -> Outcome:
             outcome = self._ledger.replace_row(seen, new)
             if outcome is Outcome.APPLIED and self._ledger.read_ledger() == new:
-                self._database.judge.rewound(new.flushed)
                 self._replaced(new.flushed)
             return outcome
 
