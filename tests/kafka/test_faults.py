@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+import msgspec
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tests.kafka.conftest import TopicWorld
 from tests.protocol import raw
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
-from wal_sink.model.ledger import Window
+from wal_sink.model.ledger import Owner, Window
 from wal_sink.protocol.steps import Rest
 from wal_sink.targets.base import Slice
 from wal_sink.targets.kafka.ledger import to_bytes
@@ -101,6 +105,61 @@ def test_of_two_flushers_each_fences_the_other(
     flush(first)
     assert second
     raw.complete(world, 1, "")
+
+
+def test_a_transaction_that_takes_too_long_says_what_to_raise(
+    make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers have ended it; its records do not count, and the operator reads which option it is."""
+    world = make_world()
+    world.run().batch(ROWS)
+    options = world.target.options  # type: ignore[attr-defined]
+    short = msgspec.structs.replace(options, transaction_timeout_ms=1_000)
+    monkeypatch.setattr(world.target, "options", short)
+    real = KafkaSession.drain
+
+    def drain(self: KafkaSession) -> None:
+        if self._window is not None:
+            time.sleep(12)  # brokers look every 10 s
+        real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSession, "drain", drain)
+        with pytest.raises(TargetUnavailable, match="took longer than 1000 ms") as caught:
+            flush_all(world.flusher())
+    assert "raise kafka.transaction.timeout.ms" in caught.value.remedy
+    world.end_sessions()
+    flush(world.flusher())
+    raw.complete(world, 1, "")
+
+
+def test_a_ledger_topic_that_was_made_anew_is_read_anew(
+    make_world: Callable[[], TopicWorld], kafka: Broker
+) -> None:
+    """A session that has read the old one must not go on from what it said: the log is ahead."""
+    world = make_world()
+    world.run().batch(ROWS)
+    flush(world.flusher())
+    owner = Owner(world.query_id, "", "")
+    with world.target.connect(owner) as session:
+        mark = session.read_ledger()
+        assert mark is not None
+        assert mark.flushed == 0
+        topic = world.target.options.ledger_topic  # type: ignore[attr-defined]
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        (future,) = admin.delete_topics([topic], operation_timeout=30).values()
+        future.result()
+        while topic in admin.list_topics(timeout=30).topics:
+            time.sleep(0.05)
+        kafka.create_topic(topic, settings={"cleanup.policy": "compact"})
+        for _ in range(100):
+            try:
+                assert session.read_ledger() is None
+                break
+            except KafkaException:  # brokers hear of it a moment late
+                time.sleep(0.1)
+        else:
+            raise AssertionError("the topic does not answer")
 
 
 def test_a_broker_that_is_killed_in_mid_transaction_loses_nothing() -> None:

@@ -74,6 +74,9 @@ class LedgerReader:
         :raises CorruptLog: the record is not one that this version wrote.
         """
         end = self._end()
+        if end < self._upto:  # the topic was made anew, or cut: what was read of it counts no more
+            self._upto, self._row = 0, None
+            self._consumer.assign([self._place])
         until_s = time.monotonic() + patience_s
         while self._upto < end:
             if time.monotonic() > until_s:

@@ -33,6 +33,11 @@ _PATIENCE_S = 3.0
 """How long a reader waits for an open transaction before it takes its flusher for dead."""
 
 _FULL_S = 0.2
+_FENCED = {
+    KafkaError._FENCED,  # noqa: SLF001 -- its public name
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
+}
 _ABORTED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001 -- their public names
 
 
@@ -88,7 +93,7 @@ class KafkaSession(Session):
                 "Nothing: all of them are written again.",
             )
         try:
-            with _unwrapped():
+            with _explained(self._options.transaction_timeout_ms):
                 self._send(rows)
         except BaseException:
             self._forget()  # a part of the rows must not be committed
@@ -98,14 +103,14 @@ class KafkaSession(Session):
         """Wait until the brokers have all records."""
         if self._producer is None:
             return
-        with _unwrapped():
+        with _explained(self._options.transaction_timeout_ms):
             left = self._producer.flush(TIMEOUT_S)
+            self._raise_failed()
         if left:
             raise TargetUnavailable(
                 f"The brokers have not acknowledged {left} records within {TIMEOUT_S:.0f} s",
                 "See to the brokers; all records are written again.",
             )
-        self._raise_failed()
 
     def finish(self, window: Window) -> Outcome:
         """Add the ledger record to the window's transaction, and commit it."""
@@ -239,15 +244,25 @@ class KafkaSession(Session):
 
 
 @contextlib.contextmanager
-def _unwrapped() -> Iterator[None]:
-    """Raise the client's fatal error as it is: it runs our callbacks with that error already set.
+def _explained(timeout_ms: int) -> Iterator[None]:
+    """Say of a producer that was fenced what may have fenced it; raise the client's fatal error as it is.
 
-    :raises KafkaException: such as that another producer has fenced this one.
+    The client runs our callbacks with a fatal error already set, which Python then reports.
+
+    :param timeout_ms: after which brokers end a transaction.
+    :raises TargetUnavailable: the producer was fenced.
+    :raises KafkaException: any other error.
     """
     try:
         yield
-    except SystemError as error:
-        cause = error.__cause__ or error.__context__
-        if isinstance(cause, KafkaException):
+    except (SystemError, KafkaException) as error:
+        cause = error if isinstance(error, KafkaException) else error.__cause__ or error.__context__
+        if not isinstance(cause, KafkaException):
+            raise
+        if cause.args[0].code() not in _FENCED:
             raise cause from error
-        raise
+        raise TargetUnavailable(
+            "The brokers have fenced this producer: another flusher of the query writes, or this transaction"
+            f" took longer than {timeout_ms} ms: {cause.args[0]}",
+            "Without another flusher, raise kafka.transaction.timeout.ms. All records are written again.",
+        ) from error
