@@ -93,7 +93,7 @@ def test_rule_16_a_plain_write_from_the_future_shadows_the_ledger(
         f" WHERE query_id = '{world.query_id}'"
     )
     run.batch([("b", 2)])
-    with pytest.raises(LedgerShadowed, match="WRITETIME"):
+    with pytest.raises(LedgerShadowed, match="write time"):
         world.flush()
     newest = world.log.newest_flushed()
     assert newest is not None

@@ -37,6 +37,8 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128
+    """Connections that wait in the kernel: a burst of clients is answered, or hung up on, without delay."""
 
     def __init__(self, host: str, port: int, app: Any) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

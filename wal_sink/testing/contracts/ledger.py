@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
+from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Target
@@ -258,6 +259,8 @@ def _begin_alone(target: Target, owner: Owner, window: Window) -> Outcome:
     with target.connect(owner) as session:
         try:
             return session.begin(window)
+        except TargetUnavailable:
+            return Outcome.REFUSED
         except Exception as error:
             if target.classify(error) == "fatal":
                 raise
