@@ -15,9 +15,6 @@ _FOR_GOOD = {
     KafkaError._AUTHENTICATION,  # noqa: SLF001 -- their public names
     KafkaError._SSL,  # noqa: SLF001
     KafkaError._INVALID_ARG,  # noqa: SLF001
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG,
     KafkaError.INVALID_RECORD,
@@ -26,7 +23,8 @@ _FOR_GOOD = {
     KafkaError.POLICY_VIOLATION,
     KafkaError.UNSUPPORTED_VERSION,
 }
-"""What a broker would refuse again. All others may pass: brokers come and go, and another flusher fences."""
+"""What a broker would refuse again. All others may pass: brokers come and go, another flusher fences, and a
+broker that has just started knows no topic for a moment."""
 
 
 def classify(error: Exception) -> Kind:
