@@ -39,7 +39,7 @@ ROOMS = {
     # The databases. They know neither the log nor the protocol, so that a target can be written without them.
     "targets": "model options observer errors",
     "targets.values": "",
-    ".names": "",
+    ".names": "targets.names",
     ".options": ".names options errors",
     ".types": ".names targets.values model",
     ".check": ".types targets.values model errors",
@@ -52,9 +52,9 @@ ROOMS = {
     ".session": ".ledger .write .schema .driver .options .names targets.base model observer errors",
     ".target": ".session .check .schema .driver .options targets.base model options",
     "targets.cassandra": ".target .options",
-    "targets.sql": "targets.base model options errors",
+    "targets.sql": "targets.names targets.base model options errors",
     "targets.kafka": "targets.base model options errors",
-    "targets.postgresql": "targets.sql targets.values targets.base model options errors",
+    "targets.postgresql": "targets.sql targets.names targets.values targets.base model options errors",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log knows no target.
     "checkpoint": "model state_backends errors",
     "wal": "checkpoint model state_backends log_context errors remedies",

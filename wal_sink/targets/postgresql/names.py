@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import NamedTuple, Self
+
+from wal_sink.targets.names import did_you_mean, quote
+
+__all__ = [
+    "DEFAULT_SCHEMA",
+    "MAX_BYTES",
+    "TableName",
+    "did_you_mean",
+    "is_name",
+    "listed",
+    "quote",
+]
 
 DEFAULT_SCHEMA = "public"
 MAX_BYTES = 63
@@ -36,22 +47,6 @@ def is_name(name: str) -> bool:
     return 0 < len(name.encode()) <= MAX_BYTES and "\0" not in name
 
 
-def quote(name: str) -> str:
-    """Quote an identifier; its case is kept."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def listed(names: Iterable[str]) -> str:
     """Quote identifiers, as statements list them."""
     return ", ".join(map(quote, names))
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that suggests the known name nearest to `name`; empty when none is near."""
-    known = sorted(known)
-    for other in known:
-        if other.lower() == name.lower():
-            return f"There is {other}, which differs in upper and lower case only: names are exact."
-    by_lower = {other.lower(): other for other in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f"Did you mean {by_lower[found[0]]}?" if found else ""

@@ -13,6 +13,7 @@ from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Delivery, Kind, Session, Target
+from wal_sink.targets.names import quote
 from wal_sink.targets.sql.columns import SqlColumn, agreed_columns, cast
 from wal_sink.targets.sql.ledger import DDL
 from wal_sink.targets.sql.options import SqlOptions
@@ -81,7 +82,7 @@ class SqlTarget(Target):
 
     def quote(self, name: str) -> str:
         """Quote a name as it is, by the SQL standard."""
-        return '"' + name.replace('"', '""') + '"'
+        return quote(name)
 
     # --- the target ---
 

@@ -1,0 +1,22 @@
+"""Identifiers of databases that quote them by the SQL standard, and what a misspelt one may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def quote(name: str) -> str:
+    """Quote an identifier; its case is kept."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that suggests the known name nearest to `name`; empty when none is near."""
+    known = sorted(known)
+    for other in known:
+        if other.lower() == name.lower():
+            return f"There is {other}, which differs in upper and lower case only: names are exact."
+    by_lower = {other.lower(): other for other in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"Did you mean {by_lower[found[0]]}?" if found else ""
