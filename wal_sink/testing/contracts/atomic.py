@@ -91,12 +91,8 @@ class AtomicContract(RowsContract):
         self, target: Target, plan: Plan, session: Session, window: Window
     ) -> None:
         """A flusher that was interrupted writes all rows of its window again."""
-        session.start(window)
-        session.write(plan, self.slice(target, plan, ROWS))
-        session.drain()
-        session.start(window)
-        session.write(plan, self.slice(target, plan, ROWS))
-        session.drain()
+        _write_window(session, window, plan, self.slice(target, plan, ROWS))
+        _write_window(session, window, plan, self.slice(target, plan, ROWS))
         assert session.finish(window) is Outcome.APPLIED
         assert len(self.records(target)) == len(ROWS)
 
@@ -104,16 +100,12 @@ class AtomicContract(RowsContract):
         self, target: Target, plan: Plan, session: Session, window: Window, owner: Owner
     ) -> None:
         """Nothing but the begun window, which the next session finishes."""
-        session.start(window)
-        session.write(plan, self.slice(target, plan, ROWS))
-        session.drain()
+        _write_window(session, window, plan, self.slice(target, plan, ROWS))
         session.close()
         with target.connect(owner) as other:
             assert self.records(target) == []
             assert mark_of(other).begun == window
-            other.start(window)
-            other.write(plan, self.slice(target, plan, ROWS))
-            other.drain()
+            _write_window(other, window, plan, self.slice(target, plan, ROWS))
             assert other.finish(window) is Outcome.APPLIED
         assert len(self.records(target)) == len(ROWS)
 
@@ -121,9 +113,7 @@ class AtomicContract(RowsContract):
         self, target: Target, plan: Plan, session: Session, window: Window, owner: Owner
     ) -> None:
         """The rows were written in a session that is lost: the mark must not move without them."""
-        session.start(window)
-        session.write(plan, self.slice(target, plan, ROWS))
-        session.drain()
+        _write_window(session, window, plan, self.slice(target, plan, ROWS))
         session.close()
         with target.connect(owner) as other:
             with _refused(target):
@@ -150,9 +140,7 @@ class AtomicContract(RowsContract):
         session.write(plan, self.slice(target, plan, ROWS))
         with target.connect(owner) as other:
             with _refused(target):
-                other.start(window)
-                other.write(plan, self.slice(target, plan, ROWS))
-                other.drain()
+                _write_window(other, window, plan, self.slice(target, plan, ROWS))
             delivered = [_finished(target, each, window) for each in (session, other)]
             assert sorted(delivered) == [False, True]
             with target.connect(owner) as third:
@@ -168,9 +156,7 @@ class AtomicContract(RowsContract):
         assert first is not None
         session.begin(begun_window(1, rows=len(ROWS)))
         with target.connect(owner) as late, _refused(target):
-            late.start(first)
-            late.write(plan, self.slice(target, plan, ROWS))
-            late.drain()
+            _write_window(late, first, plan, self.slice(target, plan, ROWS))
             assert late.finish(first) is Outcome.REFUSED
         assert len(self.records(target)) == len(ROWS)
         assert mark_of(session).flushed == 0
@@ -191,6 +177,11 @@ class AtomicContract(RowsContract):
         session.drain()
         assert session.finish(window) is Outcome.APPLIED
         assert len(self.records(target)) == len(ROWS)
+
+
+def _write_window(session: Session, window: Window, plan: Plan, rows: Slice) -> None:
+    session.start(window)
+    _write_and_drain(session, plan, rows)
 
 
 def _write_and_drain(session: Session, plan: Plan, rows: Slice) -> None:
