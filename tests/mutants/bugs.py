@@ -207,6 +207,12 @@ BUGS = (
         "    highest = min(candidate.attempt for candidate in candidates)\n    if len(candidates) > 1",
     ),
     Bug(
+        "manifests are not listed again after notes and events",
+        "wal_sink/flush/choose_window.py",
+        "        listed = {*step.attempts, *self._log.attempts(fresh=True)}\n",
+        "        listed = {*step.attempts}\n",
+    ),
+    Bug(
         "empty epochs publish nothing",
         "wal_sink/publish/publisher.py",
         "        manifest = self._create_manifest(batch, seen)\n",

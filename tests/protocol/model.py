@@ -108,6 +108,10 @@ class Rules:
     patient: bool = True
     """11. Off: the flusher does not wait for a proof that may come, but takes the highest generation; as it
     does when it sees no run that lives."""
+    purges: bool = False
+    """Spark purges `commits/N` and `offsets/N + 1`, once it has written `commits/N + 1`."""
+    relists: bool = True
+    """11. Off: the manifests are not listed again after the notes were read."""
     judged: bool = True
     """Off: an attempt that Spark did not keep is passed over in silence, to see what else may happen."""
     atomic: bool = False
@@ -139,6 +143,13 @@ class Sweeper(NamedTuple):
     fenced: bool = False
 
 
+class Notes(NamedTuple):
+    """What runs have noted of attempts."""
+
+    kept: frozenset[tuple[int, int, int]]
+    swept: frozenset[tuple[int, int]]
+
+
 class Fl(NamedTuple):
     """One flusher: where it is, and what it has read."""
 
@@ -147,6 +158,7 @@ class Fl(NamedTuple):
     recorded: FlushedEpoch | None = None
     mark: Mark | None = None
     listed: frozenset[tuple[int, int, int]] = frozenset()
+    notes: Notes | None = None
     window: Window | None = None
     row: int = 0
     lost: int = 0
@@ -261,6 +273,9 @@ def _spark_steps(rules: Rules, s: State, r: int) -> Next:  # noqa: C901 - a list
                 return
             if s.com[n] is not None:
                 yield f"run{r} dies, commits/{n} is there", moved(s, r, "dead")
+                if rules.purges and n + 1 < rules.epochs and s.com[n + 1] is not None:
+                    on = moved(s, r, "commit", n=n + 1)._replace(seg=s.seg | {(n + 1, r)})
+                    yield f"run{r} writes commits/{n} again, and runs the tasks of {n + 1}", on
                 return
             at = "plan" if n + 1 < rules.epochs else "dead"
             done = moved(s, r, at, n=n + 1, replay=False)
@@ -373,14 +388,18 @@ def fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901 - a list of 
         case "commits":
             yield f"flusher{f} reads commits/", to(me._replace(at="ledger", com=committed(s)))
         case "ledger":
-            at = "list" if rules.sweeper else "decide"
+            at = "list" if rules.sweeper or rules.purges else "decide"
             seen = me._replace(at=at, recorded=s.recorded, mark=s.mark)
             yield f"flusher{f} reads the ledger", to(seen)
         case "list":
-            yield f"flusher{f} lists the manifests", to(me._replace(at="decide", listed=s.man))
+            at = "notes" if rules.purges else "decide"
+            yield f"flusher{f} lists the manifests", to(me._replace(at=at, listed=s.man))
+        case "notes":
+            noted = me._replace(at="decide", notes=Notes(s.kept, s.swept))
+            yield f"flusher{f} reads the notes", to(noted)
         case "decide":
-            listed = s.man if rules.commits_first and not rules.sweeper else me.listed
-            yield from _decide(rules, s, f, me, listed)
+            separate = rules.sweeper or rules.purges or not rules.commits_first
+            yield from _decide(rules, s, f, me, me.listed if separate else s.man)
         case "begin":
             assert me.window is not None
             yield from _begin(rules, s, f, me.window)
@@ -400,7 +419,7 @@ def _decide(
         return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
 
     who = f"flusher{f}"
-    step = decide(rules, me.com, me.recorded, me.mark, listed, s.gens, Notes(s.kept, s.swept))
+    step = decide(rules, me.com, me.recorded, me.mark, _told(rules, s, me, listed), s.gens)
     match step:
         case Rest(why):
             yield f"{who} rests: {why}", to(Fl(), s)
@@ -440,13 +459,19 @@ def _decide(
             raise AssertionError(step)
 
 
+def _told(rules: Rules, s: State, me: Fl, listed: frozenset[tuple[int, int, int]]) -> Told:
+    """Return what a flusher knows of attempts as it decides."""
+    again = listed | s.man if rules.relists else listed
+    return Told(listed, again, me.notes or Notes(s.kept, s.swept))
+
+
 def _again(
     rules: Rules, me: Fl, listed: frozenset[tuple[int, int, int]], s: State
 ) -> Window | None:
     """Choose the epochs of a window anew, as if nothing was begun: what `begin` has to prevent."""
     assert me.mark is not None
     unbegun = msgspec.structs.replace(me.mark, begun=None)
-    step = decide(rules, me.com, me.recorded, unbegun, listed, s.gens, Notes(s.kept, s.swept))
+    step = decide(rules, me.com, me.recorded, unbegun, _told(rules, s, me, listed), s.gens)
     return (
         plan(rules, step.attempts, unbegun, s.gens, listed, s.emp, 9)
         if isinstance(step, Begin)
@@ -588,14 +613,20 @@ def _committed(rules: Rules, s: State, window: Window, lost: int) -> State:
     return s
 
 
-class Notes(NamedTuple):
-    """What runs have noted of attempts."""
-
-    kept: frozenset[tuple[int, int, int]]
-    swept: frozenset[tuple[int, int]]
-
-
 # --- the real functions, on views of the state ----------------------------------------------------
+
+
+class Told(NamedTuple):
+    """What a flusher knows of attempts."""
+
+    listed: frozenset[tuple[int, int, int]]
+    again: frozenset[tuple[int, int, int]]
+    """Listed after the notes."""
+    notes: Notes
+
+
+def _attempts(listed: frozenset[tuple[int, int, int]]) -> tuple[Attempt, ...]:
+    return tuple(sorted(Attempt(n, g) for n, g, _ in listed))
 
 
 @cache
@@ -604,30 +635,24 @@ def decide(
     com: int,
     recorded: FlushedEpoch | None,
     mark: Mark | None,
-    listed: frozenset[tuple[int, int, int]],
+    told: Told,
     gens: tuple[int, ...],
-    notes: Notes,
 ) -> Step:
     """Ask `next_step`, and `choose`, about what a flusher has read."""
-    attempts = tuple(sorted(Attempt(n, g) for n, g, _ in listed))
+    attempts = _attempts(told.listed)
     view = View(com, recorded, IDENTITY, True, mark, attempts)
     step = next_step(view, OWNER)
     if not isinstance(step, Choose):
         return step
     steps = islice(following(step, com), rules.window)
-    return joined(_chosen(rules, each, attempts, gens, notes) for each in steps)
+    return joined(_chosen(rules, each, told, gens) for each in steps)
 
 
-def _chosen(
-    rules: Rules,
-    step: Choose,
-    attempts: tuple[Attempt, ...],
-    gens: tuple[int, ...],
-    notes: Notes,
-) -> Choice:
+def _chosen(rules: Rules, step: Choose, told: Told, gens: tuple[int, ...]) -> Choice:
+    notes = told.notes
     contenders = tuple(
         Contender(attempt, f"run{gens[attempt.generation - 1]}", "offsets")
-        for attempt in attempts
+        for attempt in _attempts(told.listed)
         if attempt.epoch == step.epoch
     )
     if rules.lowest and contenders:
@@ -640,7 +665,7 @@ def _chosen(
     return choose(
         Evidence(
             epoch=step.epoch,
-            attempts=attempts,
+            attempts=_attempts(told.again),
             contenders=contenders,
             kept=kept if rules.proof else (),
             swept=frozenset(Attempt(n, g) for n, g in notes.swept),

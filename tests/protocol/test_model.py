@@ -22,6 +22,7 @@ attempt; but its segments are there."""
         ("2 runs, 3 epochs", Rules(epochs=3)),
         ("2 runs, 2 epochs with and without rows", Rules(empties=True)),
         ("2 runs, 1 epoch, 2 flushers", Rules(epochs=1, flushers=2)),
+        ("2 runs, 2 epochs, commits/ purged", Rules(purges=True)),
         ("3 runs, 1 epoch", Rules(epochs=1, runs=3)),
         ("2 runs, 2 epochs in one window", Rules(window=2)),
         ("1 run, 2 epochs in one window, 2 flushers", Rules(window=2, runs=1, flushers=2)),
@@ -61,6 +62,7 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
     ("rules", "breaks"),
     [
         pytest.param(Rules(proof=False), KEPT, id="11-no-proof"),
+        pytest.param(Rules(purges=True, relists=False), KEPT, id="11-manifests-listed-once"),
         pytest.param(Rules(lowest=True, zombie=False), KEPT, id="11-lowest-generation"),
         pytest.param(Rules(ticket="lazy", proof=False, zombie=False), KEPT, id="2-no-ticket"),
         pytest.param(

@@ -37,6 +37,7 @@ from wal_sink.protocol.steps import (
     Resume,
     Step,
     Trim,
+    View,
 )
 from wal_sink.targets.base import Session, Slice
 from wal_sink.testing.cell_store import CellSession
@@ -614,6 +615,44 @@ def test_rule_11_a_fenced_run_says_that_its_last_epoch_was_kept(
     assert Begin((Attempt(0, 1),)) in steps
     assert world.table() == world.expected() == {"zombie": 1, "both": 1}
     assert world.log_backend.list(paths.KEPT) == []
+
+
+@pytest.mark.parametrize("proof", ["note", "event"])
+def test_rule_11_a_commit_that_is_written_again_after_its_purge_proves_nothing(
+    world: World, proof: str
+) -> None:
+    """The older run wakes between the flusher's listing and its look for proofs."""
+    run_history = RunHistory()
+    old = world.run(run_history=run_history)
+    old.publish(ZOMBIE)
+    new = world.run()
+    new.publish(RESTARTED)
+    new.write_commit([RESTARTED])
+    flusher = world.flusher(run_history=run_history)
+    assert isinstance(flusher.run_once(), CreateLedger)
+    look = flusher._look
+
+    def late() -> View:
+        view = look()
+        if old.next == 0:
+            new.batch([("more", 3)])
+            new.batch([("and more", 4)])
+            for purged in ("commits/0", "offsets/0", "offsets/1"):
+                edit(world.checkpoint, purged, None)
+            kept = world.committed[0]
+            old.write_commit([ZOMBIE], heard=proof == "event")
+            world.committed[0] = kept
+            if proof == "note":
+                with pytest.raises(errors.Fenced):
+                    old.publish([("late", 5)])
+        return view
+
+    flusher._look = late  # type: ignore[method-assign]
+    assert Begin((Attempt(0, 2),)) == flusher.run_once()
+    world.flush()
+    assert (
+        world.table() == world.expected() == {"restarted": 2, "both": 2, "more": 3, "and more": 4}
+    )
 
 
 def test_rule_11_a_note_that_could_not_be_written_is_said(

@@ -126,6 +126,8 @@ class Judge(logging.Handler):
         if epoch in site.kept:  # it was completed before its commit file was deleted
             if attempt is site.kept[epoch] or epoch <= site.settled():
                 return
+            if max(site.checkpoint.numbers("commits"), default=-1) > epoch:
+                return  # Spark purged the file, and has gone on from what another run had computed
             site.leave(epoch)
         site.kept[epoch] = attempt
         if attempt is None:

@@ -149,7 +149,7 @@ class WindowChooser:
         if len(read) < 2:
             return plain
         seen, rivals = self._run_history, [one.manifest.run_id for one in read.values()]
-        return replace(
+        told = replace(
             plain,
             kept=tuple(self._log.kept(epoch)),
             swept=read_swept(self._log, {a: one.manifest.run_id for a, one in read.items()}),
@@ -157,6 +157,9 @@ class WindowChooser:
             lost=seen.lost(self._query_id, epoch, rivals),
             running=seen.running(self._query_id),
         )
+        # After notes and events: a later manifest says which of them come of a `commits/N` made anew.
+        listed = {*step.attempts, *self._log.attempts(fresh=True)}
+        return replace(told, attempts=tuple(sorted(listed)))
 
     def _is_whole(self, manifest: Manifest) -> bool:
         """Whether plan and segments can be read; what is wrong is raised when the epoch is the first one."""

@@ -70,7 +70,8 @@ def proven_attempts(evidence: Evidence, candidates: Sequence[Contender]) -> list
     """Return the attempts whose run is known to have written `commits/N`; the last one counts.
 
     The proofs: a later manifest of the same generation (for the highest one only), a note in `kept/` that no
-    higher generation had been claimed, and the run's progress event.
+    higher generation had been claimed, and the run's progress event. There are two only where an older run
+    has written `commits/N` again, after Spark had purged it: then the later manifest proves the highest.
     """
     highest = max(candidate.attempt for candidate in candidates)
     later = {attempt.generation for attempt in evidence.attempts if attempt.epoch > evidence.epoch}

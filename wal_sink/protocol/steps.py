@@ -60,7 +60,8 @@ class Evidence:
 
     epoch: int
     attempts: tuple[Attempt, ...]
-    """The manifests there are, as listed for the `View`."""
+    """The manifests there are, as listed for the `View`; of several contenders, listed again after all that
+    may prove one of them."""
     contenders: tuple[Contender, ...] = ()
     """Those of the epoch itself."""
     before: tuple[Offsets | None, Offsets | None] = (None, None)
