@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulator.machine import MACHINE
 from tests.simulator.rows import SHARED
+from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Window
+from wal_sink.model.manifest import Attempt
 
 if TYPE_CHECKING:
     from tests.simulator.site import Site
@@ -35,6 +37,8 @@ class Computed:
     """The segments that its tasks have written."""
     segments: tuple[str, ...] = ()
     """Those that its manifest names."""
+    manifest: str = ""
+    """The path of its manifest."""
     published: bool = False
     """Whether its manifest was created."""
     committed: bool = False
@@ -110,6 +114,7 @@ class Judge(logging.Handler):
         manifest = json.loads(data)
         attempt = self.attempts[manifest["epoch"], manifest["run_id"]]
         attempt.published = True
+        attempt.manifest = paths.manifest(Attempt(attempt.epoch, manifest["generation"]))
         attempt.segments = tuple(segment["path"] for segment in manifest["segments"])
         self._by_digest[hashlib.sha256(data).hexdigest()] = attempt
         for path in attempt.segments:
@@ -123,11 +128,12 @@ class Judge(logging.Handler):
         if site.is_copy:
             self.violate(f"epoch {epoch} was completed by a run on a copy")
         attempt = self.attempts[epoch, run_id] if run_id is not None else None
+        if max(site.checkpoint.numbers("commits"), default=-1) > epoch:
+            return  # Spark purged the file, and has gone on from what another run had computed
+        site.completed[epoch] = attempt
         if epoch in site.kept:  # it was completed before its commit file was deleted
             if attempt is site.kept[epoch] or epoch <= site.settled():
                 return
-            if max(site.checkpoint.numbers("commits"), default=-1) > epoch:
-                return  # Spark purged the file, and has gone on from what another run had computed
             site.leave(epoch)
         site.kept[epoch] = attempt
         if attempt is None:
@@ -212,9 +218,16 @@ class Judge(logging.Handler):
 
         A clone has flushed what it had for itself, and trims it.
         """
-        for epoch, attempt in site.kept.items():
-            if attempt is not None and epoch > flushed and not self.cloned:
-                attempt.flushed = False
+        for epoch, attempt in list(site.kept.items()):
+            newer = site.completed.get(epoch)
+            if attempt is None or epoch <= flushed or self.cloned:
+                continue
+            attempt.flushed = False
+            if newer is not None and newer is not attempt and site.log.has(newer.manifest):
+                # The checkpoint was set back behind the mark, and Spark has computed the epoch again.
+                site.leave(epoch)
+                site.kept[epoch] = newer
+                newer.committed = True
         self.conceded(site, flushed)
 
     def conceded(self, site: Site, upto: int) -> None:

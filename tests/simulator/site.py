@@ -29,6 +29,8 @@ class Site:
         self.query_id = query_id
         self.kept: dict[int, Computed | None] = {}
         """What Spark has completed, by epoch; None: an epoch without rows that a tool of Spark's made."""
+        self.completed: dict[int, Computed | None] = {}
+        """What Spark has completed last, also behind what the ledger says is flushed."""
         self.given_up: set[int] = set()
         """The epochs that an operator has given up."""
         self.is_copy = False
@@ -59,7 +61,7 @@ class Site:
         for epoch, attempt in self.kept.items():
             if attempt is not None and backup.kept.get(epoch) is not attempt:
                 attempt.lost = True
-        self.kept = dict(backup.kept)
+        self.kept, self.completed = dict(backup.kept), dict(backup.kept)
         for attempt in self.kept.values():
             if attempt is not None:
                 attempt.committed = True  # the checkpoint may have been set back since
