@@ -16,7 +16,7 @@ from tests.protocol.test_restored import files, restore
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
-from wal_sink.errors import LedgerBehindLog, MissingSegment, OptionError
+from wal_sink.errors import LedgerBehindLog, MissingManifest, MissingSegment, OptionError
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
@@ -24,6 +24,7 @@ from wal_sink.model.ledger import Mark, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
 from wal_sink.protocol.ledger_updates import flush_records
+from wal_sink.wal import trim
 from wal_sink.wal.aside import droppable, names_aside
 from wal_sink.wal.retain import recorded_epochs
 from wal_sink.wal.trim import TrimDelay, list_trimmable
@@ -204,6 +205,29 @@ def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(wor
     with pytest.raises(LedgerBehindLog):
         world.flush()
     assert rewind(world, 1).again == 3
+    world.flush()
+    assert world.table() == world.expected()
+
+
+def test_rule_22_a_rewind_that_is_refused_brings_nothing_back_that_was_flushed_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is forgotten meanwhile, so the flusher could not compare its manifest."""
+    monkeypatch.setattr(trim, "RECORDS_KEPT", 2)
+    run = world.run()
+    for key in AGAIN:
+        run.batch([(key, 1)])
+    world.flush()
+    world.store.ledger.clear()
+    run.batch([("f", 3)])
+    aside = paths.aside(1, paths.manifest(Attempt(0, 1)))
+    world.log_backend.create(aside, b"{}")
+    with pytest.raises(OptionError):
+        rewind(world, 0)
+    with pytest.raises(MissingManifest):
+        rewind(world, -1)
+    assert world.log.attempts() == (Attempt(3, 1),)
+    rewind(world, 2)
     world.flush()
     assert world.table() == world.expected()
 

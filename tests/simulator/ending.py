@@ -162,7 +162,7 @@ class _Last:
             flusher.flush()
             flusher.thread.finish()
         log = self.site.log
-        mark = self._mark()
+        mark = max(self.site.recorded(), default=-1)  # the ledger's may be that of a clone
         left = [
             path
             for folder in (paths.SEGMENTS, paths.MANIFESTS, paths.RETAINED, paths.KEPT)

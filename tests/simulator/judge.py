@@ -228,6 +228,8 @@ class Judge(logging.Handler):
                 site.leave(epoch)
                 site.kept[epoch] = newer
                 newer.committed = True
+        if not self.cloned:
+            site.forget()  # behind what the row said, where it followed another history
         self.conceded(site, flushed)
 
     def conceded(self, site: Site, upto: int) -> None:

@@ -236,7 +236,9 @@ def plan_rewind(
     )
     refuse_rewind(past, to, owner, reset_us=reset_us)
     above = range(to + 1, past.upper + 1)
-    bring_back(log, above)  # what a flusher has deleted since an earlier rewind
+    # What a flusher has deleted since an earlier rewind; not of epochs whose records are forgotten: those are
+    # trimmed, and a manifest that came back would have nothing to be compared with.
+    bring_back(log, range(max(to + 1, min(records, default=0)), past.upper + 1))
     past = past._replace(usable={epoch: is_usable(query, past, epoch) for epoch in above})
     refuse_lost(past, to)
     rivals = tuple(attempt for attempt in log.attempts() if attempt.epoch == past.floor + 1)
