@@ -33,6 +33,9 @@ class Bug(NamedTuple):
 ADDING = ("tests/contract/test_sqlite_target.py", "tests/protocol/test_adding_rows.py")
 """Where a bug about rows that count by transaction is looked for."""
 
+STAGING = ("tests/protocol/test_staged_rows.py",)
+"""Where a bug about rows that are staged is looked for."""
+
 BUGS = (
     Bug(
         "rows are committed before finish",
@@ -60,7 +63,7 @@ BUGS = (
     Bug(
         "finish asked again after its transaction has ended",
         "wal_sink/flush/target_connection.py",
-        "        for left in reversed(range(1 if self._atomic else _FINISH_TRIES)):\n",
+        "        for left in reversed(range(1 if self._counted_by_finish else _FINISH_TRIES)):\n",
         "        for left in reversed(range(_FINISH_TRIES)):\n",
         ADDING,
     ),
@@ -79,6 +82,41 @@ BUGS = (
         ADDING,
     ),
     Bug(
+        "what a lost answer may still commit is deleted",
+        "wal_sink/flush/receipts.py",
+        "        if outcome is Outcome.REFUSED:\n",
+        "        if outcome is not Outcome.APPLIED:\n",
+        STAGING,
+    ),
+    Bug(
+        "finish over another connection than the rows",
+        "wal_sink/flush/receipts.py",
+        "        if self._of != window:\n",
+        "        if self._of not in (window, None):\n",
+        STAGING,
+    ),
+    Bug(
+        "receipts outlive their try",
+        "wal_sink/flush/receipts.py",
+        "        taken, self._kept, self._of = tuple(self._kept), [], None\n",
+        "        taken, self._of = tuple(self._kept), None\n",
+        STAGING,
+    ),
+    Bug(
+        "a flush that is given up leaves what it has staged",
+        "wal_sink/flush/target_connection.py",
+        "            self._receipts.discard(session)\n            session.close()\n",
+        "            session.close()\n",
+        STAGING,
+    ),
+    Bug(
+        "what a session has staged is not committed with what tasks have",
+        "wal_sink/flush/target_connection.py",
+        "            self._receipts.add(drained(session))\n",
+        "            drained(session)\n",
+        STAGING,
+    ),
+    Bug(
         "finish before write",
         "wal_sink/flush/flusher.py",
         "        if not self._write(window, chosen, given_up):\n"
@@ -93,15 +131,16 @@ BUGS = (
     Bug(
         "finish before the rows are acknowledged",
         "wal_sink/flush/target_connection.py",
-        "        with self.session() as session:\n            session.drain()\n"
-        "        for left in reversed(range(1 if self._atomic else _FINISH_TRIES)):\n"
+        "        with self.session() as session:\n"
+        "            self._receipts.add(drained(session))\n"
+        "        for left in reversed(range(1 if self._counted_by_finish else _FINISH_TRIES)):\n"
         '            self._reporter.say("finishing", window.last)\n'
         "            with self.session() as session:\n"
-        "                outcome = session.finish(window)\n",
-        "        for left in reversed(range(1 if self._atomic else _FINISH_TRIES)):\n"
+        "                outcome = self._receipts.finish(session, window)\n",
+        "        for left in reversed(range(1 if self._counted_by_finish else _FINISH_TRIES)):\n"
         '            self._reporter.say("finishing", window.last)\n'
         "            with self.session() as session:\n"
-        "                outcome = session.finish(window)\n"
+        "                outcome = self._receipts.finish(session, window)\n"
         "                session.drain()\n",
     ),
     Bug(

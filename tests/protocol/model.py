@@ -5,7 +5,8 @@ Spark, the publishers and the stores are modelled: one step is one access to a s
 process that takes no further step is a crash, so crashes are everywhere; an older run may go on after a
 newer one has started. What is switched off in `Rules` is a rule broken on purpose.
 
-Not modelled: lost answers, power loss, edits by operators; see the other tests of this folder.
+Not modelled: lost answers (except that to a commit of staged rows), power loss, edits by operators; see the
+other tests of this folder.
 """
 
 from __future__ import annotations
@@ -120,6 +121,15 @@ class Rules:
     """15. Off: a flusher that has lost its transaction goes on behind the rows that it had written."""
     one_transaction: bool = True
     """15. Off: each row is committed by itself, and `finish` only moves the mark."""
+    staged: bool = False
+    """With `atomic`: rows are staged, and a `finish` whose answer is lost may take effect at any later time,
+    once in a history."""
+    conditional: bool = True
+    """16. Off: `finish` is not refused when the ledger has moved on."""
+    kept_apart: bool = True
+    """15. Off: receipts of a try that an error has ended are committed with those of the next one."""
+    keeps_unknown: bool = True
+    """16. Off: what `finish` was asked to commit is deleted when its answer does not come."""
     postcheck: bool = True
     """7. Off: a run does not look again after its manifest."""
 
@@ -163,6 +173,16 @@ class Fl(NamedTuple):
     row: int = 0
     lost: int = 0
     """How many of the rows were written in a transaction that is gone."""
+    twice: int = 0
+    """How many rows of a try before are still under the receipts."""
+
+
+class Late(NamedTuple):
+    """A `finish` that is on its way, though its flusher has given up waiting."""
+
+    window: Window
+    gone: bool
+    """Whether what it is to commit is deleted."""
 
 
 class State(NamedTuple):
@@ -189,6 +209,8 @@ class State(NamedTuple):
     runs: tuple[Run, ...]
     fls: tuple[Fl, ...]
     sweeper: Sweeper = Sweeper()
+    late: Late | None = None
+    was_late: bool = False
 
 
 class BrokenError(Exception):
@@ -518,7 +540,10 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
     def to(fl: Fl, state: State = s) -> State:
         return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
 
-    if rules.atomic and rules.one_transaction and me.row > me.lost:
+    if rules.staged and me.row and not me.twice:
+        twice = 0 if rules.kept_apart else me.row
+        yield f"flusher{f} stages again after an error", to(me._replace(row=0, twice=twice))
+    elif rules.atomic and rules.one_transaction and me.row > me.lost:
         again = me._replace(row=0) if rules.starts else me._replace(lost=me.row)
         yield f"flusher{f} loses its transaction", to(again)
     row, begun = _next_row(window, me.row)
@@ -528,6 +553,11 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
             rest = frozenset(x for x in s.seg if x[0] != n)
             yield f"flusher{f} trims {n} before finish", to(me, s._replace(seg=rest))
             return
+        if rules.staged and not s.was_late:
+            late = s._replace(late=Late(window, not rules.keeps_unknown), was_late=True)
+            became = after_finish(window, mark, applied=False, atomic=True)
+            fl = Fl("write", window=window) if became == "again" else Fl()
+            yield f"flusher{f} gets no answer to finish {window.last}: {became}", to(fl, late)
         yield from _finish(rules, s, f, window)
         return
     if (n, run) not in s.seg:
@@ -579,10 +609,12 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
     mine = mark.begun == window or not rules.begin
     if not rules.names_all:
         mine = mark.begun is not None and mark.begun.first == window.first
-    if mark.flushed == window.first - 1 and mine:
+    if (mark.flushed == window.first - 1 and mine) or not rules.conditional:
         outcome = Outcome.APPLIED
         if rules.atomic:
             s = _committed(rules, s, window, s.fls[f].lost)
+            if s.fls[f].twice:
+                raise BrokenError("a row is doubled")
         last_us = max(window.last_us, mark.last_us)
         mark = msgspec.structs.replace(mark, flushed=n, last_us=last_us, begun=None, last=window)
         for begun in window.epochs:
@@ -601,6 +633,21 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
         f"flusher{f} finishes {n}: {outcome.value}",
         s._replace(mark=mark, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :])),
     )
+
+
+def late_steps(rules: Rules, s: State) -> Next:
+    """What may become of a `finish` that its flusher no longer waits for: it arrives, at any time."""
+    mark, late = s.mark, s.late
+    if late is None or mark is None:
+        return
+    s = s._replace(late=None)
+    if mark.begun != late.window and rules.conditional:
+        yield "a late finish is refused", s
+        return
+    if late.gone:
+        raise BrokenError("lost")
+    s = _committed(rules, s, late.window, 0)
+    yield "a late finish takes effect", s._replace(mark=mark.finished(late.window))
 
 
 def _committed(rules: Rules, s: State, window: Window, lost: int) -> State:
@@ -754,6 +801,7 @@ def explore(rules: Rules, most: int = 400_000, until: str | None = None) -> Foun
             *(run_steps(rules, state, r) for r in range(rules.runs)),
             *(fl_steps(rules, state, f) for f in range(rules.flushers)),
             *((sweeper_steps(rules, state),) if rules.sweeper else ()),
+            *((late_steps(rules, state),) if rules.staged else ()),
         ):
             try:
                 for label, reached in actor:

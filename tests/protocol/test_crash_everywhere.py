@@ -20,6 +20,7 @@ from tests.protocol import raw
 from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World
+from tests.protocol.staging_world import StagingWorld
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher
 from wal_sink.protocol.steps import Rest
@@ -97,11 +98,14 @@ def test_every_fault_is_recovered_from(role: str, when: When) -> None:
 
 
 @pytest.mark.parametrize("when", get_args(When))
-def test_every_fault_upon_transactions_is_recovered_from(when: When, tmp_path: Path) -> None:
-    """The same over a database that adds rows: there is no key by which a doubled row could hide."""
-    hit = every_fault(lambda: AddingWorld(tmp_path), "flusher", when)
+@pytest.mark.parametrize("kind", [AddingWorld, StagingWorld])
+def test_every_fault_upon_transactions_is_recovered_from(
+    kind: type[AddingWorld], when: When, tmp_path: Path
+) -> None:
+    """The same over targets that add rows: there is no key by which a doubled row could hide."""
+    hit = every_fault(lambda: kind(tmp_path), "flusher", when)
     assert hit_by(hit, "start ") == hit_by(hit, "finish ") == EPOCHS
-    covered(f"fault at every operation of a flusher that adds rows, {when}", f"{len(hit)}")
+    covered(f"fault at every operation of a flusher, {kind.__name__}, {when}", f"{len(hit)}")
 
 
 def every_fault(make_world: Callable[[], World], role: str, when: When) -> list[str]:

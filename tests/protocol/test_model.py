@@ -11,6 +11,10 @@ from tests.protocol.model import Rules, explore
 
 KEPT, MIXED = "attempt that Spark did not keep", "two attempts mixed"
 
+DOUBLED = "a row is doubled"
+
+STAGED = Rules(epochs=1, runs=1, flushers=2, atomic=True, staged=True)
+
 LATE = Rules(epochs=1, runs=3, early=True, herald=True, sweeper=True, patient=False, judged=False)
 """The third run fences the second, which publishes late: without a proof, what is flushed may be the wrong
 attempt; but its segments are there."""
@@ -42,6 +46,11 @@ attempt; but its segments are there."""
             Rules(epochs=1, flushers=2, atomic=True),
         ),
         ("rows by transaction, 2 runs, 2 epochs in one window", Rules(window=2, atomic=True)),
+        ("staged rows, 1 run, 1 epoch, 2 flushers, a late commit", STAGED),
+        (
+            "staged rows, 2 runs, 2 epochs in one window, a late commit",
+            replace(STAGED, runs=2, epochs=2, window=2, flushers=1),
+        ),
         (
             "one driver at a time, without rule 11's proof",
             Rules(epochs=3, proof=False, zombie=False),
@@ -91,11 +100,16 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
         ),
         pytest.param(
             Rules(atomic=True, one_transaction=False, zombie=False),
-            "a row is doubled",
+            DOUBLED,
             id="15-rows-in-transactions-of-their-own",
         ),
         pytest.param(
             Rules(atomic=True, starts=False, zombie=False), "lost", id="15-no-start-before-the-rows"
+        ),
+        pytest.param(replace(STAGED, kept_apart=False), DOUBLED, id="15-receipts-of-a-try-before"),
+        pytest.param(replace(STAGED, conditional=False), DOUBLED, id="16-finish-from-any-state"),
+        pytest.param(
+            replace(STAGED, keeps_unknown=False), "lost", id="16-what-may-come-late-is-deleted"
         ),
         pytest.param(
             Rules(trim_after_finish=False, zombie=False), "missing segment", id="17-trim-first"

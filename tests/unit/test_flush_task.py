@@ -56,8 +56,9 @@ def by_tasks(task: FlushTask) -> Callable[[WindowWrite], bool]:
         shares = share_out(found, above_bytes=0, slots=6)
         assert len(shares) == 5
         answers = [task(pickle.loads(pickle.dumps(share))) for share in reversed(shares)]
-        if wrong := [answer for answer in answers if answer is not None]:
-            raise gravest([pickle.loads(pickle.dumps(answer)) for answer in wrong])
+        travelled = [pickle.loads(pickle.dumps(answer)) for answer in answers]
+        if wrong := [answer for answer in travelled if answer != ()]:
+            raise gravest(wrong)
         return True
 
     return write

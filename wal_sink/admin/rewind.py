@@ -89,7 +89,7 @@ class Rewind(NamedTuple):
         )
         if self.again:
             twice = f"and come twice unless the table, too, is set back to epoch {self.to}"
-            how = twice if self.target.delivery is Delivery.ATOMIC else "with newer timestamps"
+            how = twice if self.target.delivery is not Delivery.CELLS else "with newer timestamps"
             text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, {how}."
         if self.needed:
             size = sum(manifest.bytes for manifest in self.needed)

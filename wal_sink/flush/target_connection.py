@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.flush.receipts import Receipts, drained
 from wal_sink.flush.reporter import Reporter
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.protocol.ledger_updates import after_finish, is_mine
@@ -38,6 +39,7 @@ class TargetConnection:
         self._reporter = reporter
         self._clock_us = clock_us
         self._session: Session | None = None
+        self._receipts = Receipts()
         self._looked_us = 0
         self._asked = ""
         self._interrupted = False
@@ -57,6 +59,7 @@ class TargetConnection:
         session, self._session = self._session, None
         self._reporter.observer.in_flight = 0
         if session is not None:
+            self._receipts.discard(session)
             session.close()
 
     # --- the ledger -------------------------------------------------------------------------------
@@ -101,11 +104,15 @@ class TargetConnection:
     def start(self, window: Window) -> None:
         """Announce the rows of a begun window, all of them (rule 15)."""
         with self.session() as session:
-            session.start(window)
+            self._receipts.start(session, window)
+
+    def staged(self, receipts: Sequence[bytes]) -> None:
+        """Take the receipts of what other sessions have staged for the window since `start`."""
+        self._receipts.add(receipts)
 
     def give_up_rows(self) -> None:
-        """Leave nothing of a window that is not finished in an open transaction, with its locks (rule 15)."""
-        if self._atomic:
+        """Leave nothing of a window that is not finished: no transaction with its locks, nothing staged."""
+        if self._counted_by_finish:
             self.close()
 
     def finish(self, window: Window) -> bool:
@@ -117,11 +124,11 @@ class TargetConnection:
         """
         applied = False
         with self.session() as session:
-            session.drain()
-        for left in reversed(range(1 if self._atomic else _FINISH_TRIES)):
+            self._receipts.add(drained(session))
+        for left in reversed(range(1 if self._counted_by_finish else _FINISH_TRIES)):
             self._reporter.say("finishing", window.last)
             with self.session() as session:
-                outcome = session.finish(window)
+                outcome = self._receipts.finish(session, window)
             applied |= outcome is Outcome.APPLIED
             if outcome is not Outcome.REFUSED:
                 self._asked = window.nonce
@@ -131,15 +138,17 @@ class TargetConnection:
                 if not left:
                     raise
                 continue  # `finish` again is harmless; another try of the step writes all rows
-            became = after_finish(window, read_back, applied=applied, atomic=self._atomic)
+            became = after_finish(
+                window, read_back, applied=applied, atomic=self._counted_by_finish
+            )
             if became != "again":
                 return became == "finished"
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
 
     @property
-    def _atomic(self) -> bool:
+    def _counted_by_finish(self) -> bool:
         """Whether rows count by `finish` alone, which then is never repeated without them."""
-        return self.target.delivery is Delivery.ATOMIC
+        return self.target.delivery is not Delivery.CELLS
 
     def claim_count(self, window: Window) -> bool:
         """Return True once for each window whose mark this flusher has moved.

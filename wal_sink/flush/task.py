@@ -2,7 +2,8 @@
 
 A task returns its errors as values, so that the flusher meets the kind that it would have met in the driver;
 what Spark sees as a failed task is a bug or a dead worker. Spark then runs the share again, up to
-`spark.task.maxFailures` times, or two copies of it where it speculates: writes are idempotent.
+`spark.task.maxFailures` times, or two copies of it where it speculates: writes are idempotent, and of what is
+staged only that counts whose receipts Spark has brought to the flusher, one answer for each share.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.read_window import FileGoneError, read_piece
+from wal_sink.flush.receipts import drained
 from wal_sink.flush.session_pool import SESSIONS
 from wal_sink.flush.target_connection import target_errors
 from wal_sink.log_context import log_epoch, logging_query
@@ -24,6 +26,9 @@ from wal_sink.wal.store_errors import store_errors
 
 FlushError = WalSinkError | FileGoneError
 """What stops a task: known to the flusher, and picklable."""
+
+Answer = FlushError | tuple[bytes, ...]
+"""What a task returns: what stopped it, or the receipts of what it has staged."""
 
 
 class FlushTask:
@@ -49,18 +54,17 @@ class FlushTask:
         self._session_key = session_key
         self._rows_per_second = rows_per_second
 
-    def __call__(self, share: Iterable[Piece]) -> FlushError | None:
-        """Write a share; return when every row of it is acknowledged, or what stopped it."""
+    def __call__(self, share: Iterable[Piece]) -> Answer:
+        """Write a share; return when every row of it is acknowledged or staged, or what stopped it."""
         try:
             with store_errors(), logging_query(self._owner.query_id):
-                self._write(share)
+                return self._write(share)
         except FileGoneError as gone:
             return gone
         except WalSinkError as error:
             return _placed(error)
-        return None
 
-    def _write(self, share: Iterable[Piece]) -> None:
+    def _write(self, share: Iterable[Piece]) -> tuple[bytes, ...]:
         pace = RateLimit(self._rows_per_second)
         with SESSIONS.session((self._session_key, self._owner), self._connect) as session:
             for piece in share:
@@ -69,7 +73,7 @@ class FlushTask:
                     with target_errors(self._target):
                         session.write(piece.plan, rows)
             with target_errors(self._target):
-                session.drain()
+                return drained(session)
 
     def _connect(self) -> Session:
         with target_errors(self._target):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wal_sink.flush.rate_limit import divided
-from wal_sink.flush.task import FlushError, FlushTask, gravest
+from wal_sink.flush.task import Answer, FlushTask, gravest
 from wal_sink.flush.write_window import WindowWrite, WriteInThread
 from wal_sink.log_context import line_logger
 from wal_sink.protocol.split_window import Piece, is_large, share_out
@@ -69,7 +69,8 @@ class WriteByJob:
         if write.is_over():
             return False
         for piece in itertools.chain.from_iterable(shares):
-            # Each task sees the table only while it writes: this session's `drain` answers for all of them.
+            # Each task sees the table only while it writes: this session's `drain`, or the receipts of all
+            # of them in its `finish`, answers for them.
             with write.connection.session() as session:
                 session.write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))
         rate = divided(self._rows_per_second, len(shares))
@@ -95,7 +96,13 @@ class WriteByJob:
         if job.answers is None:
             logger.warning("%s; the driver writes the rows: %s", job.description, job.failure)
             return None
-        if errors := [answer for answer in job.answers if answer is not None]:
+        errors = []
+        for answer in job.answers:
+            if isinstance(answer, tuple):
+                write.connection.staged(answer)
+            else:
+                errors.append(answer)
+        if errors:
             self._session_key = uuid.uuid4().hex
             raise gravest(errors)
         return True
@@ -135,7 +142,7 @@ class _Job:
         self, spark: SparkSession, description: str, task: FlushTask, shares: Shares
     ) -> None:
         self.description = description
-        self.answers: list[FlushError | None] | None = None
+        self.answers: list[Answer] | None = None
         """One for each task; None until the job has succeeded."""
         self.failure = "its session was stopped"
         self._spark = spark

@@ -1,6 +1,6 @@
 """The interface of a target: what a database has to offer to be written to exactly once.
 
-An author derives a `Target` and a `Session`, and runs `wal_sink.testing.contracts.target` over them. Four
+An author derives a `Target` and a `Session`, and runs a suite of `wal_sink.testing.contracts` over them. Four
 parts of the sink call a target, in different processes:
 
 =================  ======================================  ==================================================
@@ -26,7 +26,8 @@ window after the other. For each the flusher calls, over one session and from on
     write(plan, rows), as often as    each row has a fixed write timestamp; `read_ledger` may be called
       there are slices                in between, to see whether another flusher has finished the window
     drain()                           all rows are acknowledged, or wait for `finish`
-    finish(window)                    a conditional update: says that all rows are there
+    finish(window)                    a conditional update: says that all rows are there; a `StagedSession`
+                                      gets the receipts of every `drain` since `start`
 
 `read_ledger` and `now_us` come before `begin`, `read_ledger` again after `finish`, and `create` once in a
 query's life. A flusher that takes over a begun window starts at `start`. When a call raises, the flusher asks
@@ -58,13 +59,23 @@ For `Delivery.ATOMIC`, in their place:
    effect; until then no reader sees any. `start` forgets what was written before it.
 8. `finish` takes effect only together with the rows since the `start` of the same window, in the same
    session. Where the session has lost any of them, or there was no such `start`, it is refused, or raises.
+
+For `Delivery.STAGED`, whose sessions are each a `StagedSession`, in place of 3 to 8:
+
+9. `drain` returns receipts for the rows of every `write` since `start`, or since the last `drain`. These rows
+   survive a crash of the target's processes, and no reader sees them. `start` forgets those without one.
+10. When `finish` has taken effect, the rows of exactly the receipts that it was given are in the target, each
+    once and all at one moment; rows of any other receipt never are. Where rows of a receipt are gone,
+    `finish` is refused, or raises.
+11. A receipt may come from another session, in any process (`parallel_writes`), and is good for the window
+    for which its session wrote, for as long as the flusher that got it lives.
 """
 
 from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
@@ -85,6 +96,10 @@ class Delivery(enum.Enum):
     ATOMIC = "atomic"
     """That `finish` takes effect: rows and ledger row change in one transaction of one session, guarantees 7
     and 8. Readers see whole windows only; the table needs no key, and a row may be added to what is there."""
+    STAGED = "staged"
+    """That `finish` commits it: rows are written where no reader looks, such as into files that no table
+    names, by many tasks at once, and `finish` commits all of them together with the ledger row: guarantees 9
+    to 11. Readers see whole windows only, and a row may be added to what is there."""
 
 
 class Slice(NamedTuple):
@@ -144,13 +159,15 @@ class Session(ABC):
             the rows may be written.
         """
 
-    def drain(self) -> None:  # noqa: B027 - nothing to wait for where `write` waits
+    def drain(self) -> tuple[bytes, ...] | None:
         """Return when the rows of every `write` before are acknowledged (guarantee 5).
 
         For `Delivery.ATOMIC`: when the server has taken them, if errors of `write` come later than `write`.
 
+        :returns: None, or what a `StagedSession` returns.
         :raises Exception: what `write` raises.
         """
+        return None
 
     @abstractmethod
     def finish(self, window: Window) -> Outcome:
@@ -199,6 +216,38 @@ class Session(ABC):
         self.close()
 
 
+class StagedSession(Session):
+    """A session of a target with `Delivery.STAGED`: rows are staged under receipts, and committed by them.
+
+    A receipt has some hundred bytes, such as the name of a file and what is known of it. The flusher keeps
+    them in memory only: whatever interrupts a window, it is staged again from `start`.
+    """
+
+    @abstractmethod
+    def drain(self) -> tuple[bytes, ...]:
+        """Return the receipts for the rows of every `write` since the last `drain` (guarantee 9).
+
+        :raises Exception: what `write` raises.
+        """
+
+    @abstractmethod
+    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+        """Commit what is staged under the receipts, together with the ledger row (guarantees 2 and 10).
+
+        The flusher asks once: to try again it comes back with `start` and all rows.
+
+        :param receipts: all that `drain` has returned for this window since `start`, in this session or in
+            others.
+        """
+
+    def discard(self, receipts: Sequence[bytes]) -> None:
+        """Delete what is staged under receipts, if that is easy; an error is logged, and changes nothing.
+
+        Comes only for receipts with which no `finish` was asked, or was refused: one whose answer is lost may
+        still take effect.
+        """
+
+
 class Target(ABC):
     """A database, described by options. It pickles, to travel to tasks; its constructor does no I/O."""
 
@@ -210,7 +259,7 @@ class Target(ABC):
     """What makes a row count; set on the class."""
     parallel_writes: bool = False
     """Whether other sessions may write rows between `begin` and `finish`, at the same time and in other
-    processes (guarantee 6). Only with `Delivery.CELLS`: a transaction belongs to one session."""
+    processes (guarantees 6 and 11). Not with `Delivery.ATOMIC`: a transaction belongs to one session."""
 
     @abstractmethod
     def __init__(self, options: Any) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from wal_sink.model.ledger import Outcome
+from wal_sink.model.ledger import Outcome, Window
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.targets.base import Session, Slice, StagedSession, Target
 from wal_sink.testing.contracts.ledger import LedgerContract, begun_window, mark_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("v", pa.int64()), ("t", pa.string())])
@@ -114,5 +114,16 @@ def deliver(session: Session, plan: Plan, *slices: Slice) -> None:
     session.start(window)
     for each in slices:
         session.write(plan, each)
-    session.drain()
-    assert session.finish(window) is Outcome.APPLIED
+    assert finish(session, window, drained(session)) is Outcome.APPLIED
+
+
+def drained(session: Session) -> tuple[bytes, ...]:
+    """Drain; return the receipts, none where rows are not staged."""
+    return session.drain() or ()
+
+
+def finish(session: Session, window: Window, receipts: Sequence[bytes]) -> Outcome:
+    """Finish, with the receipts where rows are staged."""
+    if isinstance(session, StagedSession):
+        return session.finish(window, receipts)
+    return session.finish(window)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Literal, TypeVar
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from state_backends import StateBackend
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import Kind, Session, Slice, Target
+from wal_sink.targets.base import Kind, Session, Slice, StagedSession, Target
 
 T = TypeVar("T")
 
@@ -177,6 +177,8 @@ class FaultyTarget(Target):
 
     def connect(self, owner: Owner) -> Session:
         session = self.faults.call("connect", lambda: self._connect(owner))
+        if isinstance(session, StagedSession):
+            return FaultyStagedSession(session, self.faults)
         return FaultySession(session, self.faults)
 
     def _connect(self, owner: Owner) -> Session:
@@ -223,8 +225,8 @@ class FaultySession(Session):
             f"write {rows.epoch} {second.first_us}", lambda: self.inner.write(plan, second)
         )
 
-    def drain(self) -> None:
-        self.faults.call("drain", self.inner.drain)
+    def drain(self) -> tuple[bytes, ...] | None:
+        return self.faults.call("drain", self.inner.drain)
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
         return self._conditional("replace row", lambda: self.inner.replace_row(seen, new))
@@ -250,3 +252,46 @@ class FaultySession(Session):
             return self.faults.call(name, update)
         except AnswerLost:
             return Outcome.UNKNOWN
+
+
+class FaultyStagedSession(FaultySession, StagedSession):
+    """The same for a session whose rows are staged."""
+
+    def __init__(self, inner: StagedSession, faults: Faults) -> None:
+        super().__init__(inner, faults)
+        self._staged = inner
+        self._receipts: tuple[bytes, ...] = ()
+        """Of the halves that are staged before the rest of their slice."""
+
+    def start(self, window: Window) -> None:
+        self._receipts = ()
+        super().start(window)
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        first, second = halves(rows)
+
+        def write_first() -> None:
+            self._staged.write(plan, first)
+            self._receipts += self._staged.drain()
+
+        self.faults.call(f"write {rows.epoch} {first.first_us}", write_first)
+        self.faults.call(
+            f"write {rows.epoch} {second.first_us}", lambda: self._staged.write(plan, second)
+        )
+
+    def drain(self) -> tuple[bytes, ...]:
+        receipts = self._receipts + self.faults.call("drain", self._staged.drain)
+        self._receipts = ()
+        return receipts
+
+    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+        return self._conditional(
+            f"finish {window.last}", lambda: self._staged.finish(window, receipts)
+        )
+
+    def close(self) -> None:
+        self._staged.discard(self._receipts)
+        super().close()
+
+    def discard(self, receipts: Sequence[bytes]) -> None:
+        self.faults.call("discard", lambda: self._staged.discard(receipts))

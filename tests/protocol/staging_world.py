@@ -1,0 +1,98 @@
+"""A query whose target stages rows in files, and adds those of its receipts in SQLite's one transaction."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from sqlite_target import SqliteOptions
+from tests.protocol.adding_world import AddingWorld, RetryingTarget
+from wal_sink.errors import TargetUnavailable
+from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Delivery, Session, Slice, StagedSession
+from wal_sink.targets.sql.session import SqlSession
+
+
+class StagingTarget(RetryingTarget):
+    """SQLite, with a folder of staged files beside the table's file."""
+
+    delivery = Delivery.STAGED
+    parallel_writes = True
+
+    @property
+    def folder(self) -> Path:
+        return Path(f"{self.options.path}.staged")
+
+    def connect(self, owner: Owner) -> Session:
+        self.folder.mkdir(exist_ok=True)
+        return StagingSession(self, owner)
+
+
+class StagingSession(SqlSession, StagedSession):
+    """Stages each `drain` in a file, whose name is the receipt."""
+
+    def __init__(self, target: StagingTarget, owner: Owner) -> None:
+        super().__init__(target, target._open(), owner)
+        self._target = target
+        self._waiting: list[tuple[Plan, pa.RecordBatch]] = []
+        self._plans: dict[str, Plan] = {}
+
+    def start(self, window: Window) -> None:
+        self._waiting.clear()
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        with self._transaction() as end:
+            self._compare(plan)
+            end(self._connection.rollback)
+        if rows.batch.num_rows:
+            self._waiting.append((plan, rows.batch))
+
+    def drain(self) -> tuple[bytes, ...]:
+        receipts = []
+        for plan, batch in self._waiting:
+            path = self._target.folder / uuid.uuid4().hex
+            metadata = {b"plan": plan.to_json()}
+            with pa.ipc.new_file(path, batch.schema.with_metadata(metadata)) as writer:
+                writer.write_batch(batch)
+            receipts.append(path.name.encode())
+        self._waiting.clear()
+        return tuple(receipts)
+
+    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+        return self._conditional(lambda: self._ledger.finish(window) and self._add(receipts))
+
+    def discard(self, receipts: Sequence[bytes]) -> None:
+        for receipt in receipts:
+            (self._target.folder / receipt.decode()).unlink(missing_ok=True)
+
+    def _add(self, receipts: Sequence[bytes]) -> bool:
+        for receipt in receipts:
+            path = self._target.folder / receipt.decode()
+            if not path.exists():
+                raise TargetUnavailable(f"{receipt!r} is gone", "Nothing: it is staged again.")
+            reader = pa.ipc.open_file(path)
+            plan = Plan.from_json(reader.schema.metadata[b"plan"], "plan")
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                self._target.insert(self._connection, plan, batch)
+        return True
+
+
+class StagingWorld(AddingWorld):
+    """Checkpoint and log in memory, table and staged rows in files.
+
+    :param folder: of the table's file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.target = StagingTarget(SqliteOptions(path=str(self._path), table="t"))
+
+    def staged(self) -> list[str]:
+        """Return the names of the staged files, those that are committed as well."""
+        folder = Path(f"{self._path}.staged")
+        return sorted(path.name for path in folder.glob("*"))
