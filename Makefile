@@ -14,7 +14,7 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(READY) ## Real flights into Cassandra under SIGKILL, beside foreachBatch (ARGS=… go to it)
+demo: $(READY) ## Real flights under SIGKILL, beside foreachBatch (ARGS="--target postgresql": not into Cassandra)
 	$(BIN)/wal-sink demo $(ARGS)
 
 check: lint ## Lint, and the tests without servers, in less than 3 minutes (ARGS=… go to pytest)

@@ -81,9 +81,9 @@ ROOMS = {
 OUTSIDE = {
     "pyspark": "spark testing.local_spark testing.crash.pausing demo",
     "py4j": "spark.internals",  # undocumented names of Spark have one place
-    "cassandra": "targets.cassandra testing.cassandra.node demo.control",
+    "cassandra": "targets.cassandra testing.cassandra.node demo.cassandra",
     "prometheus_client": "metrics",
-    "psycopg": "targets.postgresql.connection testing.postgresql.server",
+    "psycopg": "targets.postgresql.connection testing.postgresql.server demo.postgresql",
     "pgpq": "targets.postgresql.copy",
     "confluent_kafka": "targets.kafka testing.kafka.broker",
     "fsspec": "state_backends",

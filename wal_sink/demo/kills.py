@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from wal_sink.demo.queries import CONTROL, FLIGHTS, KEYSPACE, TENTH, Query
+from wal_sink.demo.database import Database
+from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, Query
 from wal_sink.model import paths
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.testing.crash.pausing import Pause, Point
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
@@ -27,44 +27,46 @@ class Kill(NamedTuple):
     """One SIGKILL: the three queries stand still where it hurts each of them."""
 
     window: Window
-    epoch: int
+    twelfth: int
+    """In which twelfth of all epochs it comes, from 0."""
     point: Point
     control: Point
     """`foreachBatch` has two windows only: while it writes, and before `commits/N`."""
 
-    def pauses(self, folder: Path) -> list[Pause]:
+    def epoch(self, epochs: int) -> int:
+        """Return the epoch in which it comes, of so many."""
+        return self.twelfth * epochs // 12
+
+    def pauses(self, folder: Path, epoch: int) -> list[Pause]:
         """Return where each query stands still."""
         points = {FLIGHTS.table: self.point, TENTH.table: self.point, CONTROL.table: self.control}
         return [
             Pause(
                 point=point,
                 table=table,
-                epoch=self.epoch,
-                marker=str(folder / f"reached-{self.epoch}-{table}"),
+                epoch=epoch,
+                marker=str(folder / f"reached-{epoch}-{table}"),
             )
             for table, point in points.items()
         ]
 
 
 KILLS = (
-    Kill("while a task writes", 4, "write", "write"),
-    Kill("between manifest and commits/N", 10, "commit returned", "commit returned"),
-    Kill("while an epoch is being flushed", 16, "flushing", "write"),
+    Kill("while a task writes", 2, "write", "write"),
+    Kill("between manifest and commits/N", 5, "commit returned", "commit returned"),
+    Kill("while an epoch is being flushed", 8, "flushing", "write"),
 )
 
 
-def window_hit(folder: Path, query: Query, epoch: int, node: EmbeddedCassandra) -> Window:
+def window_hit(folder: Path, query: Query, epoch: int, database: Database) -> Window:
     """Read from files and ledger how far `epoch` was when the driver died."""
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
     query_id = checkpoint.query_id()
     log = location.open_log(query_id)
     if checkpoint.last_commit() >= epoch:
-        ledger = node.execute(
-            f"SELECT flushed, begun FROM {KEYSPACE}.wal_sink_ledger WHERE query_id = %s",  # noqa: S608
-            [query_id],
-        )
-        begun = ledger and ledger[0].flushed < epoch and f'"epoch":{epoch},' in ledger[0].begun
+        found = database.ledger(query_id)
+        begun = found and found.flushed < epoch and f'"epoch":{epoch},' in found.begun
         return "while an epoch is being flushed" if begun else "none of them"
     if any(attempt.epoch == epoch for attempt in log.attempts()):
         return "between manifest and commits/N"

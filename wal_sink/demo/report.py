@@ -48,6 +48,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[Comparison, ...]
     picture: str
     """Path of the picture."""
+    target: str
+    server: str
+    """Which one the rows went to."""
 
     @property
     def problems(self) -> list[str]:
@@ -68,7 +71,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(
-    comparisons: list[Comparison], deaths: list[Death], seconds: float, picture: str
+    comparisons: list[Comparison],
+    deaths: list[Death],
+    seconds: float,
+    picture: str,
+    *,
+    target: str,
+    server: str,
 ) -> Report:
     """Add up the tables that wal_sink wrote."""
     ours = [c for c in comparisons if c.sink == "wal_sink"]
@@ -82,6 +91,8 @@ def report(
         kills=tuple(deaths),
         tables=tuple(comparisons),
         picture=picture,
+        target=target,
+        server=server,
     )
 
 

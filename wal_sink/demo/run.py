@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
+from wal_sink.demo.cassandra import Cassandra
+from wal_sink.demo.database import Database
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
 from wal_sink.demo.picture import draw
+from wal_sink.demo.postgresql import Postgresql
 from wal_sink.demo.queries import (
     FLIGHTS,
-    KEYSPACE,
     QUERIES,
     TENTH,
     Query,
+    epochs,
     in_source,
     in_table,
     write_sources,
 )
 from wal_sink.demo.report import Comparison, Death, Report, comparison, report
 from wal_sink.demo.watch import Sample, Watch
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.testing.crash.driver import Driver
 from wal_sink.testing.crash.pausing import PAUSES, pauses
 from wal_sink.testing.oracle import judge
+
+DATABASES: Mapping[str, type[Database]] = {kind.target: kind for kind in (Cassandra, Postgresql)}
 
 
 def run(
     folder: Path,
     picture: Path,
     *,
+    target: str,
     flights: int | None,
     say: Callable[[str], None],
     sampled: Callable[[Sample], None],
 ) -> Report:
     """Run the demo in an empty folder.
 
+    :param target: one of `DATABASES`.
     :param flights: how many to stream; all if None.
     :param picture: the file to draw, its suffix says the format.
     :param say: is told what happens, a line each.
@@ -45,35 +51,41 @@ def run(
     :raises WalSinkError: the demo could not be run to its end; its outcome is in the report.
     """
     began = time.monotonic()
-    say("Starting Cassandra; the first time its jars are downloaded …")
-    with EmbeddedCassandra(folder / "cassandra", heap="1g") as node:
-        node.create_keyspace(KEYSPACE)
-        for query in QUERIES:
-            node.execute(query.cql)
+    with DATABASES[target].start(folder, say) as database:
         sources = write_sources(folder, flights)
         sizes = {name: source.num_rows for name, source in sources.items()}
         say(f"Streaming {sizes[FLIGHTS.source]:,} flights, and every tenth of them twice more …")
-        with Watch(folder, node, sizes, sampled) as watch:
-            deaths = [_die(folder, node, watch, kill, say) for kill in KILLS]
-            with _driver(folder, node, "last") as driver:
+        number = epochs(sizes[FLIGHTS.source])
+        with Watch(folder, database, sizes, number, sampled) as watch:
+            deaths = [
+                _die(folder, database, watch, kill, kill.epoch(number), say) for kill in KILLS
+            ]
+            with _driver(folder, database, "last") as driver:
                 driver.finish()
         say("Comparing the tables with the source …")
-        comparisons = [_compare(node, query, sources) for query in QUERIES]
+        comparisons = [_compare(database, query, sources) for query in QUERIES]
         draw(picture, watch.samples, deaths)
-    return report(comparisons, deaths, time.monotonic() - began, str(picture))
+        title = database.title
+    seconds = time.monotonic() - began
+    return report(comparisons, deaths, seconds, str(picture), target=target, server=title)
 
 
 def _die(
-    folder: Path, node: EmbeddedCassandra, watch: Watch, kill: Kill, say: Callable[[str], None]
+    folder: Path,
+    database: Database,
+    watch: Watch,
+    kill: Kill,
+    epoch: int,
+    say: Callable[[str], None],
 ) -> Death:
     """Start the application, kill it when all queries have reached their points; say what that left."""
-    points = kill.pauses(folder)
-    with _driver(folder, node, str(kill.epoch), {PAUSES: pauses(*points)}) as driver:
+    points = kill.pauses(folder, epoch)
+    with _driver(folder, database, str(epoch), {PAUSES: pauses(*points)}) as driver:
         driver.reach(lambda: all(Path(point.marker).exists() for point in points))
         driver.kill()
     death = Death(
-        window=window_hit(folder, FLIGHTS, kill.epoch, node),
-        epoch=kill.epoch,
+        window=window_hit(folder, FLIGHTS, epoch, database),
+        epoch=epoch,
         rows_discarded=sum(discarded_rows(folder, query) for query in (FLIGHTS, TENTH)),
         seconds=round(watch.seconds, 1),
     )
@@ -85,10 +97,10 @@ def _die(
 
 
 def _driver(
-    folder: Path, node: EmbeddedCassandra, name: str, environment: dict[str, str] | None = None
+    folder: Path, database: Database, name: str, environment: dict[str, str] | None = None
 ) -> Driver:
     return Driver(
-        ["-m", "wal_sink.demo.app", str(folder), str(node.port)],
+        ["-m", "wal_sink.demo.app", str(folder), database.target, database.address],
         folder / f"driver-{name}.log",
         {"TZ": "UTC", **(environment or {})},
         folder,
@@ -96,6 +108,6 @@ def _driver(
     )
 
 
-def _compare(node: EmbeddedCassandra, query: Query, sources: dict[str, pa.Table]) -> Comparison:
-    verdict = judge(in_source(sources[query.source], query), in_table(node, query))
+def _compare(database: Database, query: Query, sources: dict[str, pa.Table]) -> Comparison:
+    verdict = judge(in_source(sources[query.source], query), in_table(database.rows(query)))
     return comparison(query.name, query.sink, query.table, verdict)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from wal_sink.demo.queries import KEYSPACE, QUERIES, Query
+from wal_sink.demo.database import Database
+from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.errors import WalSinkError
 from wal_sink.testing import flights
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.wal.location import locate
 
 _EVERY_S = 1.0
@@ -43,19 +42,22 @@ class Watch(threading.Thread):
     """Takes samples until the `with` block is left.
 
     :param rows: of each source.
+    :param epochs: in how many they are streamed.
     :param say: is told each sample, on this thread.
     """
 
     def __init__(
         self,
         folder: Path,
-        node: EmbeddedCassandra,
+        database: Database,
         rows: Mapping[str, int],
+        epochs: int,
         say: Callable[[Sample], None],
     ) -> None:
         super().__init__(name="wal_sink-demo-watch", daemon=True)
         self.samples: list[Sample] = []
-        self._folder, self._node, self._rows, self._say = folder, node, rows, say
+        self._folder, self._database, self._rows, self._say = folder, database, rows, say
+        self._epochs = epochs
         self._began = time.monotonic()
         self._left = threading.Event()
         self._error: BaseException | None = None
@@ -77,8 +79,6 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         """Take samples; the last one after the end."""
-        # The server warns of each count(*), of whose cost the demo is aware.
-        logging.getLogger("cassandra.protocol").setLevel(logging.ERROR)
         try:
             while not self._left.wait(_EVERY_S):
                 self._take()
@@ -93,13 +93,12 @@ class Watch(threading.Thread):
 
     def _progress(self, query: Query) -> Progress:
         total = self._rows[query.source]
-        size = flights.rows_per_file(total)  # of an epoch: one file each
+        size = flights.rows_per_file(total, self._epochs)  # of an epoch: one file each
         # In this order: whatever is visible now was checkpointed before.
         if total > _COUNTABLE:
             visible = min(total, (self._flushed(query) + 1) * size)
         else:
-            count = f"SELECT count(*) FROM {KEYSPACE}.{query.table}"  # noqa: S608
-            visible = self._node.session().execute(count, timeout=60).one()[0]
+            visible = self._database.count(query.table)
         return Progress(total, visible, min(total, (self._checkpointed(query) + 1) * size))
 
     def _checkpointed(self, query: Query) -> int:

@@ -95,8 +95,8 @@ def tenth(flights: pa.Table) -> pa.Table:
     return flights.take(list(range(0, flights.num_rows, 10)))
 
 
-def write_files(folder: str | Path, flights: pa.Table | None = None) -> str:
-    """Write flights as `FILES` Parquet files into `folder`, unless they are there.
+def write_files(folder: str | Path, flights: pa.Table | None = None, files: int = FILES) -> str:
+    """Write flights as so many Parquet files into `folder`, unless they are there.
 
     Spark reads them in their order, by the time of their last change.
 
@@ -105,10 +105,10 @@ def write_files(folder: str | Path, flights: pa.Table | None = None) -> str:
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    if len(list(target.glob("*.parquet"))) < FILES:
+    if len(list(target.glob("*.parquet"))) < files:
         flights = read() if flights is None else flights
-        rows = rows_per_file(flights.num_rows)
-        for number in range(FILES):
+        rows = rows_per_file(flights.num_rows, files)
+        for number in range(files):
             unfinished = target / f".flights-{number:02}"  # hidden from Spark until it is whole
             pyarrow.parquet.write_table(flights.slice(number * rows, rows), unfinished)
             os.utime(unfinished, (number, number))
@@ -116,6 +116,6 @@ def write_files(folder: str | Path, flights: pa.Table | None = None) -> str:
     return str(target)
 
 
-def rows_per_file(rows: int) -> int:
+def rows_per_file(rows: int, files: int = FILES) -> int:
     """Return how many of `rows` flights each file has; the last one may have fewer."""
-    return -(-rows // FILES)
+    return -(-rows // files)

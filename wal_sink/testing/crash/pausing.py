@@ -32,13 +32,17 @@ from wal_sink.spark import internals
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.targets.kafka import KafkaTarget
+from wal_sink.targets.postgresql import PostgresqlTarget
 from wal_sink.testing.crash.faults import Faults, FaultySession, halves
 
 PAUSES = "WAL_SINK_TESTING_PAUSES"
 """Environment variable: what `pauses` returns."""
 
 PAUSING_TARGET = "wal_sink.testing.crash.pausing:PausingTarget"
-"""For option `target`."""
+PAUSING_POSTGRESQL = "wal_sink.testing.crash.pausing:PausingPostgresql"
+PAUSING_KAFKA = "wal_sink.testing.crash.pausing:PausingKafka"
+"""For option `target`: Cassandra, PostgreSQL and Kafka."""
 
 Point = Literal[
     "write", "commit called", "commit returned", "committed", "flushing", "finishing", "finished"
@@ -90,7 +94,8 @@ class PausingWriter(WalSinkStreamWriter):
 
     def __init__(self, writer: WalSinkStreamWriter) -> None:
         super().__init__(writer._configuration, writer._plan)  # noqa: SLF001 - from outside, on purpose
-        self._table = str(getattr(self._configuration.target_options, "table", ""))
+        options = self._configuration.target_options
+        self._table = str(getattr(options, "table", "") or getattr(options, "topic", ""))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Log half of the rows of each batch, then the other half."""
@@ -118,6 +123,20 @@ class PausingTarget(CassandraTarget):
 
     def connect(self, owner: Owner) -> Session:
         return PausingSession(super().connect(owner), self._options.table)
+
+
+class PausingPostgresql(PostgresqlTarget):
+    """The same of PostgreSQL."""
+
+    def connect(self, owner: Owner) -> Session:
+        return PausingSession(super().connect(owner), self.options.table)
+
+
+class PausingKafka(KafkaTarget):
+    """The same of Kafka; its topic is what a `Pause` calls a table."""
+
+    def connect(self, owner: Owner) -> Session:
+        return PausingSession(super().connect(owner), self.options.topic)
 
 
 class PausingSession(FaultySession):
