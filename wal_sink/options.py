@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, TypeVar
 
@@ -118,6 +119,11 @@ def names(*declared: type[Options]) -> list[str]:
     return [field.encode_name for struct in declared for field in fields(struct)]
 
 
+_LEARNING = threading.Lock()
+"""msgspec learns a type as it is first converted to, which two threads must not do at once: see
+`model.codec.learn`."""
+
+
 def parse(raw: Mapping[str, str], struct: type[S]) -> S:
     """Parse those options in `raw` that `struct` declares; names are case-insensitive.
 
@@ -132,7 +138,8 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
                 f'Add .option("{field.encode_name}", …): {_description(field)}.',
             )
     try:
-        return msgspec.convert(mine, struct, strict=False)
+        with _LEARNING:
+            return msgspec.convert(mine, struct, strict=False)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).rstrip("`").partition(" - at `$.")
         described = {f.encode_name: _description(f) for f in fields(struct)}

@@ -38,6 +38,13 @@ STAGING = ("tests/protocol/test_staged_rows.py",)
 
 BUGS = (
     Bug(
+        "two threads learn a record at once",
+        "wal_sink/model/manifest.py",
+        "\n\nlearn()\n",
+        "\n\nassert learn\n",
+        ("tests/unit/test_records.py",),
+    ),
+    Bug(
         "rows are committed before finish",
         "wal_sink/targets/sql/session.py",
         "                self._database.insert(self._connection, plan, rows.batch)\n",

@@ -6,6 +6,8 @@ The golden files are never edited. A change that breaks this test needs a new fo
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -378,3 +380,38 @@ def test_digests_are_those_of_sha256sum() -> None:
     """An operator can check them with common tools."""
     known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert digest(b"abc") == known
+
+
+def test_records_are_learned_as_they_are_imported() -> None:
+    """By one thread: msgspec 0.22 ends a process in which two threads decode a type for the first time."""
+    program = """
+import sys
+from pathlib import Path
+from wal_sink.wal.log import Log
+from wal_sink.model import manifest, plan, records
+from wal_sink.model.codec import Record
+from wal_sink.model.ledger import Window
+from wal_sink.targets.cassandra.types import index_rule
+
+learning = []
+
+def notice(frame, event, _):
+    if event == "call" and frame.f_code.co_name == "get_class_annotations":
+        learning.append(frame.f_locals["obj"].__name__)
+
+sys.setprofile(notice)
+for kind in Record.__subclasses__():
+    try:
+        kind.from_json(b'{"format": 1}', "here")
+    except Exception:
+        pass  # a field is missing
+text = Path(sys.argv[1], "plan_with_indexes.json").read_bytes()
+assert index_rule.planned_rules(plan.Plan.from_json(text, "here"))
+Window.from_text(Path(sys.argv[1], "window.json").read_text())
+sys.setprofile(None)
+print(learning)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, GOLDEN], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -66,6 +66,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.json.decode(text, type=cls)
 
 
+msgspec.json.Decoder(Window)  # learned while one thread imports this, see `codec.learn`
+
+
 class Owner(NamedTuple):
     """The query, log and checkpoint that a ledger row belongs to (rule 1)."""
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.model.codec import Record
+from wal_sink.model.codec import Record, learn
 
 
 class Attempt(NamedTuple):
@@ -72,3 +72,6 @@ class Published(NamedTuple):
     manifest: Manifest
     digest: str
     """Of its file."""
+
+
+learn()

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-from wal_sink.model.codec import Record, digest
+from wal_sink.model.codec import Record, digest, learn
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,3 +43,6 @@ def plan_key(schema: pa.Schema, target: str, shape: Mapping[str, str]) -> str:
     """Digest of all that a plan depends on: the same key means the same plan."""
     fields = [(field.name, str(field.type)) for field in schema]
     return digest(msgspec.json.encode([fields, target, sorted(shape.items())]))[:32]
+
+
+learn()

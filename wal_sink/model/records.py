@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from wal_sink.model.codec import Record
+from wal_sink.model.codec import Record, learn
 
 
 class LogIdentity(Record, frozen=True, kw_only=True):
@@ -208,3 +208,6 @@ class FlusherReport(Record, frozen=True, kw_only=True):
     """How many reports this flusher has written: each differs from the one before, whatever its clock says.
     Not there in reports of version 0.1.0."""
     error: ErrorReport | None = None
+
+
+learn()

@@ -35,6 +35,9 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     last: str
 
 
+msgspec.json.Decoder(_Row)  # learned while one thread imports this, see `model.codec.learn`
+
+
 class LedgerReader:
     """Reads one query's mark, from where it read last.
 

@@ -71,6 +71,9 @@ def _read(text: str) -> tuple[IndexRule, ...]:
     return msgspec.json.decode(text, type=tuple[IndexRule, ...])
 
 
+_read("[]")  # so that one thread learns the type, see `model.codec.learn`
+
+
 def missing_rules(planned: Sequence[IndexRule], now: Sequence[IndexRule]) -> tuple[IndexRule, ...]:
     """Return the rules of now under which tasks with a plan could have let a value pass."""
     known = {_what(rule) for rule in planned}
