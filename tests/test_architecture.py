@@ -67,15 +67,17 @@ ROOMS = {
     " errors remedies",
     "metrics": "progress wal checkpoint model observer clock errors",
     # Who drives: an operator at the command line, or Spark.
+    # What a start would say, before it; two doors lead to it.
+    "preflight": "publish configuration model",
     "admin": "flush progress configuration wal checkpoint protocol model targets.base options state_backends"
     " observer log_context clock errors remedies",
-    "spark": "publish flush metrics progress configuration wal checkpoint protocol model targets.base"
-    " state_backends log_context remedies clock errors",
-    "wal_sink": "spark progress errors",
+    "spark": "preflight publish flush metrics progress configuration wal checkpoint protocol model"
+    " targets.base state_backends log_context remedies clock errors",
+    "wal_sink": "spark preflight progress errors",
     # What production does not install: each needs an extra. `cli.demo` imports the demo when it is called.
     "testing": "spark targets state_backends options model arrow_batches observer clock errors",
     "demo": "wal_sink testing wal model errors",
-    "cli": "demo admin metrics progress wal model targets.base state_backends clock errors",
+    "cli": "demo admin preflight metrics progress wal model targets.base state_backends clock errors",
 }
 
 OUTSIDE = {
@@ -85,6 +87,7 @@ OUTSIDE = {
     "prometheus_client": "metrics",
     "psycopg": "targets.postgresql.connection testing.postgresql.server demo.postgresql",
     "pgpq": "targets.postgresql.copy",
+    "sqlglot": "admin.spark_schema",
     "confluent_kafka": "targets.kafka testing.kafka.broker",
     "fsspec": "state_backends",
     "numpy": "targets.cassandra",

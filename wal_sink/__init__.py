@@ -15,20 +15,33 @@ from typing import TYPE_CHECKING, Any
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
+    from wal_sink.preflight import Checked
     from wal_sink.progress.status import Status
     from wal_sink.progress.wait import Flushed
-    from wal_sink.spark.api import await_flushed, status
+    from wal_sink.spark.api import await_flushed, check, status
     from wal_sink.spark.register import register
     from wal_sink.spark.sink import Sink
 
 __version__ = "0.1.0"
-__all__ = ["Flushed", "Sink", "Status", "WalSinkError", "await_flushed", "register", "status"]
+__all__ = [
+    "Checked",
+    "Flushed",
+    "Sink",
+    "Status",
+    "WalSinkError",
+    "await_flushed",
+    "check",
+    "register",
+    "status",
+]
 
 _LAZY = {
+    "Checked": "wal_sink.preflight",
     "Flushed": "wal_sink.progress.wait",
     "Sink": "wal_sink.spark.sink",
     "Status": "wal_sink.progress.status",
     "await_flushed": "wal_sink.spark.api",
+    "check": "wal_sink.spark.api",
     "register": "wal_sink.spark.register",
     "status": "wal_sink.spark.api",
 }

@@ -26,6 +26,21 @@ class Configuration(NamedTuple):
         """The options without secrets, as a run's claim records them."""
         return {**public(self.sink), **public(self.target_options)}
 
+    def in_force(self, log: str) -> dict[str, str]:
+        """Say what they mean, by heading; without secrets.
+
+        :param log: URL of the query's log.
+        """
+        sink = self.sink
+        then = "waits" if sink.on_full == "block" else "fails"
+        return {
+            **self.target.description,
+            "log": log,
+            "checkpoint": self.location.checkpoint,
+            "budget": f"{sink.max_bytes:,} bytes of unflushed data (wal.maxBytes), then the next micro-batch"
+            f" {then} (wal.onFull={sink.on_full})",
+        }
+
 
 def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuration:
     """Parse options as Spark passes them: strings, under case-insensitive names.

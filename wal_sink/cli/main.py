@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from wal_sink.cli.adopt import adopt
+from wal_sink.cli.check import check
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
 from wal_sink.cli.inspect import inspect
@@ -45,6 +46,7 @@ def main(
 
 
 app.command()(demo)
+app.command()(check)
 app.command()(status)
 app.command()(inspect)
 app.command()(verify)

@@ -1,14 +1,18 @@
-"""The public `await_flushed` and `status`: for a query, or for the location of its checkpoint."""
+"""The public `check`, before a query starts; `await_flushed` and `status`, for a query or its checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.preflight import Checked, preflight
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
+from wal_sink.spark import internals
 from wal_sink.spark.query_flush import locate
 from wal_sink.spark.register import sink_of
 from wal_sink.wal.location import Location, find_by_checkpoint, is_folder, refuse_unused
@@ -53,6 +57,27 @@ def status(
     if not isinstance(query_or_checkpoint, str) and (sink := sink_of(str(query_or_checkpoint.id))):
         return sink.status(query_or_checkpoint)
     return read_status(*_find(query_or_checkpoint, wal, storage_options))
+
+
+def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
+    """Say what the first micro-batch of a query would say, before it starts; creates nothing.
+
+    Connects to the target and compares the table with the DataFrame. Options whose names have a dot are given
+    as `**{"cassandra.contactPoints": "127.0.0.1"}`.
+
+    :param df_or_schema: the DataFrame that would be written, or its schema.
+    :param options: those of `writeStream`, by their names.
+    :return: what is in force, and what each column is written to; prints as text.
+    :raises OptionError: an option is missing, unknown, or does not fit.
+    :raises SchemaMismatch: the DataFrame does not fit the table, or the table cannot be written exactly once.
+    :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
+    """
+    schema = df_or_schema if isinstance(df_or_schema, StructType) else df_or_schema.schema
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+    return preflight(given, internals.arrow_schema(schema))
 
 
 @store_errors()

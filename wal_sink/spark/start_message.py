@@ -52,21 +52,13 @@ def in_force(
     :param log: URL of the query's log.
     :param lost: descriptions of sources that cannot replay.
     """
-    sink = configuration.sink
-    checkpoint = configuration.location.checkpoint
     names = ", ".join(lost)
     once = "exactly-once: only checkpointed rows become visible, each of them once"
+    by_hand = f"`wal-sink flush {configuration.location.checkpoint} --follow`"
     return {
         "guarantee": f"at-most-once from {names}, which cannot replay" if names else once,
-        **configuration.target.description,
-        "log": log,
-        "checkpoint": checkpoint,
-        "budget": f"{sink.max_bytes:,} bytes of unflushed data (wal.maxBytes), then the next micro-batch "
-        + ("waits" if sink.on_full == "block" else "fails")
-        + f" (wal.onFull={sink.on_full})",
-        "flushed by": f"this process, {this_process()}"
-        if flush
-        else f"another process: `wal-sink flush {checkpoint} --follow`",
+        **configuration.in_force(log),
+        "flushed by": f"this process, {this_process()}" if flush else f"another process: {by_hand}",
     }
 
 

@@ -31,13 +31,11 @@ window after the other. For each the flusher calls, over one session and from on
 
 `read_ledger` and `now_us` come before `begin`, `read_ledger` again after `finish`, and `create` once in a
 query's life. A flusher that takes over a begun window starts at `start`. When a call raises, the flusher asks
-`Target.classify` which kind of error to report, and repeats the step; it may have closed the session, and
-opened another one, in between.
-A task of a flush job calls `write` and `drain` alone, over a session of its own, between the flusher's
-`start` and `finish`; the next task in its process may use the same session.
+`Target.classify` which kind of error to report, and repeats the step, perhaps over another session. A task of
+a flush job calls `write` and `drain` alone, over a session of its own, between the flusher's `start` and
+`finish`; the next task in its process may use the same session.
 
-`docs/protocol.md` argues why this is exactly-once, if the target keeps these guarantees. The first two hold
-for every target:
+`docs/protocol.md` argues why this is exactly-once, if every target keeps the first two of these guarantees:
 
 1. `read_ledger` is linearizable: it sees every conditional update that was acknowledged before it.
 2. `begin` and `finish` take effect at most once, and only from the state that they name.
@@ -48,8 +46,7 @@ For `Delivery.CELLS`:
    and the return of `drain` readers may or may not see its rows.
 4. Of two writes to one cell the one with the higher timestamp stays, in whichever order they arrive.
 5. When `drain` returns, the rows of every `write` before it are in the target and survive a crash of its
-   processes. When `write` or `drain` has raised, rows of any `write` since the last `drain` may be missing,
-   and the sink writes all of them again.
+   processes. When `write` or `drain` has raised, the sink writes all rows since the last `drain` again.
 6. With `parallel_writes`, other sessions, in any process, may write rows of the window, and `finish` covers
    them once their `drain` has returned.
 
@@ -90,9 +87,8 @@ class Delivery(enum.Enum):
     """What makes a row of a window count in the target."""
 
     CELLS = "cells"
-    """That it is written. To write it again changes nothing, since each of its cells keeps the value with the
-    highest write timestamp: guarantees 3 to 6. So a crash leaves a part of the window visible, until a
-    flusher has written all of it."""
+    """That it is written. To write it again changes nothing: each cell keeps the value with the highest write
+    timestamp (guarantees 3 to 6). A crash leaves part of a window visible until a flusher has written all."""
     ATOMIC = "atomic"
     """That `finish` takes effect: rows and ledger row change in one transaction of one session, guarantees 7
     and 8. Readers see whole windows only; the table needs no key, and a row may be added to what is there."""
@@ -290,6 +286,10 @@ class Target(ABC):
         :raises TargetUnavailable: no connection.
         :raises OptionError: the options do not fit the target.
         """
+
+    def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Do as `plan` does, but create nothing, for `wal-sink check`; needed where `plan` creates."""
+        return self.plan(schema, key)
 
     @abstractmethod
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:

@@ -64,6 +64,12 @@ class CassandraTarget(Target):
 
         return make_plan(self._options, schema, key)
 
+    def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with the table."""
+        from wal_sink.targets.cassandra.schema.plan import make_plan  # noqa: PLC0415 -- the driver
+
+        return make_plan(self._options, schema, key, create=False)
+
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the log's types and refuse rows that the server would refuse."""
         from wal_sink.targets.cassandra.check import check  # noqa: PLC0415 -- pyarrow.compute

@@ -51,10 +51,17 @@ class KafkaTarget(Target):
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """See that the topic is there, and create the ledger's topic if it is missing."""
+        return self._agreed(schema, key, create=True)
+
+    def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
+        """See that the topic is there."""
+        return self._agreed(schema, key, create=False)
+
+    def _agreed(self, schema: pa.Schema, key: str, *, create: bool) -> Plan:
         with _installed():
             from wal_sink.targets.kafka.topics import agree  # noqa: PLC0415 -- librdkafka
 
-        return agree(self.options, schema, key)
+        return agree(self.options, schema, key, create=create)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to a record's types and refuse what the topic would refuse."""

@@ -22,9 +22,10 @@ _TIMEOUT_S = 10.0
 _LARGEST = "max.message.bytes"
 
 
-def agree(options: KafkaOptions, schema: pa.Schema, key: str) -> Plan:
+def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, create: bool) -> Plan:
     """Compare a DataFrame with the topic; create the ledger's topic if it is missing.
 
+    :param create: False creates nothing.
     :raises SchemaMismatch: a topic is missing, or is none for this.
     :raises TargetUnavailable: no broker answers.
     :raises OptionError: the brokers refuse the login.
@@ -37,14 +38,16 @@ def agree(options: KafkaOptions, schema: pa.Schema, key: str) -> Plan:
             raise SchemaMismatch(
                 f"There is no topic {options.topic}.", "Create it, or correct option topic."
             )
-        if options.ledger_topic not in topics:
+        missing = options.ledger_topic not in topics
+        if missing and create:
             _create_ledger(admin, options.ledger_topic)
-        elif len(topics[options.ledger_topic].partitions) != 1:
+        elif not missing and len(topics[options.ledger_topic].partitions) != 1:
             raise SchemaMismatch(
                 f"The ledger's topic {options.ledger_topic} has several partitions.",
                 "Name another one in kafka.ledgerTopic; it has one partition, and is compacted.",
             )
-        if "compact" not in _settings(admin, options.ledger_topic)["cleanup.policy"]:
+        kept = create or not missing
+        if kept and "compact" not in _settings(admin, options.ledger_topic)["cleanup.policy"]:
             raise SchemaMismatch(
                 f"The ledger's topic {options.ledger_topic} is not compacted: Kafka would delete it.",
                 "Set its cleanup.policy to compact.",

@@ -69,19 +69,11 @@ class PostgresqlTarget(SqlTarget):
         """Not asked: what the log holds depends on the DataFrame's type, too (`types.log_type`)."""
         raise NotImplementedError
 
-    def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table; create the ledger's table if it is missing."""
+    def compare(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with the table, and see that the ledger's can be used if it is there."""
         from wal_sink.targets.postgresql.plan import make_plan  # noqa: PLC0415 -- not in tasks
 
-        connection = self._open()
-        try:
-            plan = make_plan(connection, self.options, schema, key)
-            self._make_ledger(connection)
-        except Exception as error:
-            raise self._explained(error) from error
-        finally:
-            connection.close()
-        return plan
+        return make_plan(connection, self.options, schema, key)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the log's types and refuse rows that the server would refuse."""

@@ -108,20 +108,24 @@ class SqlTarget(Target):
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table; create the ledger's table if it is missing."""
-        connection = self._open()
-        try:
-            columns = self.columns(connection)
-            if not columns:
-                raise SchemaMismatch(
-                    f"There is no table {self.options.table}.",
-                    "Create it, or correct option table.",
-                )
-            agreed = agreed_columns(schema, columns, self.arrow_type, self.options.table)
-            self._make_ledger(connection)
-        except Exception as error:
-            raise self._explained(error) from error
-        finally:
-            connection.close()
+        return self._agreed(schema, key, create=True)
+
+    def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with the table."""
+        return self._agreed(schema, key, create=False)
+
+    def compare(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with the table.
+
+        :raises SchemaMismatch: it does not fit.
+        """
+        columns = self.columns(connection)
+        if not columns:
+            raise SchemaMismatch(
+                f"There is no table {self.options.table}.",
+                "Create it, or correct option table.",
+            )
+        agreed = agreed_columns(schema, columns, self.arrow_type, self.options.table)
         return Plan(key=key, target=self.name, table=self.table_name, columns=agreed)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -135,6 +139,18 @@ class SqlTarget(Target):
     def classify(self, error: Exception) -> Kind:
         """Take `transient` errors for ones that pass."""
         return "retry" if isinstance(error, self.transient) else "fatal"
+
+    def _agreed(self, schema: pa.Schema, key: str, *, create: bool) -> Plan:
+        connection = self._open()
+        try:
+            plan = self.compare(connection, schema, key)
+            if create:
+                self._make_ledger(connection)
+        except Exception as error:
+            raise self._explained(error) from error
+        finally:
+            connection.close()
+        return plan
 
     def _open(self) -> Any:
         """Connect.

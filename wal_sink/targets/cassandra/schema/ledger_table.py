@@ -56,10 +56,11 @@ def ledger_id(name: TableName) -> UUID:
     return uuid5(_IDS, str(name))
 
 
-def ensure_ledger_table(session: Any, name: TableName) -> None:
+def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -> None:
     """Create the ledger's table unless it exists.
 
     :param session: the driver's session.
+    :param create: False looks only, and passes over a table that is missing.
     :raises SchemaMismatch: the role may not create it, or a table of that name has other columns.
     :raises TargetUnavailable: it was created, but the nodes do not agree on it yet.
     """
@@ -69,6 +70,8 @@ def ensure_ledger_table(session: Any, name: TableName) -> None:
             f"Keyspace {name.keyspace} of cassandra.ledgerTable does not exist.",
             f"Correct the option, or create it:\n{ddl.create_keyspace(name.keyspace)}",
         )
+    if not live.exists and not create:
+        return
     if not live.exists:
         _create(session, name)
         live = read_table(session, name)

@@ -20,9 +20,12 @@ from wal_sink.targets.cassandra.types.index_rule import DETAIL, rules_text
 log = logging.getLogger(__name__)
 
 
-def make_plan(options: CassandraOptions, schema: pa.Schema, key: str) -> Plan:
+def make_plan(
+    options: CassandraOptions, schema: pa.Schema, key: str, *, create: bool = True
+) -> Plan:
     """Connect, compare the DataFrame with the table, and create the ledger's table if it is missing.
 
+    :param create: False creates nothing.
     :raises SchemaMismatch: the DataFrame does not fit, or the table cannot be written exactly once.
     :raises TargetUnavailable: the cluster does not answer.
     :raises TargetRefused: the cluster refuses a statement that this takes.
@@ -32,7 +35,7 @@ def make_plan(options: CassandraOptions, schema: pa.Schema, key: str) -> Plan:
         server = inspect_server(connection.session, options)
         live = read_table(connection.session, options.data)
         columns = match_columns(schema, live)
-        ensure_ledger_table(connection.session, options.ledger)
+        ensure_ledger_table(connection.session, options.ledger, create=create)
     _log_consequences(options, live)
     details = {"keyspace": options.keyspace, "table": options.table, "nulls": options.nulls}
     if types := used_types(columns, live):

@@ -1,0 +1,202 @@
+"""`wal-sink check` and `wal_sink.check`: what a first micro-batch would say; nothing is created."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+import wal_sink
+from tests.cli.shell import Done, run
+from wal_sink import errors
+from wal_sink.admin.spark_schema import ddl_schema, parquet_schema
+from wal_sink.spark.internals import arrow_schema
+from wal_sink.testing.cassandra.node import Node
+
+SQLITE = "sqlite_target:SqliteTarget"
+TYPES: list[tuple[str, DataType]] = [
+    ("BOOLEAN", BooleanType()),
+    ("BYTE", ByteType()),
+    ("SMALLINT", ShortType()),
+    ("int", IntegerType()),
+    ("BIGINT", LongType()),
+    ("FLOAT", FloatType()),
+    ("DOUBLE", DoubleType()),
+    ("DECIMAL(12, 2)", DecimalType(12, 2)),
+    ("DECIMAL", DecimalType(10, 0)),
+    ("STRING", StringType()),
+    ("BINARY", BinaryType()),
+    ("DATE", DateType()),
+    ("TIMESTAMP", TimestampType()),
+    ("TIMESTAMP_NTZ", TimestampNTZType()),
+    ("INTERVAL DAY TO SECOND", DayTimeIntervalType()),
+    ("ARRAY<ARRAY<INT>>", ArrayType(ArrayType(IntegerType()))),
+    ("MAP<STRING, ARRAY<DATE>>", MapType(StringType(), ArrayType(DateType()))),
+    (
+        "STRUCT<x: INT NOT NULL, `y z`: STRING>",
+        StructType(
+            [StructField("x", IntegerType(), nullable=False), StructField("y z", StringType())]
+        ),
+    ),
+]
+
+
+def command(folder: Path, node: Node, keyspace: str, *arguments: str) -> Done:
+    """Run `check` for a table `orders`."""
+    options = {
+        "keyspace": keyspace,
+        "table": "orders",
+        "cassandra.contactPoints": node.host,
+        "cassandra.port": str(node.port),
+    }
+    pairs = [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
+    return run(folder, "check", "checkpoint", *pairs, *arguments)
+
+
+@pytest.mark.cassandra
+def test_the_command_says_what_a_start_would_say(
+    cassandra: Node, keyspace: str, tmp_path: Path
+) -> None:
+    """A missing table with its DDL, every misfit at once, what is in force; no ledger is made, no folder."""
+    columns = ("--schema", "id BIGINT, `at` TIMESTAMP, price STRING")
+    missing = command(tmp_path, cassandra, keyspace, *columns)
+    assert missing.code == 3
+    assert "CREATE TABLE" in missing.err
+    session = cassandra.session()
+    session.execute(
+        f"CREATE TABLE {keyspace}.orders (id bigint PRIMARY KEY, at timestamp, price decimal)"
+    )
+    fits = command(tmp_path, cassandra, keyspace, "--schema", "id BIGINT, `at` TIMESTAMP")
+    assert (fits.code, fits.err) == (0, "")
+    assert "id" in fits.out
+    assert "the query can start" in fits.out
+    pq.write_table(
+        pa.table({"id": pa.array([1]), "price": ["1"], "no": [1.5]}), tmp_path / "a.parquet"
+    )
+    wrong = command(tmp_path, cassandra, keyspace, "--parquet", "a.parquet", "--json")
+    assert wrong.code == 3
+    for name in ("no", "price"):
+        assert name in wrong.out
+    tables = session.execute(
+        f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{keyspace}'"
+    )
+    assert [row.table_name for row in tables] == ["orders"]
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def shop(folder: Path) -> dict[str, object]:
+    """Make a table; return the options of a query that writes to it."""
+    path = folder / "shop.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER, name TEXT)")
+    return {
+        "target": SQLITE,
+        "checkpointLocation": str(folder / "checkpoint"),
+        "sqlite.path": str(path),
+        "table": "orders",
+    }
+
+
+def test_the_function_returns_what_is_in_force(tmp_path: Path) -> None:
+    """It needs no running Spark, and is quick; the ledger's table is not made."""
+    options = shop(tmp_path)
+    schema = StructType([StructField("id", LongType()), StructField("name", StringType())])
+    started = time.monotonic()
+    found = wal_sink.check(schema, **options, **{"wal.maxBytes": 1_000})
+    assert time.monotonic() - started < 5
+    assert [(each.name, each.source) for each in found.columns] == [
+        ("id", "int64"),
+        ("name", "string"),
+    ]
+    assert found.in_force["checkpoint"].endswith("/checkpoint")
+    assert "1,000 bytes" in found.in_force["budget"]
+    assert "name" in repr(found)
+    with sqlite3.connect(str(options["sqlite.path"])) as connection:
+        tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    assert tables == [("orders",)]
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_the_function_raises_what_a_start_would_raise(tmp_path: Path) -> None:
+    """An unknown option, a schema that does not fit, an epoch column that is there twice."""
+    options = shop(tmp_path)
+    schema = StructType([StructField("id", StringType())])
+    with pytest.raises(errors.OptionError, match="ttl"):
+        wal_sink.check(schema, **options, ttl=3)
+    with pytest.raises(errors.SchemaMismatch, match="id"):
+        wal_sink.check(schema, **options)
+    with pytest.raises(errors.OptionError, match="epochColumn"):
+        wal_sink.check(schema, **options, epochColumn="id")
+
+
+@pytest.mark.parametrize(("ddl", "spark_type"), TYPES)
+def test_ddl_gives_the_types_that_tasks_get(ddl: str, spark_type: DataType) -> None:
+    """As Spark hands them over, with their nullability."""
+    parsed = ddl_schema(f"`a b` {ddl}, c {ddl} NOT NULL COMMENT 'not, this'")
+    fields = [
+        StructField("a b", spark_type),
+        StructField("c", spark_type, nullable=False),
+    ]
+    assert parsed.equals(arrow_schema(StructType(fields)))
+
+
+@pytest.mark.parametrize("text", ["", "a", "a b c", "a VARIANT", "a INTERVAL YEAR TO MONTH"])
+def test_what_is_no_ddl_is_refused(text: str) -> None:
+    """With the way to write it."""
+    with pytest.raises(errors.OptionError, match="--schema"):
+        ddl_schema(text)
+
+
+def test_parquet_gives_the_types_that_spark_reads(tmp_path: Path) -> None:
+    """Types that Spark has not are read as wider ones."""
+    path = tmp_path / "a.parquet"
+    written = pa.schema(
+        [
+            ("at", pa.timestamp("ns", "Europe/Berlin")),
+            ("local", pa.timestamp("ms")),
+            ("n", pa.uint32()),
+            ("word", pa.dictionary(pa.int32(), pa.string())),
+            ("list", pa.large_list(pa.large_string())),
+            ("place", pa.struct([("x", pa.uint8())])),
+            ("map", pa.map_(pa.string(), pa.timestamp("s", "UTC"))),
+        ]
+    )
+    pq.write_table(written.empty_table(), path)
+    assert parquet_schema(str(path)) == pa.schema(
+        [
+            ("at", pa.timestamp("us", "UTC")),
+            ("local", pa.timestamp("us")),
+            ("n", pa.int64()),
+            ("word", pa.string()),
+            ("list", pa.list_(pa.field("element", pa.string()))),
+            ("place", pa.struct([("x", pa.int16())])),
+            ("map", pa.map_(pa.string(), pa.timestamp("us", "UTC"))),
+        ]
+    )
+    with pytest.raises(errors.OptionError, match="Parquet"):
+        parquet_schema(str(tmp_path / "none.parquet"))

@@ -1,0 +1,63 @@
+"""`wal-sink check`: what the first micro-batch of a query would say, without Spark and without writing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from wal_sink.admin.spark_schema import ddl_schema, parquet_schema
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, option_values
+from wal_sink.cli.output import AsJson, document, output
+from wal_sink.errors import OptionError
+from wal_sink.preflight import Checked, preflight
+
+
+def check(
+    checkpoint: CheckpointArgument,
+    *,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            "--schema", metavar="DDL", help="The DataFrame's columns: `id BIGINT, name STRING`."
+        ),
+    ] = None,
+    parquet: Annotated[
+        str | None,
+        typer.Option("--parquet", metavar="FILE", help="A file that has these columns."),
+    ] = None,
+    option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a query's options and columns with the table, before it starts.
+
+    Give each option of `writeStream` by --option. Connects to the target and creates nothing there, neither
+    log nor ledger; starts no Spark. What does not fit is said as the first micro-batch would say it.
+    """
+    with output(as_json=as_json) as console:
+        if (schema is None) == (parquet is None):
+            raise OptionError(
+                "The columns of the DataFrame are missing, or there are two sources of them.",
+                "Give one of --schema and --parquet.",
+            )
+        columns = parquet_schema(parquet) if parquet is not None else ddl_schema(schema or "")
+        found = preflight({"checkpointLocation": checkpoint, **option_values(option)}, columns)
+        if as_json:
+            document(found)
+        else:
+            console.print(screen(found))
+
+
+def screen(found: Checked) -> Table:
+    """Lay it out for people: what is in force, then each column."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for heading, text in found.in_force.items():
+        table.add_row(Text(heading, "bold"), Text(text))
+    for column in found.columns:
+        table.add_row(Text(column.name, "bold"), Text(column.fits))
+    table.add_row(Text("fits", "bold green"), Text("the query can start"))
+    return table

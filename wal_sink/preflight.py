@@ -1,0 +1,71 @@
+"""Says before a query starts what its first micro-batch would say; creates nothing.
+
+`wal_sink.check` and `wal-sink check` are two doors to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pyarrow as pa
+
+from wal_sink.configuration import configure
+from wal_sink.model.plan import plan_key
+from wal_sink.publish.epoch_column import with_epoch_field
+
+
+class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """A column, and what it is written to."""
+
+    name: str
+    source: str
+    """Its Arrow type in the DataFrame."""
+    type: str
+    """The type of the target's column, in the target's words."""
+    role: str
+    """What the target says of the column: part of its key, `required` (it takes no null), `regular`, …"""
+
+    @property
+    def fits(self) -> str:
+        """Say how the column is written."""
+        return f"{self.source} to {self.type} ({self.role})"
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """The options and the schema fit the target: what is in force when the query starts."""
+
+    in_force: dict[str, str]
+    """By heading: target, table, log, checkpoint, budget, …; no secrets."""
+    columns: tuple[CheckedColumn, ...]
+    """In the order of the DataFrame."""
+
+    def __str__(self) -> str:
+        width = max(map(len, [*self.in_force, *(column.name for column in self.columns)]))
+        lines = [f"{heading:<{width}}  {text}" for heading, text in self.in_force.items()]
+        lines += [f"{column.name:<{width}}  {column.fits}" for column in self.columns]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def preflight(raw: Mapping[str, str], schema: pa.Schema) -> Checked:
+    """Check options, and compare a DataFrame with the target's table.
+
+    :param raw: the options that the query would be given, by their names.
+    :param schema: of the DataFrame, timestamps in UTC.
+    :raises OptionError: an option is missing, unknown, or does not fit.
+    :raises SchemaMismatch: the DataFrame does not fit, or the table cannot be written exactly once.
+    :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
+    """
+    configuration = configure(raw)
+    target = configuration.target
+    columns = with_epoch_field(schema, configuration.sink.epoch_column)
+    plan = target.dry_plan(columns, plan_key(columns, target.name, target.shape))
+    return Checked(
+        in_force=configuration.in_force(f"{configuration.location.logs}/<query id>"),
+        columns=tuple(
+            CheckedColumn(name=each.name, source=each.source, type=each.type, role=each.role)
+            for each in plan.columns
+        ),
+    )
