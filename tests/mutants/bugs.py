@@ -39,9 +39,9 @@ STAGING = ("tests/protocol/test_staged_rows.py",)
 BUGS = (
     Bug(
         "two threads learn a record at once",
-        "wal_sink/model/manifest.py",
-        "\n\nlearn()\n",
-        "\n\nassert learn\n",
+        "wal_sink/model/codec.py",
+        "        msgspec.json.Decoder(kind)\n",
+        "        assert kind\n",
         ("tests/unit/test_records.py",),
     ),
     Bug(

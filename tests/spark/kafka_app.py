@@ -1,0 +1,62 @@
+"""A streaming application to be killed, from files to Kafka: `python -m tests.spark.kafka_app CONFIG.json`.
+
+Each of its queries reads two files in each epoch, in a task for each; one writes by Spark's own Kafka sink.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import wal_sink
+from tests.spark.kafka_jars import kafka_jars
+from wal_sink.spark import internals
+from wal_sink.testing.crash.pausing import PAUSING_KAFKA, PausingDataSource, pause_at
+from wal_sink.testing.local_spark import local_session
+
+
+def main(config: dict[str, Any]) -> None:
+    """Run the queries to their end, or to the points where they wait to be killed."""
+    jars = ",".join(map(str, kafka_jars()))
+    spark = local_session(**{"spark.master": "local[4]", "spark.jars": jars})
+
+    def writer(topic: str, sink: str) -> DataStreamWriter:
+        source = spark.readStream.schema("key string, value string")
+        rows = source.option("maxFilesPerTrigger", 2).parquet(config["source"])
+        rows = rows.mapInArrow(partial(second_file_waits, topic=topic), "key string, value string")
+        if sink == "kafka":
+            return rows.writeStream.format("kafka")
+        return rows.writeStream.format("wal_sink").option("target", PAUSING_KAFKA)
+
+    with wal_sink.register(spark, drain_timeout=120):
+        spark.dataSource.register(PausingDataSource)
+        queries = [
+            writer(topic, sink)
+            .option("kafka.bootstrap.servers", config["servers"])
+            .option("topic", topic)
+            .option("checkpointLocation", f"{config['folder']}/{topic}")
+            .trigger(availableNow=True)
+            .start()
+            for topic, sink in config["topics"].items()
+        ]
+        for query in queries:
+            query.awaitTermination()
+
+
+def second_file_waits(batches: Iterator[pa.RecordBatch], *, topic: str) -> Iterator[pa.RecordBatch]:
+    """Pass rows on; the task of an epoch's second file waits to be killed before it does."""
+    for batch in batches:
+        if batch["key"][0].as_py().startswith("second"):
+            pause_at("write", f"source of {topic}", internals.current_task().epoch)
+        yield batch
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

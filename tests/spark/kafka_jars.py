@@ -1,0 +1,21 @@
+"""The jars of Spark's own Kafka source and sink, from Maven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wal_sink.testing import maven
+
+_PACKAGE = maven.Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
+"""The newest one to be had; Spark 4.3 runs with it."""
+_NEEDED = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+"""What Spark does not have itself."""
+
+
+def kafka_jars() -> list[Path]:
+    """Return them, downloaded once.
+
+    :raises JavaNotFound, JarsNotResolved: see `wal_sink.testing.maven`.
+    """
+    folder = maven.jars(_PACKAGE, f"spark-kafka-{_PACKAGE.version}", maven.java_command("17"))
+    return [jar for jar in sorted(folder.glob("*.jar")) if jar.name.startswith(_NEEDED)]

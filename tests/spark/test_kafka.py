@@ -1,0 +1,101 @@
+"""The same SIGKILL for Spark's own Kafka sink and for ours: its records are there twice, ours once."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from wal_sink.testing.crash.driver import Driver
+from wal_sink.testing.crash.pausing import PAUSES, Pause, Point, pauses
+from wal_sink.testing.kafka.broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow_first, pytest.mark.timeout(900)]
+
+EPOCHS, ROWS = 2, 50
+"""Rows of each of an epoch's two files."""
+KILLED = 0
+"""The epoch in which the driver dies: the first, so that it is the first of its window, too."""
+OURS: dict[str, Point] = {
+    "published": "commit returned",
+    "flushing": "flushing",
+    "sent": "finishing",
+}
+"""Queries of wal_sink, and where they stand when the driver dies; one more stands where Spark's sink does."""
+
+
+def write_source(folder: Path) -> list[str]:
+    """Write the files; return the keys of all rows."""
+    folder.mkdir()
+    keys = []
+    for number in range(2 * EPOCHS):
+        name = ("first", "second")[number % 2]
+        new = [f"{name} of {number // 2}: {n}" for n in range(ROWS)]
+        path = folder / f"{number}.parquet"
+        pyarrow.parquet.write_table(pa.table({"key": new, "value": new}), path)
+        os.utime(path, (number + 1, number + 1))  # the file source reads the oldest first
+        keys += new
+    return keys
+
+
+def test_the_same_kill_doubles_records_of_sparks_sink_and_none_of_ours(
+    kafka: Broker, tmp_path: Path
+) -> None:
+    """A task has sent its records and another one has not; then Spark starts the epoch again."""
+    run = uuid.uuid4().hex[:8]
+    sinks = {"spark": "kafka", "tasks": "wal_sink", **dict.fromkeys(OURS, "wal_sink")}
+    topics = {name: f"{name}-{run}" for name in sinks}
+    for topic in topics.values():
+        kafka.create_topic(topic)
+    keys = write_source(tmp_path / "source")
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "servers": kafka.address,
+                "topics": {topics[name]: sink for name, sink in sinks.items()},
+                "folder": str(tmp_path),
+                "source": str(tmp_path / "source"),
+            }
+        )
+    )
+
+    def application(number: int, *where: Pause) -> Driver:
+        return Driver(
+            ["-m", "tests.spark.kafka_app", str(config)],
+            tmp_path / f"output-{number}",
+            {PAUSES: pauses(*where)},
+            folder=Path(__file__).parents[2],
+        )
+
+    def pause(point: Point, table: str) -> Pause:
+        marker = str(tmp_path / f"reached {table}")
+        return Pause(point=point, table=table, epoch=KILLED, marker=marker)
+
+    def there(name: str) -> Counter[str]:
+        return Counter((key or b"").decode() for key, _ in kafka.records(topics[name]))
+
+    first_of_epoch = {key for key in keys if key.startswith(f"first of {KILLED}")}
+    where = [pause("write", f"source of {topics[name]}") for name in ("spark", "tasks")]
+    where += [pause(point, topics[name]) for name, point in OURS.items()]
+    with application(0, *where) as driver:
+        driver.reach(
+            lambda: (
+                all(Path(point.marker).exists() for point in where)
+                and first_of_epoch <= there("spark").keys()
+            )
+        )
+        driver.kill()
+    for name in ("tasks", *OURS):
+        assert not there(name), "what is not committed is not seen"
+    with application(1) as driver:
+        driver.finish()
+    for name in ("tasks", *OURS):
+        assert there(name) == Counter(keys), name
+    assert there("spark") == Counter([*keys, *first_of_epoch])
