@@ -9,6 +9,7 @@ from typing import NamedTuple
 from wal_sink.errors import OptionError
 from wal_sink.options import Options, SinkOptions, names, parse, public, refuse_unknown
 from wal_sink.targets.base import Target
+from wal_sink.targets.operations import refuse_undeclared
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.wal.location import Location, locate
 
@@ -50,6 +51,7 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
     """
     given = {key.lower(): value for key, value in raw.items()}
     kind = target_type(given.get("target", "cassandra"))
+    refuse_undeclared(given, kind.name, kind.options_type)
     refuse_unknown(raw, names(SinkOptions, kind.options_type))
     sink = parse(raw, SinkOptions)
     target_options = parse(raw, kind.options_type)

@@ -9,9 +9,21 @@ from wal_sink.targets.base import Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.target import Table, TargetContract
 
 pytestmark = pytest.mark.cassandra
+
+
+def target_of(node: Node, keyspace: str, **more: str) -> CassandraTarget:
+    raw = {
+        "cassandra.contactPoints": node.host,
+        "cassandra.port": str(node.port),
+        "keyspace": keyspace,
+        "table": "cells",
+        **more,
+    }
+    return CassandraTarget(parse(raw, CassandraOptions))
 
 
 class TestCassandra(TargetContract):
@@ -23,14 +35,22 @@ class TestCassandra(TargetContract):
             f"CREATE TABLE {keyspace}.cells (k text, n int, v bigint, t text, PRIMARY KEY (k, n))"
         )
         self.node, self.table = cassandra, f"{keyspace}.cells"
-        raw = {
-            "cassandra.contactPoints": cassandra.host,
-            "cassandra.port": str(cassandra.port),
-            "keyspace": keyspace,
-            "table": "cells",
-        }
-        return CassandraTarget(parse(raw, CassandraOptions))
+        return target_of(cassandra, keyspace)
 
     def rows(self, target: Target) -> Table:
         found = self.node.execute(f"SELECT k, n, v, t FROM {self.table}")
         return {(row.k, row.n): (row.v, row.t) for row in found}
+
+
+class TestCassandraDeletes(RangeDeletesContract):
+    """Rows, ranges and partitions, in the same batches as upserts."""
+
+    @pytest.fixture
+    def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
+        cassandra.execute(
+            f"CREATE TABLE {keyspace}.cells (k text, n int, v bigint, t text, PRIMARY KEY (k, n))"
+        )
+        self.node, self.table = cassandra, f"{keyspace}.cells"
+        return target_of(cassandra, keyspace, operationColumn=COLUMN, operations=OPERATIONS)
+
+    rows = TestCassandra.rows

@@ -6,6 +6,7 @@ import pytest
 
 from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.target import CellsContract, Table
 
 
@@ -19,3 +20,15 @@ class TestCellStore(CellsContract):
     def rows(self, target: Target) -> Table:
         assert isinstance(target, CellStore)
         return {(k, n): (row["v"], row["t"]) for (k, n), row in target.rows().items()}
+
+
+class TestCellStoreDeletes(RangeDeletesContract):
+    """Its tombstones are those of Cassandra."""
+
+    @pytest.fixture
+    def target(self) -> CellStore:
+        return CellStore(
+            CellStoreOptions(keys="k,n", operation_column=COLUMN, operations=OPERATIONS)
+        )
+
+    rows = TestCellStore.rows

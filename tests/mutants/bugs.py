@@ -17,6 +17,7 @@ HEARTBEAT = ("tests/unit/test_heartbeat.py", "tests/protocol/test_future_heartbe
 
 
 INDEXES = ("tests/unit/test_cassandra_indexes.py",)
+DELETES = ("tests/unit/test_operations.py",)
 
 
 class Bug(NamedTuple):
@@ -1131,5 +1132,89 @@ BUGS = (
         '        pc.match_substring(values, "\\0"),\n',
         '        pc.match_substring(values, "\\0never"),\n',
         ("tests/postgresql/test_types.py",),
+    ),
+    Bug(
+        "a delete is sent as an upsert",
+        "wal_sink/targets/cassandra/write/statements.py",
+        "    return np.where(deletes, given, _UPSERT)\n",
+        "    return np.where(deletes, _UPSERT, _UPSERT)\n",
+        DELETES,
+    ),
+    Bug(
+        "a delete of a range takes the whole partition",
+        "wal_sink/targets/cassandra/write/statements.py",
+        "*clustering_of(self._plan)[:kind]",
+        "*clustering_of(self._plan)[: kind and None]",
+        DELETES,
+    ),
+    Bug(
+        "a delete and an upsert of one slice have each other's timestamps",
+        "wal_sink/targets/cassandra/write/statements.py",
+        "Stamped(taken, rows.stamps[positions])",
+        "Stamped(taken, rows.stamps[: len(positions)])",
+        DELETES,
+    ),
+    Bug(
+        "rows that were divided by their statements go with the keys of others",
+        "wal_sink/targets/cassandra/write/requests.py",
+        "        order = places if order is None else places[order]\n",
+        "        order = places if order is None else order\n",
+        DELETES,
+    ),
+    Bug(
+        "an unknown operation is an upsert",
+        "wal_sink/targets/values/operations.py",
+        "meant.get(each) for each in",
+        'meant.get(each, "upsert") for each in',
+        DELETES,
+    ),
+    Bug(
+        "a delete with a gap in its clustering columns takes a range",
+        "wal_sink/targets/cassandra/check.py",
+        "    _refuse_gaps(rows, table)\n",
+        "",
+        DELETES,
+    ),
+    Bug(
+        "an upsert may lack clustering columns where deletes may",
+        "wal_sink/targets/values/operations.py",
+        "    return flags if deletes is None else pc.if_else(deletes, FALSE, flags)\n",
+        "    return flags if deletes is None else pc.if_else(flags, FALSE, flags)\n",
+        DELETES,
+    ),
+    Bug(
+        "what cannot delete takes a delete for a row",
+        "wal_sink/configuration.py",
+        "    refuse_undeclared(given, kind.name, kind.options_type)\n",
+        "",
+        DELETES,
+    ),
+    Bug(
+        "a plan without deletes gets another key",
+        "wal_sink/targets/operations.py",
+        "    return {OPTION: column, WORDS_OPTION: _text(words)} if column else {}\n",
+        "    return {OPTION: column, WORDS_OPTION: _text(words)}\n",
+        DELETES,
+    ),
+    Bug(
+        "a row in PostgreSQL outlives its delete",
+        "wal_sink/targets/postgresql/copy.py",
+        " AS last WHERE NOT {quote(DELETED)}",
+        " AS last",
+        ("tests/postgresql/test_deletes.py",),
+    ),
+    Bug(
+        "a row in PostgreSQL that comes again keeps what it had before its delete",
+        "wal_sink/targets/postgresql/copy.py",
+        "        if pc.any(deletes).as_py():\n",
+        "        if not pc.any(deletes).as_py():\n",
+        ("tests/postgresql/test_deletes.py",),
+    ),
+    Bug(
+        "rows in PostgreSQL whose key has no delete are deleted",
+        "wal_sink/targets/postgresql/copy.py",
+        " FROM {staged} WHERE {quote(DELETED)}) AS gone",
+        " FROM {staged}) AS gone",
+        ("tests/postgresql/test_deletes.py",),
     ),
 )

@@ -33,7 +33,8 @@ from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
-Rows = Sequence[tuple[str, int]]
+Rows = Sequence[tuple[str, int | None]]
+"""Keys with their values; None for a delete, in a world whose target has deletes."""
 
 NOW_US = 1_700_000_000_000_000
 
@@ -73,13 +74,13 @@ class World:
         self.store.clock_us = lambda: self.clock.us + self.target_ahead_us
         self.trim_delay_s = 0.0
         self.query_id = str(uuid.uuid4())
-        self.committed: dict[int, dict[str, int]] = {}
+        self.committed: dict[int, dict[str, int | None]] = {}
         """Rows of the attempts whose run wrote `commits/N`, by epoch."""
         self.keepers: dict[int, str] = {}
         """The runs that wrote `commits/N`, by epoch."""
         self.settled: dict[int, str] = {}
         """Runs whose attempts were begun before the operator set the checkpoint back, by epoch."""
-        self.computed: dict[tuple[int, str], dict[str, int]] = {}
+        self.computed: dict[tuple[int, str], dict[str, int | None]] = {}
         """Rows of every attempt, by epoch and run."""
         self._sessions: list[Session] = []
 
@@ -157,10 +158,14 @@ class World:
 
     def expected(self) -> dict[str, int]:
         """What a reader should see when all is flushed: later epochs win."""
-        table: dict[str, int] = {}
+        table: dict[str, int | None] = {}
         for epoch in sorted(self.committed):
             table.update(self.committed[epoch])
-        return table
+        return {key: value for key, value in table.items() if value is not None}
+
+    def frame(self, rows: Rows) -> pa.RecordBatch:
+        """Return rows as the DataFrame has them."""
+        return pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA)
 
 
 class Run:
@@ -184,9 +189,10 @@ class Run:
             run_history.watch(world.query_id)
             run_history.started(world.query_id, self.run_id)
         self.next = Checkpoint(self.checkpoint).last_commit() + 1
-        key = plan_key(SCHEMA, world.target.name, world.target.shape)
+        schema = world.frame(()).schema
+        key = plan_key(schema, world.target.name, world.target.shape)
         if self.log.plan(key) is None:
-            self.log.create_plan(FaultyTarget(world.target, faults).plan(SCHEMA, key))
+            self.log.create_plan(FaultyTarget(world.target, faults).plan(schema, key))
         plan = self.log.plan(key)
         assert plan is not None
         self.plan: Plan = plan
@@ -218,7 +224,7 @@ class Run:
         self.world.computed[self.next, self.run_id] = rows
         return [
             append(
-                [pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA)],
+                [self.world.frame(rows)],
                 task=Task(
                     query_id=self.world.query_id,
                     run_id=self.run_id,

@@ -47,11 +47,11 @@ def decided(world: World) -> dict[int, str]:
 
 def newest(epochs: Iterable[int], world: World) -> dict[str, int]:
     """Lay the kept attempts of epochs over each other, as the table should show them."""
-    table: dict[str, int] = {}
+    table: dict[str, int | None] = {}
     whose = kept(world)
     for epoch in sorted(epochs):
         table.update(world.computed.get((epoch, whose[epoch]), {}))
-    return table
+    return {key: value for key, value in table.items() if value is not None}
 
 
 def expected(epochs: int, world: World) -> list[tuple[str, int]]:
@@ -59,7 +59,8 @@ def expected(epochs: int, world: World) -> list[tuple[str, int]]:
     if not world.adds:
         return list(newest(range(epochs), world).items())
     whose = kept(world)
-    return [row for n in range(epochs) for row in world.computed.get((n, whose[n]), {}).items()]
+    rows = (row for n in range(epochs) for row in world.computed.get((n, whose[n]), {}).items())
+    return [(key, value) for key, value in rows if value is not None]
 
 
 def safe(world: World, why: object) -> None:

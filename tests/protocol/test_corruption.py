@@ -177,10 +177,10 @@ def stuck(world: World, error: type[WalSinkError]) -> str:
 
 def upto(world: World, epoch: int) -> dict[str, int]:
     """The table when everything up to an epoch is flushed and nothing after it."""
-    table: dict[str, int] = {}
+    table: dict[str, int | None] = {}
     for number in range(epoch + 1):
         table.update(world.committed[number])
-    return table
+    return {key: value for key, value in table.items() if value is not None}
 
 
 @pytest.mark.parametrize("name", DAMAGES)

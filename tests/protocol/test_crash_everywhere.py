@@ -48,8 +48,17 @@ def partitions(epoch: int, run: str) -> list[Rows]:
     return [[("shared", mark), (f"{epoch}-{run[:8]}", mark)], [(f"{epoch}-{run[:8]}-b", mark)]]
 
 
+Compute = Callable[[int, str], list[Rows]]
+"""Returns the partitions of an epoch as a run computes them."""
+
+
 def script(
-    world: World, run_faults: Faults, flush_faults: Faults, *, backlog: bool = False
+    world: World,
+    run_faults: Faults,
+    flush_faults: Faults,
+    *,
+    backlog: bool = False,
+    compute: Compute = partitions,
 ) -> None:
     """Run all epochs, flushing after each, or once for all in one window, as far as the process lives.
 
@@ -60,7 +69,7 @@ def script(
         try:
             run = world.run(run_faults)
             while run.next < EPOCHS:
-                run.batch(*partitions(run.next, run.run_id))
+                run.batch(*compute(run.next, run.run_id))
                 if not backlog:
                     flush(flusher)
             flush(flusher)
@@ -108,7 +117,9 @@ def test_every_fault_upon_transactions_is_recovered_from(
     covered(f"fault at every operation of a flusher, {kind.__name__}, {when}", f"{len(hit)}")
 
 
-def every_fault(make_world: Callable[[], World], role: str, when: When) -> list[str]:
+def every_fault(
+    make_world: Callable[[], World], role: str, when: When, compute: Compute = partitions
+) -> list[str]:
     """Inject a fault at every operation of a role, and recover; return the operations."""
     hit: list[str] = []
     for k in count():
@@ -121,7 +132,8 @@ def every_fault(make_world: Callable[[], World], role: str, when: When) -> list[
         run_faults, flush_faults = (faults, Faults()) if role == "run" else (Faults(), faults)
         crashed = False
         try:
-            script(world, run_faults, flush_faults, backlog=role == "flusher of a backlog")
+            backlog = role == "flusher of a backlog"
+            script(world, run_faults, flush_faults, backlog=backlog, compute=compute)
         except Crash:
             crashed = True
             world.end_sessions()
@@ -132,7 +144,7 @@ def every_fault(make_world: Callable[[], World], role: str, when: When) -> list[
             break
         injected_as_meant(faults, k, when, crashed=crashed)
         raw.safe(world, why)
-        script(world, Faults(), Faults())
+        script(world, Faults(), Faults(), compute=compute)
         raw.complete(world, EPOCHS, why)
         world.forget()
         hit.append(faults.injected)

@@ -260,6 +260,8 @@ def test_the_names_are_those_of_the_interface() -> None:
         "cassandra.serialConsistencyLevel",
         "cassandra.ledgerTable",
         "cassandra.nulls",
+        "operationColumn",
+        "operations",
         "cassandra.batchBytes",
         "cassandra.batchRows",
         "cassandra.concurrency",

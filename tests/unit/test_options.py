@@ -28,14 +28,14 @@ KNOWN = [
     *("flush.distributedAboveBytes", "trim.delay", "cassandra.secureConnectBundle"),
     *("cassandra.ssl.enabled", "cassandra.ssl.caCertificate", "cassandra.ssl.clientCertificate"),
     *("cassandra.ssl.clientKey", "cassandra.ssl.clientKeyPassword", "cassandra.ssl.checkHostname"),
-    *("wal.maxBytes", "wal.onFull"),
+    *("wal.maxBytes", "wal.onFull", "operationColumn", "operations"),
 ]
 """The contract with checks outside of the project: what is built."""
 
 NOT_YET = [
     "cassandra.ttl",
     *("cassandra.ttlColumn", "cassandra.timestampColumn"),
-    *("onInvalidRow", "operationColumn"),
+    "onInvalidRow",
 ]
 """What the contract names for later: refused until it is built."""
 

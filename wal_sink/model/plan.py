@@ -19,8 +19,9 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     """Arrow type in the DataFrame, as `str(pyarrow.DataType)`, timestamps in UTC."""
     type: str
     """Type in the target, in the target's words."""
-    role: Literal["partition", "clustering", "static", "regular", "required"]
-    """What the target says of the column: "required" takes no null, "regular" does."""
+    role: Literal["partition", "clustering", "static", "regular", "required", "operation"]
+    """What the target says of the column: "required" takes no null, "regular" does. "operation" says whether
+    the row is an upsert or a delete: the table has no such column."""
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -37,6 +38,18 @@ class Plan(Record, frozen=True, kw_only=True):
     """In the order of the DataFrame."""
     details: dict[str, str] = msgspec.field(default_factory=dict)
     """What else the target has noted."""
+
+    @property
+    def operation(self) -> str | None:
+        """The name of the column that says what a row does; None: every row is an upsert."""
+        return next((each.name for each in self.columns if each.role == "operation"), None)
+
+    def of_table(self) -> Plan:
+        """Return the plan without the operation column: what the table has of it."""
+        if self.operation is None:
+            return self
+        columns = tuple(each for each in self.columns if each.role != "operation")
+        return msgspec.structs.replace(self, columns=columns)
 
 
 def plan_key(schema: pa.Schema, target: str, shape: Mapping[str, str]) -> str:

@@ -4,7 +4,9 @@ It passes the same contract suite as the real Cassandra, which is what makes tes
 State lives in the instance, so the successor of a flusher that "crashed" finds what was written.
 
 Cell rules: of two writes to a cell the higher timestamp stays; at equal timestamps a deletion beats a
-value and the larger value, compared as serialized bytes, beats the smaller.
+value and the larger value, compared as serialized bytes, beats the smaller. A deleted row, or range of rows
+by the first of its key columns, is a tombstone with a timestamp: it hides every cell up to that, also one
+that is written later.
 """
 
 from __future__ import annotations
@@ -24,6 +26,20 @@ from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind, Session, Slice, Target
+from wal_sink.targets.operations import (
+    DELETE,
+    UPSERT,
+    Operation,
+    OperationColumn,
+    Operations,
+    operation_details,
+    operation_shape,
+    planned_words,
+    read_words,
+    with_operation,
+    without_operation,
+)
+from wal_sink.targets.values.operations import read_operations
 
 Key = tuple[Any, ...]
 
@@ -33,6 +49,13 @@ class CellStoreOptions(Options, frozen=True, kw_only=True):
 
     keys: Annotated[str, Meta(description="key columns, comma-separated")]
     nulls: Annotated[str, Meta(description="unset keeps an older value, write clears it")] = "unset"
+    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
+    operations: Operations = msgspec.field(name="operations", default="")
+
+    @property
+    def words(self) -> Mapping[str, Operation]:
+        """What each word of the operation column means."""
+        return read_words(self.operation_column, self.operations)
 
 
 class Cell(NamedTuple):
@@ -60,6 +83,9 @@ class CellStore(Target):
         self.keys = tuple(options.keys.split(","))
         self.lock = threading.Lock()
         self.table: dict[Key, Row] = {}
+        """Every cell that was written, also those that a tombstone hides."""
+        self.tombstones: dict[Key, int] = {}
+        """Timestamps of deletions, by the first values of the key, or all of them."""
         self.ledger: dict[str, Mark] = {}
         self.shadowed_until_us: dict[str, int] = {}
         """Ledger rows that were written with a timestamp of the future: updates change nothing."""
@@ -69,10 +95,13 @@ class CellStore(Target):
     @property
     def shape(self) -> Mapping[str, str]:
         """Key columns and the nulls policy shape what is written."""
-        return {"keys": self._options.keys, "nulls": self._options.nulls}
+        given = self._options
+        deletes = operation_shape(given.operation_column, given.words)
+        return {"keys": given.keys, "nulls": given.nulls, **deletes}
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Take any schema."""
+        operation, words = self._options.operation_column, self._options.words
         columns = tuple(
             Column(
                 name=field.name,
@@ -80,21 +109,32 @@ class CellStore(Target):
                 type=str(field.type),
                 role="partition" if field.name in self.keys else "regular",
             )
-            for field in schema
+            for field in without_operation(schema, operation, self.keys, "cells")
         )
         return Plan(
             key=key,
             target=self.name,
             table="cells",
-            columns=columns,
-            details={"nulls": self._options.nulls},
+            columns=with_operation(columns, schema, operation),
+            details={"nulls": self._options.nulls, **operation_details(operation, words)},
         )
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Refuse a null in a key column."""
-        for column in plan.columns:
-            if column.role == "partition" and batch.column(column.name).null_count:
-                raise InvalidRow(f"Key column {column.name} is null", "Filter such rows out.")
+        """Refuse an unknown operation, and a null in a key, unless a delete has none but at its end."""
+        keys = _keys(plan)
+        operations = None
+        if plan.operation is not None:
+            operations, bad = read_operations(batch.column(plan.operation), planned_words(plan))
+            if bad:
+                raise InvalidRow(f"Row {bad.row} {bad.problem}", bad.remedy)
+            position = batch.schema.names.index(plan.operation)
+            batch = batch.set_column(position, plan.operation, operations)
+        for index, row in enumerate(batch.select(keys).to_pylist()):
+            given = [value is not None for value in row.values()]
+            deletes = operations is not None and operations[index].as_py() == DELETE
+            if not given[0] or given != sorted(given, reverse=True) or not (deletes or all(given)):
+                name = keys[given.index(False)]
+                raise InvalidRow(f"Key column {name} is null", "Filter such rows out.")
         return batch
 
     def connect(self, owner: Owner) -> Session:
@@ -109,9 +149,18 @@ class CellStore(Target):
         """Return what a reader of the table sees, by key."""
         with self.lock:
             return {
-                key: {name: cell.value for name, cell in row.cells.items()}
+                key: {
+                    name: cell.value if cell.us > deleted_us else None
+                    for name, cell in row.cells.items()
+                }
                 for key, row in self.table.items()
+                if row.inserted_us > (deleted_us := self._deleted_us(key))
             }
+
+    def _deleted_us(self, key: Key) -> int:
+        """Return the newest deletion of a row, or of a range that it is in; -1 for none."""
+        prefixes = (key[:length] for length in range(1, len(key) + 1))
+        return max(self.tombstones.get(prefix, -1) for prefix in prefixes)
 
 
 class CellSession(Session):
@@ -154,11 +203,17 @@ class CellSession(Session):
     def _apply(self, plan: Plan, rows: Slice) -> None:
         """Write cell by cell."""
         clears = plan.details["nulls"] == "write"
-        keys = [column.name for column in plan.columns if column.role == "partition"]
+        keys = _keys(plan)
         for index, values in enumerate(rows.batch.to_pylist()):
             us = rows.first_us + index
+            operation = values.pop(plan.operation) if plan.operation else UPSERT
             key = tuple(values.pop(name) for name in keys)
             with self._store.lock:
+                if operation == DELETE:
+                    prefix = tuple(value for value in key if value is not None)
+                    newest = max(us, self._store.tombstones.get(prefix, -1))
+                    self._store.tombstones[prefix] = newest
+                    continue
                 row = self._store.table.get(key, Row({}, us))
                 cells = dict(row.cells)
                 for name, value in values.items():
@@ -202,6 +257,10 @@ class CellSession(Session):
         """Update the row; without effect where a plain write of the future shadows it (rule 16)."""
         if self._owner.query_id not in self._store.shadowed_until_us:
             self._store.ledger[self._owner.query_id] = msgspec.structs.replace(mark, **changes)
+
+
+def _keys(plan: Plan) -> list[str]:
+    return [column.name for column in plan.columns if column.role == "partition"]
 
 
 def _newer(old: Cell | None, new: Cell, kind: pa.DataType) -> Cell:

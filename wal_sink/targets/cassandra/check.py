@@ -7,6 +7,7 @@ the driver.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -15,14 +16,24 @@ import pyarrow.compute as pc
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.types.cast import cast_column
+from wal_sink.targets.cassandra.types.clustering import clustering_of
 from wal_sink.targets.cassandra.types.cql_type import column_types
 from wal_sink.targets.cassandra.types.index_rule import IndexRule, first_refused, planned_rules
 from wal_sink.targets.cassandra.types.invalid_value import InvalidValue, first_invalid_value
 from wal_sink.targets.cassandra.types.row_text import row_text
 from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.value_sizes import sizes
+from wal_sink.targets.operations import planned_words
 from wal_sink.targets.values.literals import TRUE, long
+from wal_sink.targets.values.operations import (
+    are_deletes,
+    keys_of_deletes,
+    not_deleted,
+    read_operations,
+)
 from wal_sink.targets.values.text import plain, shorten
+
+_KEY = ("partition", "clustering")
 
 MAX_KEY_BYTES = 65_535
 """Most bytes of a partition key, and of the clustering columns of a row together; the server's limit."""
@@ -37,10 +48,30 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
     _refuse_other_schema(batch.schema, plan)
+    if plan.operation is None:
+        return _checked(batch, plan)
+    operations = _read_operations(batch, plan)
+    deletes, table = are_deletes(operations), plan.of_table()
+    keys = {column.name for column in table.columns if column.role in _KEY}
+    rows = keys_of_deletes(batch.drop_columns([plan.operation]), deletes, keys)
+    _refuse_gaps(rows, table)
+    stored = _checked(rows, table, deletes)
+    columns = [
+        operations if column.name == plan.operation else stored.column(column.name)
+        for column in plan.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[column.name for column in plan.columns])
+
+
+def _checked(batch: pa.RecordBatch, plan: Plan, deletes: pa.Array | None = None) -> pa.RecordBatch:
+    """Cast the columns of the table.
+
+    :param deletes: which rows are deletes; None: no row is one.
+    """
     stored = []
     for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
-        name, key = column.name, column.role in ("partition", "clustering")
-        _refuse_null(batch, plan, column, values)
+        name, key = column.name, column.role in _KEY
+        _refuse_null(batch, plan, column, values, deletes)
         _refuse_invalid(batch, plan, first_invalid_value(name, values, tree, key=key))
         stored.append(cast_column(values, tree))
     names = [column.name for column in plan.columns]
@@ -81,9 +112,53 @@ def _listed(columns: list[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {source}" for name, source in columns)
 
 
-def _refuse_null(batch: pa.RecordBatch, plan: Plan, column: Column, values: pa.Array) -> None:
-    if column.role in ("partition", "clustering") and values.null_count:
-        row = pc.index(values.is_null(), TRUE).as_py()
+def _read_operations(batch: pa.RecordBatch, plan: Plan) -> pa.Array:
+    """Return what each row does, as the log has it.
+
+    :raises InvalidRow: a word is unknown, or null.
+    """
+    assert plan.operation is not None
+    values = batch.column(plan.operation)
+    read = read_operations(values, planned_words(plan))
+    if read.bad:
+        raise InvalidRow(
+            f"Column {plan.operation} ({shorten(plain(values[read.bad.row]))}) {read.bad.problem}, in "
+            f"{row_text(batch, plan, read.bad.row)}.",
+            read.bad.remedy,
+        )
+    return read.operations
+
+
+def _refuse_gaps(batch: pa.RecordBatch, plan: Plan) -> None:
+    """Refuse a delete with a null before a clustering column that has a value: that is no range of rows."""
+    names = clustering_of(plan)
+    for name, following in itertools.pairwise(names):
+        gaps = pc.and_(batch.column(name).is_null(), batch.column(following).is_valid())
+        row = pc.index(gaps, TRUE).as_py()
+        if row >= 0:
+            raise InvalidRow(
+                f"Column {name} is null and {following} after it is not, in {row_text(batch, plan, row)}:"
+                f" of {plan.table} a delete takes the rows under the first values of ({', '.join(names)}).",
+                f"Fill {name} in; or make {following} null, too, to delete all rows under what is before"
+                f" {name}.",
+            )
+
+
+def _refuse_null(
+    batch: pa.RecordBatch,
+    plan: Plan,
+    column: Column,
+    values: pa.Array,
+    deletes: pa.Array | None,
+) -> None:
+    if column.role not in _KEY or not values.null_count:
+        return
+    # A delete without clustering columns takes all rows under those that it has.
+    missing = values.is_null()
+    if column.role == "clustering":
+        missing = not_deleted(missing, deletes)
+    row = pc.index(missing, TRUE).as_py()
+    if row >= 0:
         raise InvalidRow(
             f"Column {column.name} is part of the primary key of {plan.table} and null in "
             f"{row_text(batch, plan, row)}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import Meta
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, Options, fields, from_environment
 from wal_sink.targets.cassandra.names import TableName, is_table_name
+from wal_sink.targets.operations import Operation, OperationColumn, Operations, read_words
 
 CONSISTENCY_LEVELS = (
     "ONE",
@@ -107,6 +109,8 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         Literal["unset", "write"],
         Meta(description="unset: a null leaves the older value; write: it clears it (tombstone)"),
     ] = msgspec.field(name="cassandra.nulls", default="unset")
+    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
+    operations: Operations = msgspec.field(name="operations", default="")
     batch_bytes: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1024, le=1024 * 1024)],
         Meta(description="most bytes of a batch of one partition: auto, or 1024 to 1048576"),
@@ -136,6 +140,7 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "serial_consistency_level", level)
         for part in self.ledger:
             _refuse_bad_name("cassandra.ledgerTable", part)
+        read_words(self.operation_column, self.operations)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -158,6 +163,11 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         """The ledger's table."""
         keyspace, dot, table = self.ledger_table.rpartition(".")
         return TableName(keyspace if dot else self.keyspace, table or LEDGER_TABLE)
+
+    @property
+    def words(self) -> Mapping[str, Operation]:
+        """What each word of the operation column means."""
+        return read_words(self.operation_column, self.operations)
 
     def _refuse_beside_a_bundle(self) -> None:
         for name in (*self._given("cassandra.contactPoints"), *self._given("cassandra.ssl.")):

@@ -13,6 +13,7 @@ from wal_sink.options import Options
 from wal_sink.targets.base import Kind, Session, Target
 from wal_sink.targets.cassandra.driver.credentials import with_environment
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.operations import described, operation_shape
 
 
 class CassandraTarget(Target):
@@ -33,11 +34,12 @@ class CassandraTarget(Target):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """Return keyspace, table and the treatment of nulls."""
+        """Return keyspace, table, the treatment of nulls, and what says that a row is a delete."""
         return {
             "keyspace": self._options.keyspace,
             "table": self._options.table,
             "cassandra.nulls": self._options.nulls,
+            **operation_shape(self._options.operation_column, self._options.words),
         }
 
     @property
@@ -56,6 +58,7 @@ class CassandraTarget(Target):
             "target": f"{self.name} at {where}, {given.consistency_level}",
             "table": f"{given.keyspace}.{given.table}, ledger in {ledger}",
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
+            **described(given.operation_column, given.words),
         }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:

@@ -20,13 +20,18 @@ _RACERS = 6
 _CLOCKS_DIFFER_US = 60_000_000
 
 
+def new_owner() -> Owner:
+    """Return the owner of a ledger row that no other test uses."""
+    return Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
+
+
 class LedgerContract:
     """Part of every contract suite; needs its fixtures `target` and `plan`."""
 
     @pytest.fixture
     def owner(self) -> Owner:
         """Return the owner of a ledger row that no other test uses."""
-        return Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
+        return new_owner()
 
     @pytest.fixture
     def session(self, target: Target, plan: Plan, owner: Owner) -> Iterator[Session]:

@@ -19,6 +19,12 @@ https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec. `bin
 own serializers make the same bytes, which the tests compare.
 """
 
-from wal_sink.targets.cassandra.encode.rows import Encoded, encode, routing_keys, taken
+from wal_sink.targets.cassandra.encode.rows import (
+    Encoded,
+    encode,
+    one_after_the_other,
+    routing_keys,
+    taken,
+)
 
-__all__ = ["Encoded", "encode", "routing_keys", "taken"]
+__all__ = ["Encoded", "encode", "one_after_the_other", "routing_keys", "taken"]

@@ -36,8 +36,15 @@ class Encoded(NamedTuple):
     """int64, one more than there are rows: row i is `data[offsets[i]:offsets[i + 1]]`."""
 
 
-def encode(batch: pa.RecordBatch, plan: Plan, stamps: Array | int, head: bytes = b"") -> Encoded:
-    """Encode a batch that `check` returned.
+def encode(
+    batch: pa.RecordBatch,
+    plan: Plan,
+    stamps: Array | int,
+    head: bytes = b"",
+    *,
+    stamp_first: bool = False,
+) -> Encoded:
+    """Encode a batch that `check` returned, or some of its columns.
 
     Each row is `head`, the plan's columns and its write timestamp, each of these with its length in
     four bytes before it, as in a request's `<n><value_1>...<value_n>`, without the number.
@@ -45,17 +52,31 @@ def encode(batch: pa.RecordBatch, plan: Plan, stamps: Array | int, head: bytes =
     :param stamps: write timestamps, microseconds since 1970, int64; or only that of row 0, if that
         of row i is greater by i.
     :param head: bytes that stand before each row.
+    :param stamp_first: whether the timestamp stands before the columns.
     """
     rows = batch.num_rows
     absent = UNSET if plan.details["nulls"] == "unset" else NULL
     segments: list[Segment] = [constant(head)] if head else []
+    columns: list[Segment] = []
     for tree, column in zip(column_types(plan), batch.columns, strict=True):
-        segments += prefixed(column, tree, absent)
+        columns += prefixed(column, tree, absent)
     if isinstance(stamps, int):
         stamps = np.arange(stamps, stamps + rows, dtype=np.int64)
-    segments += [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
+    stamped: list[Segment] = [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
+    segments += [*stamped, *columns] if stamp_first else [*columns, *stamped]
     data, offsets = varying(joined(segments, rows), rows)
     return Encoded(data, offsets.astype(np.int64, copy=False))
+
+
+def one_after_the_other(parts: Sequence[Encoded]) -> Encoded:
+    """Put the rows of several batches into one buffer.
+
+    :param parts: at least one; for a single one nothing is copied.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    data, offsets = views.texts(pa.concat_arrays([views.binaries(*part) for part in parts]))
+    return Encoded(data, offsets)
 
 
 def taken(encoded: Encoded, order: Array) -> Encoded:

@@ -14,10 +14,15 @@ from wal_sink.targets.cassandra.schema.indexes import index_rules, term_limits
 from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
+from wal_sink.targets.cassandra.types.clustering import clustering_details
 from wal_sink.targets.cassandra.types.cql_type import user_types_text
 from wal_sink.targets.cassandra.types.index_rule import DETAIL, rules_text
+from wal_sink.targets.operations import operation_details, with_operation, without_operation
 
 log = logging.getLogger(__name__)
+
+SHORT_GC_GRACE_S = 3 * 3600
+"""For so long other nodes keep what a replica misses while it is away (`max_hint_window`)."""
 
 
 def make_plan(
@@ -34,16 +39,28 @@ def make_plan(
     with connect(options) as connection, explained(options):
         server = inspect_server(connection.session, options)
         live = read_table(connection.session, options.data)
-        columns = match_columns(schema, live)
+        written = without_operation(
+            schema, options.operation_column, [column.name for column in live.columns], live.name
+        )
+        columns = match_columns(written, live)
         ensure_ledger_table(connection.session, options.ledger, create=create)
     _log_consequences(options, live)
     details = {"keyspace": options.keyspace, "table": options.table, "nulls": options.nulls}
+    if options.operation_column:
+        details |= operation_details(options.operation_column, options.words)
+        details |= clustering_details(
+            [column.name for column in live.key if column.role == "clustering"]
+        )
     if types := used_types(columns, live):
         details["types"] = user_types_text(types)
     if rules := index_rules(live.indexes, columns, live.types, term_limits(server.settings)):
         details[DETAIL] = rules_text(rules)
     return Plan(
-        key=key, target="cassandra", table=str(options.data), columns=columns, details=details
+        key=key,
+        target="cassandra",
+        table=str(options.data),
+        columns=with_operation(columns, schema, options.operation_column),
+        details=details,
     )
 
 
@@ -59,6 +76,13 @@ def _log_consequences(options: CassandraOptions, live: TableMetadata) -> None:
             "cassandra.consistencyLevel is %s: a row counts as written when one replica has it, and "
             "is lost with that replica",
             options.consistency_level,
+        )
+    if options.operation_column and live.gc_grace_s < SHORT_GC_GRACE_S:
+        log.warning(
+            "%s has gc_grace_seconds = %d: a replica that misses a delete, and is not repaired within that"
+            " time, brings the row back; the default is 864000, ten days",
+            live.name,
+            live.gc_grace_s,
         )
     if live.default_ttl:
         log.warning(

@@ -51,6 +51,8 @@ class TableMetadata(NamedTuple):
     """When each dropped column was dropped, microseconds since 1970. Values with a write timestamp up to then
     stay hidden, also when a column of the name is added again."""
     indexes: tuple[IndexMetadata, ...] = ()
+    gc_grace_s: int = 864_000
+    """Seconds after which a tombstone may be dropped."""
     id: UUID | None = None
     """The table's id; a table that is dropped and created again under the same name has another."""
 
@@ -82,7 +84,9 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
     keyspaces = {row.keyspace_name: row.durable_writes for row in rows("*", "keyspaces")}
     tables = {
         row.table_name: row
-        for row in rows("table_name, default_time_to_live, id", "tables", name.keyspace)
+        for row in rows(
+            "table_name, default_time_to_live, gc_grace_seconds, id", "tables", name.keyspace
+        )
     }
     table = tables.get(name.table)
     views = rows("view_name", "views", name.keyspace)
@@ -110,5 +114,6 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
             for row in rows("index_name, kind, options", "indexes", *name)
         ),
         dropped={row.column_name: row.dropped_ms * 1_000 + 999 for row in dropped},
+        gc_grace_s=table.gc_grace_seconds if table else 864_000,
         id=table.id if table else None,
     )

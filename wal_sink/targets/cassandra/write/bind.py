@@ -34,15 +34,18 @@ class BoundRows(NamedTuple):
     """A batch as Python values."""
 
     values: list[tuple[Any, ...]]
-    """Each row in the order of the plan's columns, then its write timestamp."""
+    """Each row in the order of the plan's columns, then its write timestamp; or that before them."""
     sizes: list[int]
     """Bytes of each row's values, about."""
 
 
-def bind(batch: pa.RecordBatch, plan: Plan, stamps: Iterable[int]) -> BoundRows:
-    """Convert a batch that `check` returned.
+def bind(
+    batch: pa.RecordBatch, plan: Plan, stamps: Iterable[int], *, stamp_first: bool = False
+) -> BoundRows:
+    """Convert a batch that `check` returned, or some of its columns.
 
     :param stamps: write timestamp of each row.
+    :param stamp_first: whether it stands before the columns.
     """
     unset = plan.details["nulls"] == "unset"
     lists = []
@@ -52,7 +55,8 @@ def bind(batch: pa.RecordBatch, plan: Plan, stamps: Iterable[int]) -> BoundRows:
             bound = [UNSET_VALUE if value is None else value for value in bound]
         lists.append(bound)
     total = functools.reduce(pc.add, map(sizes, batch.columns), long(0))
-    return BoundRows(values=list(zip(*lists, stamps, strict=True)), sizes=total.to_pylist())
+    in_order: list[Iterable[Any]] = [stamps, *lists] if stamp_first else [*lists, stamps]
+    return BoundRows(values=list(zip(*in_order, strict=True)), sizes=total.to_pylist())
 
 
 class Pairs(tuple[tuple[Any, Any], ...]):

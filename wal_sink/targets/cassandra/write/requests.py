@@ -28,10 +28,16 @@ def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -
 
 
 def encoded_requests(
-    rows: Encoded, keys: pa.Array, batches: Batches, keyspace: str
+    rows: Encoded, keys: pa.Array, batches: Batches, keyspace: str, places: Ints | None = None
 ) -> Iterator[EncodedBatch]:
-    """Yield the requests; each has a copy of its bytes, so that none keeps the slice in memory."""
-    rows = rows if batches.order is None else taken(rows, batches.order)
+    """Yield the requests; each has a copy of its bytes, so that none keeps the slice in memory.
+
+    :param places: where the bytes of each row of the slice are; None: in the order of the slice.
+    """
+    order = batches.order
+    if places is not None:
+        order = places if order is None else places[order]
+    rows = rows if order is None else taken(rows, order)
     data = memoryview(rows.data)
     bounds = itertools.pairwise(rows.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()

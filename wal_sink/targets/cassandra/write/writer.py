@@ -1,4 +1,4 @@
-"""Writes rows with their fixed timestamps, by INSERT, so that a row without values exists, too."""
+"""Writes rows with their fixed timestamps: those to insert, and those to delete."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from wal_sink.observer import Observer
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra.driver.answers import longest_s
 from wal_sink.targets.cassandra.driver.connection import Connection
-from wal_sink.targets.cassandra.driver.frames import hook, statement_head
-from wal_sink.targets.cassandra.encode import encode, routing_keys
+from wal_sink.targets.cassandra.driver.frames import hook
+from wal_sink.targets.cassandra.encode import encode, one_after_the_other, routing_keys
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
@@ -33,6 +33,7 @@ from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.write.send import Sender
 from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
+from wal_sink.targets.cassandra.write.statements import Statements, places, table_rows
 
 log = line_logger(__name__)
 
@@ -45,10 +46,7 @@ class Prepared(NamedTuple):
     """A plan, and what is prepared once to write by it."""
 
     plan: Plan
-    statement: Any
-    """The driver's prepared statement; while it is held, the driver prepares it where a server forgot it."""
-    head: bytes
-    """What stands before the values of each row in a batch."""
+    statements: Statements
     limits: Limits
     replicas: Replicas
     buffer: SliceBuffer
@@ -95,7 +93,7 @@ class Writer:
         """
         self._drift.check(now=False)
         prepared = self._prepare(plan)
-        self._drift.expect_rows(plan, rows.first_us)
+        self._drift.expect_rows(plan.of_table(), rows.first_us)
         if not rows.batch.num_rows:
             return
         self._refuse_indexed(plan, rows.batch)
@@ -143,33 +141,46 @@ class Writer:
         return self._bound(prepared, rows)
 
     def _encoded(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
-        plan, statement = prepared.plan, prepared.statement
-        encoded = encode(rows.batch, plan, rows.stamps, prepared.head)
-        keys = routing_keys(rows.batch, plan, statement.routing_key_indexes)
-        sizes = np.diff(encoded.offsets)
+        plan, parts = prepared.plan, prepared.statements.divide(rows)
+        encoded = one_after_the_other(
+            [
+                encode(part.batch, of.plan, part.stamps, of.head, stamp_first=of.stamp_first)
+                for of, _, part in parts
+            ]
+        )
+        sizes, where = np.diff(encoded.offsets), places(parts)
+        sizes = sizes if where is None else sizes[where]
+        indexes = prepared.statements.upsert.prepared.routing_key_indexes
+        keys = routing_keys(table_rows(rows.batch, plan), plan.of_table(), indexes)
         batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
-        return encoded_requests(encoded, keys, batches, plan.details["keyspace"])
+        return encoded_requests(encoded, keys, batches, plan.details["keyspace"], where)
 
     def _bound(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
         """Make requests by the classes of a driver that `frames` does not know."""
-        bound = bind(rows.batch, prepared.plan, rows.stamps.tolist())
-        statements = [prepared.statement.bind(values) for values in bound.values]
+        statements: list[Any] = []
+        lengths: list[int] = []
+        parts = prepared.statements.divide(rows)
+        for of, _, part in parts:
+            bound = bind(part.batch, of.plan, part.stamps.tolist(), stamp_first=of.stamp_first)
+            statements += [of.prepared.bind(values) for values in bound.values]
+            around = len(of.head) + _LENGTH * (len(of.plan.columns) + 1) + _STAMP
+            lengths += [size + around for size in bound.sizes]
+        if (where := places(parts)) is not None:
+            statements = [statements[place] for place in where]
+            lengths = [lengths[place] for place in where]
         keys = pa.array([statement.routing_key for statement in statements], pa.binary())
-        around = len(prepared.head) + _LENGTH * (len(prepared.plan.columns) + 1) + _STAMP
-        sizes = np.array(bound.sizes, np.int64) + around
+        sizes = np.array(lengths, np.int64)
         batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
         return bound_requests(statements, batches)
 
     def _prepare(self, plan: Plan) -> Prepared:
         if plan.key not in self._prepared:
-            self._drift.add(plan)
-            statement = self._session.prepare(insert(plan))
-            statement.is_idempotent = True
+            table = plan.of_table()
+            self._drift.add(table)
             self._prepared[plan.key] = Prepared(
                 plan,
-                statement,
-                statement_head(statement.query_id, len(plan.columns) + 1),
-                limits(plan, self._batch_bytes, self._batch_rows),
+                Statements(plan, self._session.prepare),
+                limits(table, self._batch_bytes, self._batch_rows),
                 Replicas(
                     self._session.cluster.metadata, plan.details["keyspace"], self._datacenter
                 ),
@@ -205,24 +216,19 @@ class Writer:
     def _describe(self, request: Any) -> str:
         """Name the first row of a request by its key."""
         query_id, values = first_row(request)
-        for plan, statement, *_ in self._prepared.values():
-            if statement.query_id == query_id:
-                version = self._session.cluster.protocol_version
-                types = [column.type for column in statement.column_metadata]
-                decoded = [
-                    kind.from_binary(value, version)
-                    if column.role in ("partition", "clustering")  # others are not shown
-                    else None
-                    for column, kind, value in zip(
-                        plan.columns, types[:-1], values[:-1], strict=True
-                    )
-                ]
-                return f"{key_text(plan, decoded)} of {plan.table}"
-        return "a row"
-
-
-def insert(plan: Plan) -> str:
-    """Return the statement for one row: a value for each column of the plan, then the timestamp."""
-    columns = ", ".join(quote(column.name) for column in plan.columns)
-    marks = ", ".join("?" for _ in plan.columns)
-    return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}) USING TIMESTAMP ?"  # noqa: S608 -- quoted names
+        every = (each for it in self._prepared.values() for each in it.statements.known())
+        of = next((each for each in every if each.prepared.query_id == query_id), None)
+        if of is None:
+            return "a row"
+        version = self._session.cluster.protocol_version
+        types = [column.type for column in of.prepared.column_metadata]
+        columns = slice(1, None) if of.stamp_first else slice(None, -1)
+        decoded = [
+            kind.from_binary(value, version)
+            if column.role in ("partition", "clustering")  # others are not shown
+            else None
+            for column, kind, value in zip(
+                of.plan.columns, types[columns], values[columns], strict=True
+            )
+        ]
+        return f"{key_text(of.plan, decoded)} of {of.plan.table}"

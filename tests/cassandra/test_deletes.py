@@ -1,0 +1,222 @@
+"""Deletes on a real node, beside the contract: wide keys, every statement, static columns, refusals."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import random
+import secrets
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.ledger import Owner
+from wal_sink.options import parse
+from wal_sink.targets.base import Slice
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.driver.connection import connect
+from wal_sink.targets.cassandra.write import writer
+from wal_sink.targets.cassandra.write.refused_row import halves
+from wal_sink.targets.cassandra.write.slice_buffer import Stamped
+from wal_sink.targets.cassandra.write.writer import Writer
+from wal_sink.testing.cassandra.node import Node
+
+pytestmark = pytest.mark.cassandra
+
+US = 1_700_000_000_000_000
+SCHEMA = pa.schema(
+    [
+        ("v", pa.list_(pa.int32())),
+        ("c", pa.decimal128(5, 2)),
+        ("op", pa.string()),
+        ("b", pa.string()),
+        ("k2", pa.int64()),
+        ("a", pa.date32()),
+        ("k1", pa.string()),
+        ("s", pa.string()),
+    ]
+)
+TABLE = (
+    "k1 uuid, k2 bigint, a date, b text, c decimal, v set<int>, s text static,"
+    " PRIMARY KEY ((k1, k2), a, b, c)"
+)
+IDS = [f"00000000-0000-0000-0000-{n:012}" for n in range(3)]
+DAY = dt.date(2026, 1, 2)
+Key = tuple[Any, ...]
+
+
+@pytest.fixture(scope="module")
+def shared(cassandra: Node) -> Iterator[str]:
+    """One keyspace for all tests here."""
+    name = f"test_{secrets.token_hex(8)}"
+    cassandra.create_keyspace(name)
+    yield name
+    cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=None)
+
+
+@pytest.fixture
+def table(cassandra: Node, shared: str) -> str:
+    """A table whose key has two and three columns, which the DataFrame has in another order."""
+    name = f"t_{secrets.token_hex(4)}"
+    cassandra.execute(f"CREATE TABLE {shared}.{name} ({TABLE})")
+    return f"{shared}.{name}"
+
+
+def target_of(node: Node, table: str, **more: str) -> CassandraTarget:
+    keyspace, _, name = table.partition(".")
+    raw = {
+        "cassandra.contactPoints": node.host,
+        "cassandra.port": str(node.port),
+        "keyspace": keyspace,
+        "table": name,
+        "operationColumn": "op",
+        **more,
+    }
+    return CassandraTarget(parse(raw, CassandraOptions))
+
+
+def write(target: CassandraTarget, *batches: pa.RecordBatch) -> None:
+    """Plan, check and write, as planner, task and flusher do it; each batch behind the one before."""
+    plan = target.plan(batches[0].schema, "key")
+    with target.connect(Owner(secrets.token_hex(8), "log", "checkpoint")) as session:
+        us = US
+        for batch in batches:
+            session.write(plan, Slice(0, target.check(batch, plan), us))
+            us += batch.num_rows
+        session.drain()
+
+
+def frame(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [{name: row.get(name) for name in SCHEMA.names} for row in rows], SCHEMA
+    )
+
+
+def drawn(chance: random.Random) -> dict[str, Any]:
+    """Draw an upsert of one of some hundred keys, or a delete of a row, a range or a partition."""
+    key: Key = (
+        chance.choice(IDS),
+        chance.randrange(2),
+        chance.randrange(3),
+        chance.choice("xyz"),
+        chance.randrange(3),
+    )
+    if chance.random() < 0.7:
+        return {"op": "upsert", "key": key, "v": [chance.randrange(9), 9]}
+    return {"op": "delete", "key": key[: chance.choice([2, 3, 4, 5, 5, 5, 5, 5, 5])], "v": [0]}
+
+
+@pytest.mark.parametrize("encodes", [True, False], ids=["encoded", "bound"])
+def test_rows_ranges_and_partitions(
+    cassandra: Node, table: str, monkeypatch: pytest.MonkeyPatch, *, encodes: bool
+) -> None:
+    """Random changes end as if they had been made one by one, by our encoder and by the driver's."""
+    if not encodes:
+        monkeypatch.setattr(writer, "hook", lambda _: False)
+    chance = random.Random(2)
+    changes = [drawn(chance) for _ in range(3_000)]
+    expected: dict[Key, set[int]] = {}
+    for change in changes:
+        if change["op"] == "upsert":
+            expected[change["key"]] = set(change["v"])
+        else:
+            gone = [key for key in expected if key[: len(change["key"])] == change["key"]]
+            for key in gone:
+                del expected[key]
+    assert 20 < len(expected) < 150
+    names = ["k1", "k2", "a", "b", "c"]
+    rows = [{**change, **dict(zip(names, change["key"], strict=False))} for change in changes]
+    given = {name: [row.get(name) for row in rows] for name in SCHEMA.names}
+    given["c"] = [None if c is None else str(c) for c in given["c"]]
+    plain = {"a": pa.int32(), "c": pa.string()}  # of which Arrow makes dates and decimals
+    batch = pa.record_batch(
+        [pa.array(given[f.name], plain.get(f.name, f.type)).cast(f.type) for f in SCHEMA],
+        schema=SCHEMA,
+    )
+    write(target_of(cassandra, table), batch[:1_000], batch[1_000:1_001], batch[1_001:])
+    found = cassandra.execute(f"SELECT k1, k2, a, b, c, v FROM {table} PER PARTITION LIMIT 1000")
+    assert {
+        (str(r.k1), r.k2, r.a.days_from_epoch, r.b, int(r.c)): set(r.v)
+        for r in found
+        if r.a is not None
+    } == expected
+
+
+def test_a_partition_goes_with_its_static_columns(cassandra: Node, table: str) -> None:
+    """The delete of a row leaves them."""
+    row = {
+        "op": "upsert",
+        "k1": IDS[0],
+        "k2": 1,
+        "a": DAY,
+        "b": "x",
+        "c": Decimal(1),
+        "s": "static",
+    }
+    rows = [row, {**row, "op": "delete"}]
+    whole = {"op": "delete", "k1": IDS[0], "k2": 1}
+    write(target_of(cassandra, table), frame(rows))
+    assert [r.s for r in cassandra.execute(f"SELECT s FROM {table}")] == ["static"]
+    write(target_of(cassandra, table), frame([*rows, whole]))
+    assert cassandra.execute(f"SELECT s FROM {table}") == []
+
+
+def test_a_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, table: str) -> None:
+    """As errors name it; by the types of the statement, whose timestamp comes first."""
+    target = target_of(cassandra, table)
+    deletes: list[dict[str, Any]] = [
+        {"op": "delete", "k1": IDS[1], "k2": 5},
+        {"op": "delete", "k1": IDS[2], "k2": 6, "a": DAY},
+    ]
+    plan = target.plan(SCHEMA, "key")
+    batch = target.check(frame(deletes), plan)
+    with connect(target._options) as connection:
+        of = Writer(connection, target._options)
+        requests = of._requests(of._prepare(plan), Stamped(batch, np.arange(US, US + 2)))
+        named = [
+            of._describe(part) for request in requests for part in halves(request) or [request]
+        ]
+    for text, key in zip(
+        named,
+        (["k2=5", IDS[1]], ["k2=6", IDS[2], "a=", f"{(DAY - dt.date(1970, 1, 1)).days}"]),
+        strict=True,
+    ):
+        assert [part for part in key if part not in text] == []
+    assert "a=" not in named[0]
+
+
+@pytest.mark.parametrize("column", ["k1", "c", "v", "s"])
+def test_a_column_of_the_table_cannot_say_what_a_row_does(
+    cassandra: Node, table: str, column: str
+) -> None:
+    """Whether it is a key or not: it would not be written."""
+    with pytest.raises(SchemaMismatch, match=f"{column}, which is a column of") as caught:
+        target_of(cassandra, table, operationColumn=column).plan(SCHEMA, "key")
+    assert "withColumnRenamed" in caught.value.remedy
+
+
+def test_a_table_of_counters_is_refused(cassandra: Node, shared: str) -> None:
+    name = f"{shared}.c_{secrets.token_hex(4)}"
+    cassandra.execute(f"CREATE TABLE {name} (k text PRIMARY KEY, n counter)")
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("op", pa.string())])
+    with pytest.raises(SchemaMismatch, match="counter"):
+        target_of(cassandra, name).plan(schema, "key")
+
+
+def test_a_start_warns_of_a_short_gc_grace(
+    cassandra: Node, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only where rows are deleted, and not of the default."""
+    with caplog.at_level(logging.WARNING, logger="wal_sink"):
+        target_of(cassandra, table).plan(SCHEMA, "key")
+        cassandra.execute(f"ALTER TABLE {table} WITH gc_grace_seconds = 600")
+        written = SCHEMA.remove(SCHEMA.names.index("op"))
+        target_of(cassandra, table, operationColumn="").plan(written, "key")
+        assert "gc_grace" not in caplog.text
+        target_of(cassandra, table).plan(SCHEMA, "key")
+    assert "gc_grace_seconds = 600" in caplog.text

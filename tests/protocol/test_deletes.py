@@ -1,0 +1,149 @@
+"""Deletes by row, under the faults that upserts have: repeated, late, by two flushers.
+
+A row that was deleted and is seen again, or one that came after a delete and is not seen, would show here:
+each epoch deletes keys of the epoch before, and writes some of them again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from state_backends import open_backend
+from tests.protocol import raw
+from tests.protocol.cases import covered
+from tests.protocol.engine import Rows, World
+from tests.protocol.interleave import Process, Turns, open_operations, take_turns
+from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, flush
+from wal_sink import errors
+from wal_sink.flush.read_window import pieces, read_piece
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.model.ledger import Mark, Owner
+from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.testing.crash.faults import Faults
+
+SCHEMA = pa.schema([("k", pa.string()), ("op", pa.string()), ("v", pa.int64())])
+
+
+class DeletingWorld(World):
+    """A query in memory whose rows are upserts and deletes; a value of None is a delete."""
+
+    def __init__(self) -> None:
+        name = uuid.uuid4().hex
+        self.cells = CellStore(CellStoreOptions(keys="k", operation_column="op"))
+        super().__init__(
+            open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"), self.cells
+        )
+        self.cells.clock_us = self.store.clock_us
+
+    def frame(self, rows: Rows) -> pa.RecordBatch:
+        """Return rows as the DataFrame has them."""
+        changes = [
+            {"k": key, "op": "delete" if value is None else "upsert", "v": value}
+            for key, value in rows
+        ]
+        return pa.RecordBatch.from_pylist(changes, SCHEMA)
+
+    def visible(self) -> list[tuple[str, int]]:
+        """Return the rows that a reader sees."""
+        return [(key[0], row["v"]) for key, row in self.cells.rows().items()]
+
+    def ledger(self) -> Mark | None:
+        """Return the ledger row."""
+        return self.cells.ledger.get(self.query_id)
+
+
+def changes(epoch: int, run: str) -> list[Rows]:
+    """Changes as a non-deterministic query computes them: values of each attempt; epoch 2 has none."""
+    mark = int(run[:6], 16) * EPOCHS + epoch
+    by_epoch: list[list[Rows]] = [
+        [[("shared", mark), ("gone", mark)], [("back", mark)]],
+        [
+            [("shared", None), ("shared", mark), ("gone", None)],
+            [("back", None), (f"1-{run[:8]}", mark)],
+        ],
+        [],
+        [[("back", mark), ("never", None)], [("shared", None)]],
+    ]
+    return by_epoch[epoch]
+
+
+@pytest.mark.parametrize(
+    ("role", "when"),
+    [
+        ("flusher", "after"),
+        ("flusher of a backlog", "before"),
+        ("flusher of a backlog", "answer lost"),
+    ],
+)
+def test_every_fault_upon_deletes_is_recovered_from(role: str, when: When) -> None:
+    """In epochs of their own, and in one window of all: every key is as its last change has it."""
+    hit = every_fault(DeletingWorld, role, when, changes)
+    assert len([name for name in hit if name.startswith("write ")]) > 3
+    covered(f"fault at every operation of a {role} that deletes, {when}", f"{len(hit)}")
+
+
+def test_two_flushers_that_delete_leave_one_table() -> None:
+    """One stops before its k-th operation, the other one flushes all, and the first one goes on."""
+    both = 0
+    for k in itertools.count():
+        world = DeletingWorld()
+        run = world.run()
+        while run.next < EPOCHS:
+            run.batch(*changes(run.next, run.run_id))
+        counts = open_operations(world)
+        processes = []
+        for stops in ((k,), ()):
+            turns = Turns(*stops, counts=counts)
+            flusher = world.flusher(turns, RunHistory())
+            processes.append(Process(turns, lambda _, flusher=flusher: flush(flusher)))  # type: ignore[misc]
+        first, second = processes
+        take_turns(first, second, lambda: raw.safe(world, k))  # noqa: B023 -- it is called at once
+        wrote = [any(op.startswith("write ") for op in p.turns.operations) for p in processes]
+        both += all(wrote)
+        raw.complete(world, EPOCHS, (k, first.turns.stopped_before))
+        world.forget()
+        if not first.turns.stopped_before:
+            break
+    assert both
+
+
+def test_rule_15_a_late_flusher_cannot_bring_a_deleted_row_back() -> None:
+    """It stood still before its rows, while another one finished them and the epoch that deletes them.
+
+    Nor can its late delete hide what came after.
+    """
+    world = DeletingWorld()
+    run = world.run()
+    run.batch([("k", 1), ("again", 1), ("again", None)])
+    faults = Faults(at=0, error=ConnectionError, matching="write")
+    stale = world.flusher(faults)
+    stale.run_once()
+    with pytest.raises(errors.TargetUnavailable):
+        stale.run_once()
+    window = world.cells.ledger[world.query_id].begun
+    assert window is not None
+    (piece,) = pieces(world.log, window.epochs[0])
+    held = list(read_piece(world.log_backend, piece))
+    run.batch([("k", None), ("again", 2)])
+    world.flush()
+    assert world.table() == {"again": 2}
+    with world.cells.connect(Owner(world.query_id, "", "")) as session:
+        for rows in held:
+            session.write(piece.plan, rows)
+        session.drain()
+    assert world.table() == {"again": 2}
+
+
+def test_a_word_that_is_not_known_publishes_nothing() -> None:
+    """The task fails, and with it the micro-batch; the log has no segment of it."""
+    world = DeletingWorld()
+    run = world.run()
+    unknown = world.frame([("a", 1)]).set_column(1, "op", pa.array(["truncate"]))
+    world.frame = lambda rows: unknown  # type: ignore[method-assign]
+    with pytest.raises(errors.InvalidRow, match="is no operation"):
+        run.publish([("a", 1)])
+    assert not [path for path in world.log_backend.list() if path.startswith(("seg", "man"))]

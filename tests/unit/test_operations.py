@@ -1,0 +1,379 @@
+"""Upserts and deletes by row: the options, what tasks refuse, and the statements that the rows become."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from cassandra import cqltypes
+from cassandra.metadata import Metadata
+from cassandra.query import UNSET_VALUE, PreparedStatement
+
+from tests.cql_driver import SIMPLE
+from wal_sink.configuration import configure
+from wal_sink.errors import InvalidRow, OptionError
+from wal_sink.model.plan import Column, Plan, plan_key
+from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
+from wal_sink.targets.cassandra.encode import encode, one_after_the_other, routing_keys
+from wal_sink.targets.cassandra.write.batches import Limits
+from wal_sink.targets.cassandra.write.bind import bind
+from wal_sink.targets.cassandra.write.replicas import Replicas
+from wal_sink.targets.cassandra.write.requests import encoded_requests, in_batches
+from wal_sink.targets.cassandra.write.slice_buffer import Stamped
+from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
+from wal_sink.targets.operations import read_words
+from wal_sink.targets.values.operations import keys_of_deletes
+
+GIVEN = {
+    "checkpointLocation": "/data/checkpoint",
+    "cassandra.contactPoints": "127.0.0.1",
+    "keyspace": "shop",
+    "table": "orders",
+}
+KAFKA = {
+    "checkpointLocation": "/data/checkpoint",
+    "target": "kafka",
+    "kafka.bootstrap.servers": "127.0.0.1:9092",
+    "topic": "orders",
+}
+POSTGRESQL = {
+    "checkpointLocation": "/data/checkpoint",
+    "target": "postgresql",
+    "postgresql.uri": "postgresql://u@h/d",
+    "table": "orders",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "remedy"),
+    [
+        (GIVEN | {"operations": '{"D": "delete"}'}, "without operationColumn", "operationColumn"),
+        (GIVEN | {"operationColumn": "op", "operations": "U=upsert"}, "not a JSON object", '{"U"'),
+        (GIVEN | {"operationColumn": "op", "operations": '["U"]'}, "not a JSON object", '{"U"'),
+        (
+            GIVEN | {"operationColumn": "op", "operations": "{}"},
+            "no word that means upsert",
+            '{"U"',
+        ),
+        (
+            GIVEN | {"operationColumn": "op", "operations": '{"U": "upsert"}'},
+            "no word that means delete",
+            "leave out operationColumn",
+        ),
+        (
+            GIVEN | {"operationColumn": "op", "operations": '{"D": "delete"}'},
+            "no word that means upsert",
+            '{"U"',
+        ),
+        (
+            GIVEN | {"operationColumn": "op", "operations": '{"U": "upsert", "D": "remove"}'},
+            "'D' means 'remove'",
+            "filter others",
+        ),
+        (
+            GIVEN | {"operationColumn": "op", "operations": '{"U": "upsert", "D": {"a": 1}}'},
+            "'D' means",
+            "filter others",
+        ),
+        (
+            GIVEN | {"operationColumn": "op", "operations": '{"U": "upsert", "U": "delete"}'},
+            "'U' twice",
+            "Leave out one",
+        ),
+        (POSTGRESQL | {"operationColumn": "op"}, "postgresql.mode is append", "to upsert"),
+        (KAFKA | {"operationColumn": "op"}, "kafka cannot delete rows", "filter deletes"),
+        (KAFKA | {"OPERATIONS": "{}"}, "kafka cannot delete rows", "filter deletes"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    given: dict[str, str], words: str, remedy: str
+) -> None:
+    """At the start, with a remedy."""
+    with pytest.raises(OptionError, match=words) as caught:
+        configure(given)
+    assert remedy in caught.value.remedy
+
+
+def test_words_are_exact_and_replace_the_others() -> None:
+    assert read_words("op", "") == {"upsert": "upsert", "delete": "delete"}
+    given = '{"c": "upsert", "r": "upsert", "é": "delete"}'
+    assert read_words("op", given) == json.loads(given)
+    target = configure(GIVEN | {"operationColumn": "op", "operations": given}).target
+    assert "whose op is é" in target.description["deletes"]
+
+
+def test_without_the_options_a_plan_is_the_one_of_before() -> None:
+    """Its key, which says whether the log has it; so a query that goes on needs no new one."""
+    target = configure(GIVEN).target
+    assert target.shape == {"keyspace": "shop", "table": "orders", "cassandra.nulls": "unset"}
+    schema = pa.schema([("id", pa.int64())])
+    assert plan_key(schema, "cassandra", target.shape) == "e480cf7763d2a521aa05ae6f1d0a2004"
+    words = '{"U": "upsert", "D": "delete"}'
+    shapes = [
+        configure(GIVEN | more).target.shape
+        for more in (
+            {},
+            {"operationColumn": "op"},
+            {"operationColumn": "o"},
+            {"operationColumn": "op", "operations": words},
+        )
+    ]
+    assert len({plan_key(schema, "cassandra", shape) for shape in shapes}) == 4
+
+
+# --- what tasks refuse ----------------------------------------------------------------------------
+
+
+COLUMNS = [
+    ("b", "clustering", "text", pa.string()),
+    ("op", "operation", "operation", pa.string()),
+    ("k", "partition", "text", pa.string()),
+    ("v", "regular", "double", pa.float64()),
+    ("a", "clustering", "timestamp", pa.timestamp("us", "UTC")),
+    ("m", "regular", "map<int, text>", pa.map_(pa.int32(), pa.string())),
+]
+PLAN = Plan(
+    key="k",
+    target="cassandra",
+    table='"ks"."t"',
+    columns=tuple(
+        Column(name=name, source=str(kind), type=cql, role=role)  # type: ignore[arg-type]
+        for name, role, cql, kind in COLUMNS
+    ),
+    details={
+        "nulls": "unset",
+        "keyspace": "ks",
+        "operations": '{"U": "upsert", "D": "delete"}',
+        "clustering": '["a", "b"]',
+    },
+)
+"""The key is (k, a, b), the DataFrame has its columns in another order."""
+
+SCHEMA = pa.schema([(name, kind) for name, _, _, kind in COLUMNS])
+
+
+def batch_of(*rows: tuple[Any, ...], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """Return rows of (k, a, b, op, v, m)."""
+    columns = dict(zip(["k", "a", "b", "op", "v", "m"], zip(*rows, strict=True), strict=True))
+    return pa.record_batch(
+        [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+    )
+
+
+CHANGES = batch_of(
+    ("x", 1_000, "p", "U", 1.5, [(1, "one")]),
+    ("x", 1_000, "p", "D", None, None),
+    ("y", 2_000, "q", "U", None, None),
+    ("x", 1_000, None, "D", 7.0, [(2, None)]),
+    ("y", None, None, "D", None, None),
+    ("y", 2_000, "q", "U", -0.0, []),
+)
+
+
+def test_what_a_delete_has_beside_its_key_is_not_kept() -> None:
+    """Whatever it is: no row is refused for it, and the log has nulls. A null value of a map is one."""
+    stored = check(CHANGES, PLAN)
+    assert stored.schema.names == SCHEMA.names
+    assert stored.column("op").to_pylist() == [
+        "upsert",
+        "delete",
+        "upsert",
+        *["delete"] * 2,
+        "upsert",
+    ]
+    assert stored.column("v").to_pylist() == [1.5, None, None, None, None, -0.0]
+    assert stored.column("m").to_pylist() == [[(1, "one")], None, None, None, None, []]
+    assert stored.column("a").to_pylist() == [1, 1, 2, 1, None, 2]
+
+
+def test_a_dictionary_and_large_strings_are_words_too() -> None:
+    for kind in (pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
+        words = CHANGES.column("op").cast(kind)
+        position = SCHEMA.names.index("op")
+        other = CHANGES.set_column(position, "op", words)
+        assert check(other, PLAN) == check(CHANGES, PLAN)
+
+
+def test_rows_of_a_slice_of_arrow() -> None:
+    """What lies before it does not matter."""
+    whole = check(CHANGES, PLAN)
+    for begin in range(1, 6):
+        assert check(CHANGES[begin:], PLAN) == whole[begin:]
+    assert check(CHANGES[:0], PLAN).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "remedy"),
+    [
+        (("x", 1_000, "p", "u", 1.0, None), r"Column op \('u'\) is no operation", "operations"),
+        (("x", 1_000, "p", None, 1.0, None), r"Column op \(None\) is no operation", "operations"),
+        (("x", None, "p", "D", 1.0, None), "a is null and b after it is not", "Fill a in"),
+        (("x", None, None, "U", 1.0, None), "Column .* part of the primary key", "Drop such rows"),
+        (
+            ("x", 1_000, None, "U", 1.0, None),
+            "Column b is part of the primary key",
+            "Drop such rows",
+        ),
+        (
+            (None, 1_000, "p", "D", 1.0, None),
+            "Column k is part of the primary key",
+            "Drop such rows",
+        ),
+        (
+            (None, None, None, "D", 1.0, None),
+            "Column k is part of the primary key",
+            "Drop such rows",
+        ),
+        (("x", 1_001, "p", "D", None, None), "below the millisecond", "MILLISECOND"),
+    ],
+)
+def test_a_row_that_cannot_be_written_is_named(
+    row: tuple[Any, ...], words: str, remedy: str
+) -> None:
+    """By its key, before the epoch is published."""
+    with pytest.raises(InvalidRow, match=words) as caught:
+        check(
+            pa.Table.from_batches([CHANGES, batch_of(row)]).combine_chunks().to_batches()[0], PLAN
+        )
+    assert f"k={row[0]!r}" in str(caught.value)
+    assert remedy in caught.value.remedy
+
+
+def test_values_of_any_type_become_null() -> None:
+    """Without a look at what they are."""
+    kinds = [pa.int64(), pa.string(), pa.list_(pa.int8()), pa.struct([("f", pa.bool_())])]
+    values: list[list[Any]] = [[1, 2, 3], ["a", "b", None], [[1], [], [2, 3]], [{"f": True}] * 3]
+    arrays = [pa.array(v, kind) for v, kind in zip(values, kinds, strict=True)]
+    batch = pa.record_batch([*arrays, arrays[0]], names=["i", "s", "l", "t", "key"])
+    got = keys_of_deletes(batch, pa.array([False, True, False]), ["key"])
+    for name, kind, column in zip("islt", kinds, values, strict=True):
+        assert got.column(name) == pa.array([column[0], None, column[2]], kind)
+    assert got.column("key") == batch.column("key")
+    assert keys_of_deletes(batch, pa.array([False] * 3), ["key"]) is batch
+
+
+# --- the statements -------------------------------------------------------------------------------
+
+
+def prepared(query: str) -> PreparedStatement:
+    """Return what the driver makes of a server's answer; the id is the statement's text."""
+    return PreparedStatement([], query.encode(), [], query, "ks", 5, [], None)
+
+
+US = 1_700_000_000_000_000
+INSERT = 'INSERT INTO "ks"."t" ("b", "k", "v", "a", "m") VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?'
+DELETE = 'DELETE FROM "ks"."t" USING TIMESTAMP ? WHERE "k" = ?'
+
+
+def divided() -> list[Part]:
+    stamps = np.arange(US, US + CHANGES.num_rows)
+    return Statements(PLAN, prepared).divide(Stamped(check(CHANGES, PLAN), stamps))
+
+
+def wire(value: Any, cql: str) -> bytes:
+    if value is None or value is UNSET_VALUE:
+        return (-1 if value is None else -2).to_bytes(4, "big", signed=True)
+    if cql.startswith("map"):
+        kind = cqltypes.MapType.apply_parameters([cqltypes.Int32Type, cqltypes.UTF8Type])
+    else:
+        kind = cqltypes.LongType if cql == "timestamp" else SIMPLE[cql]
+    data: bytes = kind.serialize(value, 5)
+    return len(data).to_bytes(4, "big") + data
+
+
+def test_each_row_becomes_the_statement_of_its_kind() -> None:
+    """With its own timestamp; a delete by as much of the key as it has."""
+    parts = divided()
+    found = {
+        of.prepared.query_id.decode(): (where.tolist(), rows)
+        for of, where, rows in parts
+        if where is not None
+    }
+    assert {query: where for query, (where, _) in found.items()} == {
+        INSERT: [0, 2, 5],
+        DELETE + ' AND "a" = ? AND "b" = ?': [1],
+        DELETE + ' AND "a" = ?': [3],
+        DELETE: [4],
+    }
+    for where, rows in found.values():
+        assert rows.stamps.tolist() == [US + position for position in where]
+
+
+def test_encoded_rows_are_those_that_the_driver_binds() -> None:
+    """Values, timestamps and heads, in the order of the slice."""
+    parts = divided()
+    encoded = one_after_the_other(
+        [
+            encode(rows.batch, of.plan, rows.stamps, of.head, stamp_first=of.stamp_first)
+            for of, _, rows in parts
+        ]
+    )
+    data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
+    expected: list[bytes] = []
+    for of, _, rows in parts:
+        types = [column.type for column in of.plan.columns]
+        types = ["bigint", *types] if of.stamp_first else [*types, "bigint"]
+        bound = bind(rows.batch, of.plan, rows.stamps.tolist(), stamp_first=of.stamp_first)
+        expected += [of.head + b"".join(map(wire, row, types)) for row in bound.values]
+    assert [data[i:j] for i, j in itertools.pairwise(bounds)] == expected
+    where = places(parts)
+    assert where is not None
+    stamps = [int.from_bytes(row[-8:], "big") for row in expected]
+    assert [stamps[place] for place in where[[0, 2, 5]].tolist()] == [US, US + 2, US + 5]
+    assert sorted(where.tolist()) == list(range(6))
+
+
+def test_a_slice_of_one_kind_is_not_divided() -> None:
+    statements = Statements(PLAN, prepared)
+    stored = check(CHANGES, PLAN)
+    for rows, start in ((stored.take([0, 2, 5]), "INSERT"), (stored.take([1]), "DELETE")):
+        parts = statements.divide(Stamped(rows, np.arange(rows.num_rows)))
+        assert len(parts) == 1
+        assert places(parts) is None
+        assert parts[0].statement.prepared.query_id.decode().startswith(start)
+    assert len(list(statements.known())) == 2
+
+
+def test_a_request_has_rows_of_its_partition_in_the_order_of_the_slice() -> None:
+    """Upserts beside deletes: what belongs together is not torn apart by what statement writes it."""
+    stored = check(CHANGES, PLAN)
+    parts = divided()
+    encoded = one_after_the_other(
+        [
+            encode(rows.batch, of.plan, rows.stamps, of.head, stamp_first=of.stamp_first)
+            for of, _, rows in parts
+        ]
+    )
+    where = places(parts)
+    assert where is not None
+    keys = routing_keys(table_rows(stored, PLAN), PLAN.of_table(), [1])
+    alone = Limits(shared_bytes=0)
+    sizes = np.diff(encoded.offsets)[where]
+    batches = in_batches(keys, sizes, alone, Replicas(Metadata(), "ks", "dc1"))
+    requests = list(encoded_requests(encoded, keys, batches, "ks", where))
+    found = {request.routing_key: rows_of(request) for request in requests}
+    assert found == {
+        b"x": [
+            (INSERT, US),
+            (DELETE + ' AND "a" = ? AND "b" = ?', US + 1),
+            (DELETE + ' AND "a" = ?', US + 3),
+        ],
+        b"y": [(INSERT, US + 2), (DELETE, US + 4), (INSERT, US + 5)],
+    }
+
+
+def rows_of(request: EncodedBatch) -> list[tuple[str, int]]:
+    """Return statement and timestamp of each row, and see that it has the partition of the request."""
+    if halves := request.halves():
+        return [row for half in halves for row in rows_of(half)]
+    query_id, values = request.first_row()
+    query = query_id.decode()
+    assert request.routing_key in values
+    stamp = values[0 if query.startswith("DELETE") else -1]
+    assert stamp is not None
+    return [(query, int.from_bytes(stamp, "big"))]

@@ -1,0 +1,192 @@
+"""Upserts and deletes by row: the options, the words in them, and what a start says of their column. Pure.
+
+A target that can delete declares the two options in its own; every other one refuses them
+(`wal_sink.configuration`). `targets.values.operations` reads the column's values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Literal
+
+import pyarrow as pa
+import pyarrow.types as pt
+from msgspec import Meta
+
+from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.model.plan import Column, Plan
+from wal_sink.options import Options
+
+Operation = Literal["upsert", "delete"]
+UPSERT: Operation = "upsert"
+DELETE: Operation = "delete"
+
+OPTION, WORDS_OPTION = "operationColumn", "operations"
+
+OperationColumn = Annotated[
+    str,
+    Meta(
+        description="string column that says of each row whether it is an upsert or a delete; it is not"
+        " written"
+    ),
+]
+Operations = Annotated[
+    str,
+    Meta(
+        description='JSON object of the words in operationColumn, such as {"U": "upsert", "D": "delete"};'
+        " default: upsert and delete themselves"
+    ),
+]
+
+DETAIL = "operations"
+"""Under which name a plan's details have the words, as a JSON object."""
+
+_DEFAULT: Mapping[str, Operation] = {UPSERT: UPSERT, DELETE: DELETE}
+_EXAMPLE = f'Write it as {WORDS_OPTION}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
+
+
+class _Pairs(tuple[tuple[str, object], ...]):
+    """A JSON object, names that are there twice included."""
+
+    __slots__ = ()
+
+
+def read_words(column: str, text: str) -> Mapping[str, Operation]:
+    """Return what each word means, from the two options as they were given.
+
+    :raises OptionError: the options contradict each other, or the words cannot be understood.
+    """
+    if not text.strip():
+        return _DEFAULT
+    if not column:
+        raise OptionError(
+            f"Option {WORDS_OPTION} is given without {OPTION}.",
+            f"Name the column that holds these words in {OPTION}, or leave out {WORDS_OPTION}.",
+        )
+    try:
+        pairs = json.loads(text, object_pairs_hook=_Pairs)
+    except ValueError:
+        pairs = None
+    if not isinstance(pairs, _Pairs):
+        raise OptionError(
+            f"Option {WORDS_OPTION} is not a JSON object: {text}", f"{_EXAMPLE}, in double quotes."
+        )
+    words: dict[str, Operation] = {}
+    for word, meaning in pairs:
+        if not isinstance(meaning, str) or meaning not in _DEFAULT:
+            raise OptionError(
+                f"Option {WORDS_OPTION} says that {word!r} means {meaning!r}.",
+                f"A row is an {UPSERT} or a {DELETE}; filter others out of the DataFrame. {_EXAMPLE}.",
+            )
+        if word in words:
+            raise OptionError(
+                f"Option {WORDS_OPTION} has the word {word!r} twice.", "Leave out one of the two."
+            )
+        words[word] = _DEFAULT[meaning]
+    for meaning in _DEFAULT:
+        if meaning not in words.values():
+            raise OptionError(
+                f"Option {WORDS_OPTION} has no word that means {meaning}.",
+                f"{_EXAMPLE}. Without deletes leave out {OPTION}.",
+            )
+    return words
+
+
+def refuse_undeclared(given: Mapping[str, str], target: str, declared: type[Options]) -> None:
+    """Refuse the options for a target that does not have them.
+
+    :param given: all options, by their names in lower case.
+    :param target: its name.
+    :raises OptionError: one of them is given.
+    """
+    for name in (OPTION, WORDS_OPTION):
+        if name.lower() in given and not any(
+            field.lower() == name.lower() for field in declared.__struct_encode_fields__
+        ):
+            raise OptionError(
+                f"Option {name} is given, and target {target} cannot delete rows.",
+                "Leave it out, and filter deletes out of the DataFrame, or write each as a row with a column"
+                " that says so; or write to a target that deletes, such as cassandra or postgresql.",
+            )
+
+
+def operation_shape(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
+    """Return what a target's shape has of the options: nothing where every row is an upsert."""
+    return {OPTION: column, WORDS_OPTION: _text(words)} if column else {}
+
+
+def operation_details(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
+    """Return what a plan's details have of the words."""
+    return {DETAIL: _text(words)} if column else {}
+
+
+def _text(words: Mapping[str, Operation]) -> str:
+    return json.dumps(dict(words), sort_keys=True)
+
+
+def planned_words(plan: Plan) -> Mapping[str, Operation]:
+    """Return the words of a plan with an operation column."""
+    words: Mapping[str, Operation] = json.loads(plan.details[DETAIL])
+    return words
+
+
+def without_operation(
+    schema: pa.Schema, column: str, table: Collection[str], name: object
+) -> pa.Schema:
+    """Return the columns of a DataFrame that are written; no change for an empty name.
+
+    :param table: the names of the table's columns; empty where there is no table.
+    :param name: of the table, as errors show it.
+    :raises SchemaMismatch: the DataFrame lacks the column, or has another type; or the table has one of that
+        name, which would not be written.
+    """
+    if not column:
+        return schema
+    if schema.names.count(column) != 1:
+        raise SchemaMismatch(
+            f"Option {OPTION} is {column}, and the DataFrame has"
+            f" {schema.names.count(column) or 'no'} such column{'s' * (column in schema.names)}; it has"
+            f" {', '.join(schema.names)}.",
+            f"Add it, .withColumn({column!r}, …), or correct {OPTION}.",
+        )
+    if column in table:
+        raise SchemaMismatch(
+            f"Option {OPTION} is {column}, which is a column of {name}, and is not written.",
+            f"Give it another name, .withColumnRenamed({column!r}, …); to keep it in the table as well, write"
+            " a copy under another name.",
+        )
+    position = schema.names.index(column)
+    if not is_text(schema.field(position).type):
+        raise SchemaMismatch(
+            f"Column {column}, which {OPTION} names, is {schema.field(position).type} in the DataFrame.",
+            f'Make it a string of the words that mean {UPSERT} and {DELETE}: .cast("string").',
+        )
+    return schema.remove(position)
+
+
+def with_operation(columns: Sequence[Column], schema: pa.Schema, column: str) -> tuple[Column, ...]:
+    """Return a plan's columns with that of the operation where the DataFrame has it.
+
+    :param columns: those of `without_operation`.
+    """
+    if not column:
+        return tuple(columns)
+    position = schema.names.index(column)
+    operation = Column(name=column, source=str(pa.string()), type="operation", role="operation")
+    return (*columns[:position], operation, *columns[position:])
+
+
+def described(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
+    """Return what is logged of it when a query starts: a text by its heading; nothing for an empty name."""
+    if not column:
+        return {}
+    deletes = " or ".join(word for word, meaning in words.items() if meaning == DELETE)
+    return {"deletes": f"rows whose {column} is {deletes} ({OPTION})"}
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type can be words."""
+    if pt.is_dictionary(kind):
+        return is_text(kind.value_type)
+    return bool(pt.is_string(kind) or pt.is_large_string(kind))

@@ -1,0 +1,249 @@
+"""Checks a target that deletes rows: a part of the contract suite of targets that declare `operationColumn`.
+
+A plug-in author derives one of these beside the suite of the target's delivery::
+
+    class TestMyDeletes(CellDeletesContract):
+        @pytest.fixture
+        def target(self) -> Target:
+            ...  # operationColumn=op, operations=OPERATIONS, into an empty table with the columns of SCHEMA
+            #      and the key (k, n); nulls unset
+
+        def rows(self, target: Target) -> dict[tuple[str, int], tuple[int | None, str | None]]:
+            ...  # read the table by other means: {(k, n): (v, t)}
+
+=======================  ==================================================================================
+suite                    for
+=======================  ==================================================================================
+`DeletesContract`        any delivery, such as `Delivery.ATOMIC`
+`CellDeletesContract`    `Delivery.CELLS`: a delete may be repeated, late, and by two sessions
+`RangeDeletesContract`   the same, where a delete may also take all rows under the first columns of the key
+=======================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan, plan_key
+from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Table, deliver
+
+COLUMN = "op"
+OPERATIONS = '{"c": "upsert", "u": "upsert", "d": "delete"}'
+"""The value of option `operations` that the suites want."""
+
+Change = tuple[str | None, str | None, int | None, int | None, str | None]
+"""The word, then k, n, v and t."""
+
+FIELDS = pa.schema([(COLUMN, pa.string()), *SCHEMA])
+
+
+class DeletesContract(ABC):
+    """Subclass as `Test…` with a fixture `target` and `rows`: one window after the other."""
+
+    @abstractmethod
+    def rows(self, target: Target) -> Table:
+        """Read the whole table by other means than the target."""
+
+    @pytest.fixture
+    def owner(self) -> Owner:
+        """Return the owner of a ledger row that no other test uses."""
+        return new_owner()
+
+    @pytest.fixture
+    def plan(self, target: Target) -> Plan:
+        """Return the agreed plan."""
+        return target.plan(FIELDS, plan_key(FIELDS, target.name, target.shape))
+
+    @pytest.fixture
+    def session(self, target: Target, plan: Plan, owner: Owner) -> Iterator[Session]:
+        """Connect, with the ledger row of a query that starts at epoch 0."""
+        assert plan.target == target.name
+        with target.connect(owner) as session:
+            session.create(-1)
+            yield session
+
+    def slice(
+        self, target: Target, plan: Plan, changes: Sequence[Change], us: int = BASE_US
+    ) -> Slice:
+        """Make a slice as a task does: checked rows."""
+        return Slice(0, target.check(changed(changes), plan), us)
+
+    def test_a_deleted_row_is_gone(self, target: Target, plan: Plan, session: Session) -> None:
+        """Others stay; the values beside the key, and whether there is such a row, do not matter."""
+        before: list[Change] = [("c", "a", 1, 1, "x"), ("c", "a", 2, 2, "y"), ("c", "b", 1, 3, "z")]
+        deletes: list[Change] = [
+            ("d", "a", 1, None, None),
+            ("d", "b", 1, 9, "w"),
+            ("d", "q", 7, 0, ""),
+        ]
+        deliver(session, plan, self.slice(target, plan, before))
+        deliver(session, plan, self.slice(target, plan, deletes, us=BASE_US + 100))
+        assert self.rows(target) == {("a", 2): (2, "y")}
+
+    def test_inside_a_slice_the_last_operation_of_a_key_wins(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """Whatever came before; a row that comes again has nothing of the one that was deleted."""
+        changes: list[Change] = [
+            *(("c", "a", 1, 1, "x"), ("d", "a", 1, None, None)),
+            *(("d", "b", 1, None, None), ("c", "b", 1, 2, "y")),
+            *(("c", "c", 1, 3, "z"), ("d", "c", 1, None, None), ("u", "c", 1, None, "again")),
+            *(("d", "e", 1, None, None), ("c", "e", 1, 4, "w"), ("d", "e", 1, None, None)),
+        ]
+        deliver(session, plan, self.slice(target, plan, changes))
+        assert self.rows(target) == {("b", 1): (2, "y"), ("c", 1): (None, "again")}
+
+    @pytest.mark.parametrize("windows", ["one window", "a window each"])
+    def test_random_changes_end_as_a_dictionary_does(
+        self, target: Target, plan: Plan, session: Session, windows: str
+    ) -> None:
+        """Rows of one key in one slice, in neighbouring ones, and in epochs that share a window."""
+        chance = random.Random(16)  # noqa: S311 -- no secret
+        expected: Table = {}
+        slices = []
+        for number in range(12):
+            changes = [_change(chance, f"{number}/{i}") for i in range(60)]
+            for word, k, n, v, t in changes:
+                if word == "d":
+                    expected.pop((str(k), int(n or 0)), None)
+                else:
+                    expected[str(k), int(n or 0)] = v, t
+            slices.append(self.slice(target, plan, changes, us=BASE_US + 60 * number))
+        if windows == "one window":
+            deliver(session, plan, *slices)
+        else:
+            for each in slices:
+                deliver(session, plan, each)
+        assert 0 < len(expected) < 25
+        assert self.rows(target) == expected
+
+    @pytest.mark.parametrize("word", ["x", "D", "delete", "", None])
+    def test_an_unknown_word_is_refused_before_anything_is_published(
+        self, target: Target, plan: Plan, word: str | None
+    ) -> None:
+        """Neither upserted nor dropped in silence; the remedy names the option."""
+        with pytest.raises(InvalidRow, match="is no operation") as caught:
+            self.slice(target, plan, [("c", "a", 1, 1, "x"), (word, "a", 1, 1, "x")])
+        assert "operations" in caught.value.remedy
+
+    def test_a_null_key_is_refused(self, target: Target, plan: Plan) -> None:
+        """Of an upsert any, of a delete at least the first."""
+        for changes in (
+            [("u", "a", None, 1, "x")],
+            [("u", None, 1, 1, "x")],
+            [("d", None, 1, 1, "x")],
+        ):
+            with pytest.raises(InvalidRow, match="null"):
+                self.slice(target, plan, changes)
+
+    @pytest.mark.parametrize(
+        ("fields", "words"),
+        [
+            (SCHEMA, "no such column"),
+            (pa.schema([(COLUMN, pa.int32()), *SCHEMA]), "int32"),
+            (pa.schema([(COLUMN, pa.string()), *FIELDS]), "2 such columns"),
+        ],
+    )
+    def test_a_dataframe_without_such_a_column_is_refused(
+        self, target: Target, fields: pa.Schema, words: str
+    ) -> None:
+        """At the start, with a remedy."""
+        with pytest.raises(SchemaMismatch, match=words) as caught:
+            target.plan(fields, "another")
+        assert caught.value.remedy
+
+    def test_the_plan_travels(self, plan: Plan) -> None:
+        """It survives the log, with the column's role."""
+        again = Plan.from_json(plan.to_json(), "plan")
+        assert again == plan
+        assert again.operation == COLUMN
+        assert COLUMN not in [column.name for column in again.of_table().columns]
+
+
+class CellDeletesContract(DeletesContract):
+    """Subclass as `Test…` with a fixture `target` and `rows`: rows are cells, and so are tombstones."""
+
+    def test_a_delete_may_be_repeated_and_late(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """In any order, and as often as sessions like: what has the highest timestamp counts."""
+        old = self.slice(target, plan, [("c", "a", 1, 1, "old"), ("c", "b", 1, 1, "old")])
+        deletes = self.slice(
+            target, plan, [("d", "a", 1, None, None), ("d", "b", 1, None, None)], us=BASE_US + 100
+        )
+        new = self.slice(target, plan, [("u", "b", 1, None, "new")], us=BASE_US + 200)
+        chance = random.Random(5)  # noqa: S311 -- no secret
+        for _ in range(3):
+            for each in chance.sample([old, deletes, new], 3):
+                _written(session, plan, each)
+            _written(session, plan, each)
+        assert self.rows(target) == {("b", 1): (None, "new")}
+
+    def test_a_delete_of_another_session_counts(
+        self, target: Target, plan: Plan, session: Session, owner: Owner
+    ) -> None:
+        """Two flushers write one window, one of them in part."""
+        changes: list[Change] = [
+            ("c", "a", 1, 1, "x"),
+            ("d", "a", 1, None, None),
+            ("c", "b", 1, 2, "y"),
+        ]
+        rows = self.slice(target, plan, changes)
+        with target.connect(owner) as other:
+            _written(other, plan, Slice(0, rows.batch[1:], rows.first_us + 1))
+            _written(session, plan, rows)
+            _written(other, plan, Slice(0, rows.batch[:1], rows.first_us))
+        assert self.rows(target) == {("b", 1): (2, "y")}
+
+
+class RangeDeletesContract(CellDeletesContract):
+    """Subclass as `Test…` with a fixture `target` and `rows`: n may be null in a delete."""
+
+    def test_a_delete_without_the_last_of_the_key_takes_a_range(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """All rows under k that are older; a later row under it stays."""
+        before: list[Change] = [("c", k, n, n, k) for k in ("a", "b") for n in range(5)]
+        changes: list[Change] = [
+            ("c", "a", 7, 7, "older"),
+            ("d", "a", None, None, None),
+            ("c", "a", 3, None, "newer"),
+            ("d", "b", 4, None, None),
+        ]
+        rows = self.slice(target, plan, changes, us=BASE_US + 100)
+        deliver(session, plan, self.slice(target, plan, before))
+        deliver(session, plan, rows)
+        expected: Table = {("b", n): (n, "b") for n in range(4)} | {("a", 3): (None, "newer")}
+        assert self.rows(target) == expected
+        _written(session, plan, rows)
+        _written(session, plan, self.slice(target, plan, before))
+        assert self.rows(target) == expected, "written again, and late"
+
+
+def changed(changes: Sequence[Change]) -> pa.RecordBatch:
+    """Return changes as a DataFrame has them."""
+    columns = list(zip(*changes, strict=True)) or [()] * len(FIELDS)
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, FIELDS, strict=True)]
+    return pa.record_batch(arrays, schema=FIELDS)
+
+
+def _change(chance: random.Random, text: str) -> Change:
+    """Draw a change of one of 24 keys; every upsert has all values."""
+    key = chance.choice("abcd"), chance.randrange(6)
+    if chance.random() < 0.4:
+        return ("d", *key, None, None)
+    return (chance.choice("cu"), *key, chance.randrange(100), text)
+
+
+def _written(session: Session, plan: Plan, rows: Slice) -> None:
+    session.write(plan, rows)
+    session.drain()
