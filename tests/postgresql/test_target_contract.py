@@ -7,7 +7,8 @@ import pytest
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.atomic import AtomicContract
-from wal_sink.testing.contracts.rows import Record
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
+from wal_sink.testing.contracts.rows import Record, Table
 from wal_sink.testing.postgresql.server import Server
 
 
@@ -26,3 +27,28 @@ class TestAppend(AtomicContract):
     def records(self, target: Target) -> list[Record]:
         assert isinstance(target, PostgresqlTarget)
         return self.server.execute(f"SELECT k, n, v, t FROM {target.table_name}")
+
+
+class TestDeletes(DeletesContract):
+    """A table with a key, which is not the DataFrame's order."""
+
+    @pytest.fixture
+    def target(self, postgresql: Server, schema: str) -> PostgresqlTarget:
+        self.server = postgresql
+        postgresql.execute(
+            f"CREATE TABLE {schema}.rows (k text, n int, v bigint, t text, PRIMARY KEY (n, k))"
+        )
+        options = PostgresqlOptions(
+            uri=postgresql.uri,
+            table=f"{schema}.rows",
+            mode="upsert",
+            operation_column=COLUMN,
+            operations=OPERATIONS,
+        )
+        return PostgresqlTarget(options)
+
+    def rows(self, target: Target) -> Table:
+        assert isinstance(target, PostgresqlTarget)
+        found = self.server.execute(f"SELECT k, n, v, t FROM {target.table_name}")
+        assert len({row[:2] for row in found}) == len(found)
+        return {(k, n): (v, t) for k, n, v, t in found}

@@ -47,7 +47,9 @@ class Relation(NamedTuple):
     checks: tuple[str, ...] = ()
     """Names of constraints that may refuse a row, also those of domains; NOT NULL and unique ones aside."""
     triggers: tuple[str, ...] = ()
-    """Names of the triggers that fire for each row or statement that is inserted or updated."""
+    """Names of the triggers that fire for each row or statement that is inserted, updated or deleted."""
+    referring: tuple[str, ...] = ()
+    """Foreign keys of other tables that may refuse a delete; only where deletes are asked for."""
     rules: tuple[str, ...] = ()
     """Names of rewrite rules."""
     foreign_partitions: tuple[str, ...] = ()
@@ -115,8 +117,13 @@ _CHECKS = """
     ORDER BY conname"""
 _TRIGGERS = """
     SELECT tgname FROM pg_catalog.pg_trigger
-    WHERE tgrelid = %s AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & (4 | 16) <> 0
+    WHERE tgrelid = %s AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & %s <> 0
     ORDER BY 1"""
+_WRITES, _DELETES = 4 | 16, 8
+"""Bits of `pg_trigger.tgtype`: INSERT and UPDATE, and DELETE."""
+_REFERRING = """
+    SELECT conname || ' of ' || conrelid::regclass FROM pg_catalog.pg_constraint
+    WHERE contype = 'f' AND confrelid = %s AND confdeltype IN ('a', 'r') ORDER BY 1"""
 _RULES = "SELECT rulename FROM pg_catalog.pg_rewrite WHERE ev_class = %s AND rulename <> '_RETURN' ORDER BY 1"
 _FOREIGN = """
     SELECT p.relid::regclass::text FROM pg_catalog.pg_partition_tree(%s::oid::regclass) p
@@ -125,6 +132,7 @@ _LACKING = """
     SELECT p FROM unnest(%s::text[]) p WHERE NOT CASE p
         WHEN 'USAGE' THEN has_schema_privilege(%s, p)
         WHEN 'TEMPORARY' THEN has_database_privilege(current_database(), p)
+        WHEN 'DELETE' THEN has_table_privilege(%s::oid, p) -- no column has it
         ELSE has_table_privilege(%s::oid, p) OR has_any_column_privilege(%s::oid, p) END"""
 _TABLES = """
     SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -151,6 +159,7 @@ def read_relation(connection: Any, name: TableName, privileges: tuple[str, ...])
     if not found:
         return Relation(name, "", others=names(_TABLES, name.schema), schemas=names(_SCHEMAS))
     oid, kind, persistence, row_security = found[0]
+    deletes = "DELETE" in privileges
     return Relation(
         name=name,
         kind=kind,
@@ -161,11 +170,12 @@ def read_relation(connection: Any, name: TableName, privileges: tuple[str, ...])
             for name_, columns, primary, plain in rows(_UNIQUE, oid)
         ),
         checks=names(_CHECKS, oid, oid),
-        triggers=names(_TRIGGERS, oid),
+        triggers=names(_TRIGGERS, oid, _WRITES | _DELETES if deletes else _WRITES),
+        referring=names(_REFERRING, oid) if deletes else (),
         rules=names(_RULES, oid),
         foreign_partitions=names(_FOREIGN, oid) if kind == "p" else (),
         row_security=row_security,
-        lacking=names(_LACKING, list(privileges), name.schema, oid, oid),
+        lacking=names(_LACKING, list(privileges), name.schema, oid, oid, oid),
     )
 
 

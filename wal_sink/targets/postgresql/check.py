@@ -16,11 +16,19 @@ import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.operations import is_text as is_words
+from wal_sink.targets.operations import planned_words
 from wal_sink.targets.postgresql.json_text import NoJsonError, refuse_other, to_json
 from wal_sink.targets.postgresql.key import key_of
 from wal_sink.targets.postgresql.types import PgType, is_document, is_text, log_type, parse
 from wal_sink.targets.values import uuids
 from wal_sink.targets.values.literals import TRUE, long
+from wal_sink.targets.values.operations import (
+    are_deletes,
+    keys_of_deletes,
+    not_deleted,
+    read_operations,
+)
 from wal_sink.targets.values.text import plain, shorten
 
 _US = 1_000_000
@@ -48,11 +56,17 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
     _refuse_other_schema(batch.schema, plan)
+    operations = None if plan.operation is None else _read_operations(batch, plan)
+    deletes = None if operations is None else are_deletes(operations)
+    rows = batch if deletes is None else keys_of_deletes(batch, deletes, key_of(plan))
     stored = []
-    for column, values in zip(plan.columns, batch.columns, strict=True):
+    for column, values in zip(plan.columns, rows.columns, strict=True):
+        if column.role == "operation":
+            stored.append(operations)
+            continue
         array = values.cast(values.type.value_type) if pt.is_dictionary(values.type) else values
         try:
-            _refuse_null(column, array, key=column.name in key_of(plan))
+            _refuse_null(column, array, deletes, key=column.name in key_of(plan))
             stored.append(_stored(column, array))
         except _BadValueError as error:
             bad = error.bad
@@ -75,8 +89,10 @@ class _BadValueError(Exception):
 def _refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
     got = [(field.name, str(field.type)) for field in schema]
     planned = [(column.name, column.source) for column in plan.columns]
-    if [name for name, _ in got] != [name for name, _ in planned] or any(
-        log_type(column.type, field.type) is None
+    if [name for name, _ in got] != [name for name, _ in planned] or not all(
+        is_words(field.type)
+        if column.role == "operation"
+        else log_type(column.type, field.type) is not None
         for column, field in zip(plan.columns, schema, strict=True)
     ):
         raise SchemaMismatch(
@@ -97,10 +113,33 @@ def _row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
     return f"the row with {values}"
 
 
-def _refuse_null(column: Column, values: pa.Array, *, key: bool) -> None:
+def _read_operations(batch: pa.RecordBatch, plan: Plan) -> pa.Array:
+    """Return what each row does, as the log has it.
+
+    :raises InvalidRow: a word is unknown, or null.
+    """
+    assert plan.operation is not None
+    values = batch.column(plan.operation)
+    read = read_operations(values, planned_words(plan))
+    if read.bad:
+        raise InvalidRow(
+            f"Column {plan.operation} ({shorten(plain(values[read.bad.row]))}) {read.bad.problem}, in"
+            f" {_row_text(batch, plan, read.bad.row)}.",
+            read.bad.remedy,
+        )
+    return read.operations
+
+
+def _refuse_null(column: Column, values: pa.Array, deletes: pa.Array | None, *, key: bool) -> None:
     remedy = 'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.'
     if column.role == "required":
-        _refuse(values.is_null(), "is null, and the table's column takes no null", remedy)
+        missing = values.is_null()
+        # A delete has the key alone.
+        _refuse(
+            missing if key else not_deleted(missing, deletes),
+            "is null, and the table's column takes no null",
+            remedy,
+        )
     if key:
         _refuse(values.is_null(), "is null and part of the key, and a null equals no other", remedy)
 

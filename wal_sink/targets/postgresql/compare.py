@@ -154,9 +154,11 @@ def refuse_table(schema: pa.Schema, live: Relation, server: ServerState) -> None
         )
 
 
-def privileges(*, upsert: bool) -> tuple[str, ...]:
+def privileges(*, upsert: bool, deletes: bool = False) -> tuple[str, ...]:
     """Return what the user needs upon the table; TEMPORARY beside it where `needs_staging`."""
-    return ("USAGE", "INSERT", "SELECT", "UPDATE") if upsert else ("USAGE", "INSERT")
+    if not upsert:
+        return ("USAGE", "INSERT")
+    return ("USAGE", "INSERT", "SELECT", "UPDATE", *(["DELETE"] if deletes else []))
 
 
 def grants(live: Relation, user: str) -> list[str]:
@@ -251,6 +253,12 @@ def warnings(live: Relation, server: ServerState) -> Iterator[str]:
         yield (
             f"{live.name} has constraints that no task can check ({', '.join(live.checks)}): a row that one"
             " of them refuses stops the flush, until that constraint is dropped or takes the row"
+        )
+    if live.referring:
+        yield (
+            f"other tables refer to rows of {live.name} ({', '.join(live.referring)}): a delete that one of"
+            " these foreign keys refuses stops the flush, until the rows that refer to it are gone, or the"
+            " constraint is ON DELETE CASCADE or SET NULL"
         )
     if live.triggers:
         yield (

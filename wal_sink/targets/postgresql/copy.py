@@ -6,25 +6,29 @@ the server expects; the tasks have cast it to that (`types.log_type`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pgpq
 import pyarrow as pa
+import pyarrow.compute as pc
 from pgpq import encoders
 from pgpq import schema as pg
 
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.postgresql.key import key_of
 from wal_sink.targets.postgresql.names import MAX_BYTES, TableName, listed, quote
 from wal_sink.targets.postgresql.types import parse, staged_type
+from wal_sink.targets.values.operations import are_deletes
 
 ORDINAL = "wal_sink ordinal"
 """The temporary table's column with the position of a row in its batch."""
+DELETED = "wal_sink deleted"
+"""Its column that says whether a row is a delete, where the plan has an operation column."""
 
 
 def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) -> None:
-    """Write rows in the open transaction: add them, or replace those of the plan's key.
+    """Write rows in the open transaction: add them, or replace and delete those of the plan's key.
 
     :param batch: in the types of the log, at least one row.
     :raises Exception: of the driver.
@@ -33,22 +37,48 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
     if not key and not any(staged_type(column.type) for column in plan.columns):
         _copy(connection, str(table), batch, [column.type for column in plan.columns])
         return
-    staged = _stage(connection, table, plan, batch)
-    connection.execute(_from_staged(table, plan, staged, key))
+    if plan.operation is None:
+        staged = _stage(connection, table, plan, batch, {})
+        connection.execute(_from_staged(table, plan, staged, key))
+    else:
+        deletes = are_deletes(batch.column(plan.operation))
+        rows, of_table = batch.drop_columns([plan.operation]), plan.of_table()
+        staged = _stage(connection, table, of_table, rows, {DELETED: ("boolean", deletes)})
+        if pc.any(deletes).as_py():
+            connection.execute(_delete(table, of_table, staged, key))
+        connection.execute(_from_staged(table, of_table, staged, key, deleted=True))
     connection.execute(f"TRUNCATE {staged}")
 
 
-def _from_staged(table: TableName, plan: Plan, staged: str, key: Sequence[str]) -> str:
+def _delete(table: TableName, plan: Plan, staged: str, key: Sequence[str]) -> str:
+    """Return the statement that deletes each key of which some row in the temporary table is a delete.
+
+    Also where the last row of the key is an upsert: what comes after a delete is a new row, which has nothing
+    of the old one in columns that the DataFrame lacks.
+    """
+    values = [
+        f"{_value(column)} AS {quote(column.name)}" for column in plan.columns if column.name in key
+    ]
+    same = " AND ".join(f"there.{quote(name)} = gone.{quote(name)}" for name in key)
+    return (
+        f"DELETE FROM {table} AS there USING"  # noqa: S608 -- quoted names
+        f" (SELECT DISTINCT {', '.join(values)} FROM {staged} WHERE {quote(DELETED)}) AS gone WHERE {same}"
+    )
+
+
+def _from_staged(
+    table: TableName, plan: Plan, staged: str, key: Sequence[str], *, deleted: bool = False
+) -> str:
     """Return the statement that moves rows on from the temporary table.
 
     Of several rows of a key the last one counts; the server decides which keys are equal, as its unique index
     does.
+
+    :param deleted: whether the temporary table says of rows that they are deletes: keys whose last row is one
+        are left out.
     """
     names = listed(column.name for column in plan.columns)
-    values = ", ".join(
-        f"{quote(column.name)}::{column.type}" if staged_type(column.type) else quote(column.name)
-        for column in plan.columns
-    )
+    values = ", ".join(map(_value, plan.columns))
     if not key:
         return (
             f"INSERT INTO {table} ({names}) SELECT {values} FROM {staged}"  # noqa: S608 -- quoted names
@@ -56,43 +86,67 @@ def _from_staged(table: TableName, plan: Plan, staged: str, key: Sequence[str]) 
         )
     others = [column.name for column in plan.columns if column.name not in key]
     changes = ", ".join(f"{quote(name)} = EXCLUDED.{quote(name)}" for name in others)
-    return (
-        f"INSERT INTO {table} ({names})"  # noqa: S608 -- quoted names
-        f" SELECT DISTINCT ON ({listed(key)}) {values} FROM {staged}"
+    last = (
+        f"SELECT DISTINCT ON ({listed(key)}) {'*' if deleted else values} FROM {staged}"  # noqa: S608
         f" ORDER BY {listed(key)}, {quote(ORDINAL)} DESC"
+    )
+    if deleted:
+        last = f"SELECT {values} FROM ({last}) AS last WHERE NOT {quote(DELETED)}"  # noqa: S608
+    return (
+        f"INSERT INTO {table} ({names}) {last}"
         f" ON CONFLICT ({listed(key)}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
     )
 
 
-def _stage(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) -> str:
-    """Copy rows into a temporary table of this session, and return its name."""
+def _value(column: Column) -> str:
+    """Return a column of the temporary table as the table takes it."""
+    cast = staged_type(column.type)
+    return f"{quote(column.name)}::{column.type}" if cast else quote(column.name)
+
+
+def _stage(
+    connection: Any,
+    table: TableName,
+    plan: Plan,
+    batch: pa.RecordBatch,
+    more: Mapping[str, tuple[str, pa.Array]],
+) -> str:
+    """Copy rows into a temporary table of this session, and return its name.
+
+    :param more: columns beside the table's, by name: their type and their values.
+    """
     staged = f"pg_temp.{quote(f'wal_sink {plan.key}'[:MAX_BYTES])}"
     connection.execute("SET LOCAL client_min_messages = warning")  # not that it is there already
+    ordinals = pa.array(range(batch.num_rows), pa.int64())
+    more = {**more, ORDINAL: ("bigint", ordinals)}
     connection.execute(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS {staged} ON COMMIT DELETE ROWS AS"
-        f" {_staged_columns(table, plan)} WITH NO DATA"
+        f" {_staged_columns(table, plan, more)} WITH NO DATA"
     )
     types = [staged_type(column.type) or column.type for column in plan.columns]
-    ordinals = pa.array(range(batch.num_rows), pa.int64())
-    _copy(connection, staged, batch.append_column(ORDINAL, ordinals), [*types, "bigint"])
+    for name, (type_, values) in more.items():
+        batch = batch.append_column(name, values)
+        types.append(type_)
+    _copy(connection, staged, batch, types)
     return staged
 
 
-def _staged_columns(table: TableName, plan: Plan) -> str:
+def _staged_columns(table: TableName, plan: Plan, more: Mapping[str, tuple[str, pa.Array]]) -> str:
     """Return the query that says how the temporary table looks.
 
-    For an upsert its columns are those of the table, with their collations: the same keys are equal.
+    For an upsert its columns are those of the table, with their collations: the same keys are equal. Beside
+    the key they are not of the table's domains, as a delete has nulls there.
     """
-    staged = {column.name: staged_type(column.type) for column in plan.columns}
-    like_table = bool(key_of(plan))
+    key = key_of(plan)
+    like_table = set(key) if DELETED in more else {column.name for column in plan.columns if key}
     columns = [
         quote(column.name)
-        if like_table and not staged[column.name]
-        else f"NULL::{staged[column.name] or column.type} AS {quote(column.name)}"
+        if column.name in like_table and not staged_type(column.type)
+        else f"NULL::{staged_type(column.type) or column.type} AS {quote(column.name)}"
         for column in plan.columns
     ]
-    columns.append(f"NULL::bigint AS {quote(ORDINAL)}")
-    return f"SELECT {', '.join(columns)}{f' FROM {table}' if like_table else ''}"  # noqa: S608 -- quoted names
+    columns += [f"NULL::{type_} AS {quote(name)}" for name, (type_, _) in more.items()]
+    return f"SELECT {', '.join(columns)}{f' FROM {table}' if key else ''}"  # noqa: S608 -- quoted names
 
 
 def _copy(connection: Any, into: str, batch: pa.RecordBatch, types: Sequence[str]) -> None:

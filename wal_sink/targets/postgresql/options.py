@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -10,6 +11,13 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, from_environment
+from wal_sink.targets.operations import (
+    OPTION,
+    Operation,
+    OperationColumn,
+    Operations,
+    read_words,
+)
 from wal_sink.targets.postgresql.names import TableName, is_name
 from wal_sink.targets.sql import SqlOptions
 
@@ -52,6 +60,8 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
             " row of a key wins"
         ),
     ] = msgspec.field(name="postgresql.mode", default="append")
+    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
+    operations: Operations = msgspec.field(name="operations", default="")
     ledger_table: Annotated[
         str,
         Meta(
@@ -94,6 +104,19 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
                 f"Options table and postgresql.ledgerTable both name {self.data}.",
                 "Give the ledger a table of its own.",
             )
+
+        read_words(self.operation_column, self.operations)
+        if self.operation_column and self.mode != "upsert":
+            raise OptionError(
+                f"Option {OPTION} is {self.operation_column}, and postgresql.mode is {self.mode}: without a"
+                " key no row can be found to delete.",
+                f"Set postgresql.mode to upsert, or leave out {OPTION}.",
+            )
+
+    @property
+    def words(self) -> Mapping[str, Operation]:
+        """What each word of the operation column means."""
+        return read_words(self.operation_column, self.operations)
 
     @property
     def data(self) -> TableName:

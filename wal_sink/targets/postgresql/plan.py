@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
+from wal_sink.targets.operations import operation_details, with_operation, without_operation
 from wal_sink.targets.postgresql.catalogue import Relation, read_relation, read_server
 from wal_sink.targets.postgresql.compare import (
     LEDGER_PRIVILEGES,
@@ -34,15 +35,19 @@ def make_plan(connection: Any, options: PostgresqlOptions, schema: pa.Schema, ke
     :raises Exception: of the driver.
     """
     server = read_server(connection)
-    upsert = options.mode == "upsert"
-    live = read_relation(connection, options.data, privileges(upsert=upsert))
+    upsert, operation = options.mode == "upsert", options.operation_column
+    needed = privileges(upsert=upsert, deletes=bool(operation))
+    live = read_relation(connection, options.data, needed)
     refuse_table(schema, live, server)
-    columns = match_columns(schema, live)
+    written = without_operation(
+        schema, operation, [column.name for column in live.columns], live.name
+    )
+    columns = match_columns(written, live)
     found = upsert_key(live, columns) if upsert else ()
     if not upsert:
         refuse_unique(live, columns)
     if needs_staging(columns, found):
-        live = read_relation(connection, options.data, (*privileges(upsert=upsert), "TEMPORARY"))
+        live = read_relation(connection, options.data, (*needed, "TEMPORARY"))
         refuse_table(schema, live, server)
     _refuse_ledger(read_relation(connection, options.ledger, LEDGER_PRIVILEGES), server.user)
     connection.rollback()
@@ -50,7 +55,11 @@ def make_plan(connection: Any, options: PostgresqlOptions, schema: pa.Schema, ke
         log.warning("%s", warning)
     details = {DETAIL: key_text(found)} if found else {}
     return Plan(
-        key=key, target="postgresql", table=str(options.data), columns=columns, details=details
+        key=key,
+        target="postgresql",
+        table=str(options.data),
+        columns=with_operation(columns, schema, operation),
+        details=details | operation_details(operation, options.words),
     )
 
 

@@ -11,6 +11,7 @@ from wal_sink.errors import OptionError
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind
+from wal_sink.targets.operations import described, operation_shape
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.sql import SqlColumn, SqlTarget
 
@@ -39,7 +40,9 @@ class PostgresqlTarget(SqlTarget):
     @property
     def shape(self) -> Mapping[str, str]:
         """Return the table, and how rows get into it."""
-        return {"table": self.options.table, "postgresql.mode": self.options.mode}
+        given = self.options
+        deletes = operation_shape(given.operation_column, given.words)
+        return {"table": given.table, "postgresql.mode": given.mode, **deletes}
 
     @property
     def description(self) -> Mapping[str, str]:
@@ -50,6 +53,7 @@ class PostgresqlTarget(SqlTarget):
             "target": f"{self.name} at {self.options.uri}",
             "table": f"{self.table_name}, ledger in {self.ledger_name}",
             "mode": f"{mode}: {modes[mode]} (postgresql.mode)",
+            **described(self.options.operation_column, self.options.words),
         }
 
     def open(self) -> Any:

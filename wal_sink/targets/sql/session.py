@@ -178,7 +178,7 @@ class SqlSession(Session):
         :raises SchemaMismatch: it has not.
         """
         there = {column.name: column.type for column in self._database.columns(self._connection)}
-        for column in plan.columns:
+        for column in plan.of_table().columns:
             if there.get(column.name) != column.type:
                 raise SchemaMismatch(
                     f"Column {column.name} of table {plan.table} was {column.type} when rows were checked,"
