@@ -38,6 +38,7 @@ def test_each_example_writes_what_its_topic_says(
     tables = {
         "orders": "revenue_by_hour",
         "latest": "order_status",
+        "changes": "customers",
         "wide_rows": "orders_by_customer",
     }
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*tables, "shop", "sqlite_target"}
@@ -55,6 +56,10 @@ def test_each_example_writes_what_its_topic_says(
     assert read.revenue() == expected_revenue(topic)
     assert read.latest() == expected_latest(topic)
     assert read.orders() == expected_orders(topic)
+    assert read.customers() == expected_customers(tmp_path / "customers")
+
+
+Customers = dict[int, tuple[str, str | None, int]]
 
 
 class Read:
@@ -72,6 +77,9 @@ class Read:
     def latest(self) -> dict[int, tuple[int, str, datetime]]:
         rows = self._rows("order_status")
         return {r.order_id: (r.version, r.status, _utc(r.changed_at)) for r in rows}
+
+    def customers(self) -> Customers:
+        return {r.customer_id: (r.name, r.city, r.points) for r in self._rows("customers")}
 
     def orders(self) -> dict[tuple[int, datetime, int], tuple[object, ...]]:
         return {
@@ -119,6 +127,28 @@ def expected_orders(topic: list[Any]) -> dict[tuple[int, datetime, int], tuple[o
         for event in topic
         if event["status"] == "placed"
     }
+
+
+def expected_customers(topic: Path) -> Customers:
+    """Do what the records say, one after the other."""
+    customers: Customers = {}
+    deletes = 0
+    for path in sorted(topic.glob("*.json")):
+        for record in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            key, change = (
+                json.loads(record["key"])["customer_id"],
+                json.loads(record["value"] or "null"),
+            )
+            if change is None:
+                assert key not in customers, "a tombstone follows its delete"
+            elif change["op"] == "d":
+                del customers[key]
+                deletes += 1
+            else:
+                customers[key] = tuple(change["after"].values())
+    assert deletes > 50
+    assert len(customers) > 5
+    return customers
 
 
 def _at(event: Any) -> datetime:

@@ -1,0 +1,106 @@
+"""A table that follows another database: `python examples/changes.py [HOST [PORT [KEYSPACE]]]`.
+
+The topic has what Debezium writes of a table of customers. For each change it has a record with the row's
+key, what was done (`op`: c, u, r or d) and the row afterwards (`after`, null for a delete); and behind each
+delete a tombstone, a record without a value, by which Kafka forgets the key. `operationColumn` names the
+column with `op`, and `operations` says which of its words is a delete. So the table has, after each
+micro-batch, the customers that the other database had at that point, and no others.
+
+Changes of one key have to come in their order, as they do from a Kafka topic with that key, without a shuffle
+in between: within a micro-batch the last row of a key wins, whether it is an upsert or a delete.
+"""
+
+import json
+import os
+import random
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import from_json
+
+import wal_sink
+from shop import Shop, session
+
+KEY = "customer_id bigint"
+ENVELOPE = "op string, after struct<name: string, city: string, points: int>"
+
+OPERATIONS = {"c": "upsert", "u": "upsert", "r": "upsert", "d": "delete"}
+OPTIONS = {
+    "operationColumn": "op",
+    "operations": json.dumps(OPERATIONS),
+    "cassandra.nulls": "write",
+}
+"""A null in `after` clears the column: it is the whole row."""
+
+CHANGES, CUSTOMERS = (180, 160, 140, 120), 30
+"""Changes in each file of the topic. Each is smaller than the one before: after a crash Spark may take two
+files for one micro-batch, and then it takes the larger one first. Kafka keeps the order by itself."""
+
+
+def changed_customers(spark: SparkSession, topic: str) -> DataFrame:
+    """Stream the topic, a file a micro-batch: `customer_id`, `op`, and the columns of the row.
+
+    With Kafka, the first line is `spark.readStream.format("kafka").option("subscribe", "customers")` with
+    its bootstrap servers and `.selectExpr("CAST(key AS string) AS key", "CAST(value AS string) AS value")`.
+    """
+    records = (
+        spark.readStream.schema("key string, value string")
+        .option("maxFilesPerTrigger", 1)
+        .json(topic)
+    )
+    changes = records.where("value IS NOT NULL").select(  # without tombstones
+        from_json("key", KEY).alias("key"), from_json("value", ENVELOPE).alias("change")
+    )
+    return changes.select("key.customer_id", "change.op", "change.after.*")
+
+
+def write_topic(folder: Path) -> str:
+    """Write the topic as files of JSON records, unless it is there; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if len(list(folder.glob("*.json"))) < len(CHANGES):
+        chance = random.Random(2016)
+        there: set[int] = set()
+        for number, changes in enumerate(CHANGES):
+            records: list[tuple[int, dict[str, object] | None]] = []
+            for change in range(changes):
+                customer = chance.randrange(CUSTOMERS)
+                if customer in there and chance.random() < 0.4:
+                    there.remove(customer)
+                    records += [(customer, {"op": "d", "after": None}), (customer, None)]
+                    continue
+                op = "u" if customer in there else "r" if number == 0 else "c"
+                there.add(customer)
+                after = {
+                    "name": f"customer {customer}",
+                    "city": chance.choice(["Utrecht", "Gent", None]),
+                    "points": 1_000 * number + change,
+                }
+                records.append((customer, {"op": op, "after": after}))
+            path = folder / f"{number:02}.json"
+            path.write_text("".join(_record(*each) for each in records), encoding="utf-8")
+            os.utime(path, (number, number))  # Spark reads the oldest file first
+    return str(folder)
+
+
+def _record(customer: int, value: dict[str, object] | None) -> str:
+    key, text = json.dumps({"customer_id": customer}), None if value is None else json.dumps(value)
+    return json.dumps({"key": key, "value": text}) + "\n"
+
+
+def main() -> None:
+    """Follow the topic to its end."""
+    shop = Shop()
+    shop.execute(
+        "CREATE TABLE IF NOT EXISTS customers (customer_id bigint PRIMARY KEY, name text, city text,"
+        " points int)"
+    )
+    rows = changed_customers(session(), write_topic(shop.folder / "customers"))
+    with wal_sink.register(session()):  # before start(): it takes the query's ticket
+        writer = rows.writeStream.format("wal_sink").options(**shop.options("customers"), **OPTIONS)
+        writer.trigger(availableNow=True).start().awaitTermination()
+    # Left the block: the table has the customers of the other database, as of the end of the topic.
+    print(f"customers has every epoch up to {shop.status('customers').flushed}.")
+
+
+if __name__ == "__main__":
+    main()
