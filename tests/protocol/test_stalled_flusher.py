@@ -186,6 +186,25 @@ def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:
     assert world.table() == world.expected()
 
 
+def test_rule_22_what_is_retained_late_does_not_hold_up_the_flush(world: World) -> None:
+    """The manifests went with the copies of the records, which do not say that the epochs are flushed."""
+    world.trim_delay_s = 3_600
+    outage = Outage(world)
+    slow = world.flusher()
+    real = slow.trimmer.retain
+
+    def late(window: Window, records: Sequence[FlushedEpoch]) -> None:
+        outage.restore()
+        assert rewind(world, 1).again == 3
+        real(window, records)
+
+    slow.trimmer.retain = late  # type: ignore[method-assign]
+    slow.run_once()
+    assert (world.log.attempts(), recorded_epochs(world.log)) == ((), [0, 1, 2, 3, 4])
+    world.flush()
+    assert world.table() == world.expected()
+
+
 def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(world: World) -> None:
     """The flusher stands still between two records, and trims when it wakes; all of it is brought back."""
     outage = Outage(world)
@@ -413,3 +432,33 @@ def test_rule_9_a_flusher_that_stood_still_sees_that_the_target_was_restored(
     assert restored
     assert world.table() == {"a": 0}
     assert world.log.flushed_epochs() == [0, 1]
+
+
+@pytest.mark.parametrize("missed", ["manifest", "segment"])
+def test_rule_9_an_epoch_whose_record_is_forgotten_since_the_look_is_not_missed(
+    world: World, monkeypatch: pytest.MonkeyPatch, missed: str
+) -> None:
+    """Others flush a thousand epochs while a flusher stands still; then the ledger row is lost."""
+    monkeypatch.setattr(trim, "RECORDS_KEPT", 1)
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    run.batch([("b", 1)])
+    slow, lost = world.flusher(), list[Mark]()
+    place, name = (slow._chooser, "window") if missed == "manifest" else (slow, "_write_rows")
+    real = getattr(place, name)
+
+    def stands_still(*arguments: object) -> object:
+        if not lost:
+            world.flush()
+            run.batch([("c", 2)])
+            world.flush()
+            assert world.log.flushed_epochs() == [2]
+            lost.append(world.store.ledger.pop(world.query_id))
+            run.batch([("d", 3)])
+        return real(*arguments)
+
+    monkeypatch.setattr(place, name, stands_still)
+    with pytest.raises(LedgerBehindLog):
+        until_it_stops(slow)
+    assert lost

@@ -37,7 +37,7 @@ class Missing:
         :raises MissingManifest: neither.
         """
         mark = self._target.read_ledger()
-        if self._is_recorded([epoch]):
+        if self._is_recorded(epoch):
             return
         if mark is not None and mark.flushed < epoch and self._brought_back([epoch]):
             return
@@ -55,7 +55,7 @@ class Missing:
             return
         if gone.epoch in given_up_since_begun(self._log, window):
             return
-        if self._is_recorded(epochs) or self._brought_back(epochs):
+        if self._is_recorded(window.first) or self._brought_back(epochs):
             return
         raise MissingSegment(
             f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
@@ -66,12 +66,14 @@ class Missing:
         """Whether no attempt at an epoch was there, but in `aside/`; it is back, and may be the newer one."""
         return all(each.epoch != epoch for each in view.attempts) and self._brought_back([epoch])
 
-    def _is_recorded(self, epochs: Collection[int]) -> bool:
-        """Whether a record says that one of the epochs is flushed, though the ledger row may not say so.
+    def _is_recorded(self, epoch: int) -> bool:
+        """Whether the log's mark has passed an epoch since the look, though the ledger row may not say so.
 
         The row was restored from a backup after this flusher had looked, say: the next look tells (rule 19).
+        The epoch's own record may be forgotten by now. A copy of it in `retained/` says nothing: a flusher
+        that stood still may have left it there after a rewind, and the next look would find it again.
         """
-        return any(self._log.flushed(epoch) is not None for epoch in epochs)
+        return max(self._log.flushed_epochs(fresh=True), default=-1) >= epoch
 
     def _brought_back(self, epochs: Collection[int]) -> bool:
         """Whether objects were missing that a rewind has set aside, and are there again."""
