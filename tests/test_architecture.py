@@ -54,6 +54,7 @@ ROOMS = {
     "targets.cassandra": ".target .options",
     "targets.sql": "targets.names targets.base model options errors",
     "targets.kafka": "targets.base model options errors",
+    "targets.delta": "targets.names targets.base model options errors",
     "targets.postgresql": "targets.sql targets.names targets.values targets.operations targets.base model"
     " options errors",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log knows no target.
@@ -90,6 +91,7 @@ OUTSIDE = {
     "pgpq": "targets.postgresql.copy",
     "sqlglot": "admin.spark_schema",
     "confluent_kafka": "targets.kafka testing.kafka.broker",
+    "deltalake": "targets.delta",
     "fsspec": "state_backends",
     "numpy": "targets.cassandra",
     "pytest": "testing",

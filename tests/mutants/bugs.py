@@ -37,6 +37,9 @@ ADDING = ("tests/contract/test_sqlite_target.py", "tests/protocol/test_adding_ro
 STAGING = ("tests/protocol/test_staged_rows.py",)
 """Where a bug about rows that are staged is looked for."""
 
+DELTA = ("tests/delta/test_commits.py", "tests/delta/test_target_contract.py")
+"""Where a bug of the target Delta Lake is looked for."""
+
 BUGS = (
     Bug(
         "two threads learn a record at once",
@@ -88,6 +91,55 @@ BUGS = (
         "            self._target.give_up_rows()\n",
         "",
         ADDING,
+    ),
+    Bug(
+        "a commit upon a later look than the ledger row's",
+        "wal_sink/targets/delta/session.py",
+        "            table = self._table()\n",
+        "            table = self._refreshed()\n",
+        DELTA,
+    ),
+    Bug(
+        "files for another shape of the table are committed",
+        "wal_sink/targets/delta/session.py",
+        "            if any(receipt.table != table.fingerprint for receipt in staged):\n",
+        "            if False:\n",
+        DELTA,
+    ),
+    Bug(
+        "files that are gone are committed",
+        "wal_sink/targets/delta/session.py",
+        "        if staged and (gone := self._files.missing(receipt.path for receipt in staged)):\n",
+        "        if staged and (gone := self._files.missing([])):\n",
+        DELTA,
+    ),
+    Bug(
+        "a commit that met itself is taken for another one",
+        "wal_sink/targets/delta/session.py",
+        "                if there == number:  # its own, whose answer was lost\n                    break\n",
+        "",
+        DELTA,
+    ),
+    Bug(
+        "an old handle goes on upon a table that was made again",
+        "wal_sink/targets/delta/table.py",
+        "        if self._files.missing([_commit_file(self._table.version())]):\n",
+        "        if self._files.missing([]):\n",
+        DELTA,
+    ),
+    Bug(
+        "a time's upper bound is rounded down",
+        "wal_sink/targets/delta/statistics.py",
+        "(1_000 - rest) if up and rest else -rest",
+        "-rest",
+        ("tests/unit/test_delta_statistics.py",),
+    ),
+    Bug(
+        "bounds although a column has NaN",
+        "wal_sink/targets/delta/statistics.py",
+        "        if field.name in with_nan or not full",
+        "        if not full",
+        ("tests/unit/test_delta_statistics.py",),
     ),
     Bug(
         "what a lost answer may still commit is deleted",

@@ -14,12 +14,12 @@ from pathlib import Path
 import wal_sink
 from wal_sink.testing.local_spark import local_session
 
-DRIVERS = {"cassandra", "confluent_kafka", "psycopg", "sqlite3"}
+DRIVERS = {"cassandra", "confluent_kafka", "deltalake", "psycopg", "sqlite3"}
 
 
 def main(folder: Path, options: dict[str, str]) -> None:
     """Run it."""
-    spark = local_session()
+    spark = local_session(**{"spark.master": "local[4]"})  # a flush job needs slots of its own
     with wal_sink.register(spark):
         rows = (
             spark.readStream.schema("account string, amount bigint")

@@ -13,7 +13,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from wal_sink.testing.kafka.broker import Broker
 
@@ -100,3 +102,22 @@ def test_each_booking_is_in_the_topic_once(tmp_path: Path, kafka: Broker) -> Non
     options = {"target": "kafka", "kafka.bootstrap.servers": kafka.address, "topic": topic}
     assert under_kills(tmp_path, options, booked) == ["confluent_kafka"]
     assert sorted(booked()) == sorted(BOOKINGS * FILES)
+
+
+def test_each_booking_is_in_the_delta_table_once(tmp_path: Path) -> None:
+    """Staged by the tasks of flush jobs, with a kill in the middle; readers see whole epochs only."""
+    path = tmp_path / "bank"
+    DeltaTable.create(str(path), pa.schema([("account", pa.string()), ("amount", pa.int64())]))
+
+    def booked() -> Bookings:
+        time.sleep(0.1)  # reading the table costs both cores
+        rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+        assert len(rows) % ROWS == 0, "half an epoch is visible"
+        return [(row["account"], row["amount"]) for row in rows]
+
+    options = {"target": "delta", "delta.path": str(path), "flush.distributedAboveBytes": "0"}
+    assert under_kills(tmp_path, options, booked) == ["deltalake"]
+    assert sorted(booked()) == sorted(BOOKINGS * FILES)
+    said = [commit.get("wal_sink", "") for commit in DeltaTable(str(path)).history()]
+    commits = sum(words.startswith("epochs ") and not words.endswith("begin") for words in said)
+    assert len(DeltaTable(str(path)).file_uris()) > commits > 0, "no job has staged anything"

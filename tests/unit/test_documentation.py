@@ -22,6 +22,7 @@ from wal_sink.errors import WalSinkError
 from wal_sink.options import SinkOptions, names
 from wal_sink.progress.status import Status
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 
@@ -240,7 +241,7 @@ def test_each_setting_of_the_connector_has_an_answer() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_options_commands_and_links_exist(page: Path) -> None:
     """What a page calls an option of ours, a command, Python, or a place to read on."""
-    declared = (SinkOptions, CassandraOptions, PostgresqlOptions, KafkaOptions)
+    declared = (SinkOptions, CassandraOptions, PostgresqlOptions, KafkaOptions, DeltaOptions)
     known = {name.lower() for name in names(*declared)}
     prefixes = ("cassandra.", "postgresql.", "kafka.", "wal.", "flush.", "checkpoint.", "trim.")
     for name in re.findall(r"`([a-z]+\.[a-zA-Z.]+)`", text(page)):

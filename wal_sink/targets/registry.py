@@ -15,6 +15,7 @@ _OWN = (
     EntryPoint("cassandra", "wal_sink.targets.cassandra:CassandraTarget", GROUP),
     EntryPoint("postgresql", "wal_sink.targets.postgresql:PostgresqlTarget", GROUP),
     EntryPoint("kafka", "wal_sink.targets.kafka:KafkaTarget", GROUP),
+    EntryPoint("delta", "wal_sink.targets.delta:DeltaTarget", GROUP),
 )
 """Known without metadata too: a checkout on the path has none."""
 

@@ -1,0 +1,79 @@
+"""Delta tables in folders, and what tests do with them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.model.plan import Plan, plan_key
+from wal_sink.options import parse
+from wal_sink.targets.base import Slice
+from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.delta.session import DeltaSession
+from wal_sink.testing.contracts.ledger import begun_window, mark_of
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+
+class Query:
+    """A query with a target, and a session of its flusher."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.target = self.made()
+        self.owner = Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
+        self.session = self.connect()
+        self.session.create(-1)
+
+    def made(self) -> DeltaTarget:
+        return DeltaTarget(parse({"delta.path": self.path}, DeltaOptions))
+
+    def connect(self) -> DeltaSession:
+        session = self.target.connect(self.owner)
+        assert isinstance(session, DeltaSession)
+        return session
+
+    def plan(self, schema: pa.Schema = SCHEMA) -> Plan:
+        return self.target.plan(schema, plan_key(schema, "delta", self.target.shape))
+
+    def slice(self, rows: pa.RecordBatch, plan: Plan) -> Slice:
+        return Slice(0, self.target.check(rows, plan), 1)
+
+    def stage(self, rows: pa.RecordBatch) -> tuple[bytes, ...]:
+        """Stage rows for the window that is begun."""
+        plan = self.plan(rows.schema)
+        self.session.write(plan, self.slice(rows, plan))
+        return self.session.drain()
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Bring rows into the table, as the next epoch."""
+        window = begun_window(mark_of(self.session).flushed + 1)
+        assert self.session.begin(window) is Outcome.APPLIED
+        self.session.start(window)
+        assert self.session.finish(window, self.stage(rows)) is Outcome.APPLIED
+
+
+def table_of(path: str) -> list[dict[str, Any]]:
+    """Read a table as another client does."""
+    found: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return found
+
+
+def batch(rows: Sequence[tuple[str, int]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA)
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    """A query whose table has the columns of `SCHEMA`."""
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, SCHEMA)
+    return Query(path)

@@ -1,0 +1,228 @@
+"""Commits that meet others: two flushers, other writers, answers that are lost, tables that are changed."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from deltalake.schema import PrimitiveType
+
+from tests.delta.conftest import SCHEMA, Query, batch, table_of
+from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Slice
+from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.ledger import LedgerFiles
+from wal_sink.targets.delta.table import Table
+from wal_sink.testing.contracts.ledger import begun_window, mark_of
+from wal_sink.testing.contracts.racing import together
+from wal_sink.testing.contracts.rows import drained, finish
+
+WINDOWS, ROWS = 12, 5
+
+
+def test_two_flushers_in_two_processes_deliver_once(query: Query) -> None:
+    """Each begins what it can, resumes what the other has begun, and finishes what it can."""
+    work = (query.target, query.owner, query.plan())
+    delivered = together("processes", [(_flush, work), (_flush, work)])
+    assert mark_of(query.session).flushed == WINDOWS - 1
+    assert sorted(row["v"] for row in table_of(query.path)) == sorted([*range(WINDOWS)] * ROWS)
+    assert sum(delivered) <= WINDOWS
+    ledger = [*(Path(query.path) / "_wal_sink" / query.owner.query_id).iterdir()]
+    assert len(ledger) == 1
+
+
+def _flush(target: DeltaTarget, owner: Owner, plan: Plan) -> int:
+    """Flush as a flusher does; return how many windows this one has finished, as far as it heard."""
+    delivered = 0
+    while True:
+        with target.connect(owner) as session, contextlib.suppress(TargetUnavailable):
+            mark = mark_of(session)
+            if mark.flushed == WINDOWS - 1:
+                return delivered
+            window = mark.begun or begun_window(mark.flushed + 1, ROWS)
+            if mark.begun is None and session.begin(window) is not Outcome.APPLIED:
+                continue
+            session.start(window)
+            rows = batch([("a", window.first)] * ROWS)
+            session.write(plan, Slice(window.first, target.check(rows, plan), 1))
+            outcome = finish(session, window, drained(session))
+            delivered += outcome is Outcome.APPLIED
+
+
+def begun(query: Query) -> tuple[Window, tuple[bytes, ...]]:
+    """Begin a window and stage a row for it."""
+    window = begun_window(0)
+    assert query.session.begin(window) is Outcome.APPLIED
+    query.session.start(window)
+    return window, query.stage(batch([("a", 1)]))
+
+
+def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None:
+    """Let something happen once, when a session has read the row and is about to commit."""
+    real = LedgerFiles.write
+    done: list[int] = []
+
+    def write(self: LedgerFiles, mark: Mark) -> int:
+        if not done:
+            done.append(1)
+            does()
+        return real(self, mark)
+
+    monkeypatch.setattr(LedgerFiles, "write", write)
+
+
+def test_another_flusher_is_quicker_by_a_moment(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It commits between this one's look at the ledger and its commit."""
+    window, receipts = begun(query)
+    other = query.connect()
+    other.start(window)
+    plan = query.plan()
+    other.write(plan, query.slice(batch([("a", 1)]), plan))
+    staged = other.drain()
+    outcomes: list[Outcome] = []
+    between(monkeypatch, lambda: outcomes.append(other.finish(window, staged)))
+    assert query.session.finish(window, receipts) is Outcome.REFUSED
+    assert outcomes == [Outcome.APPLIED]
+    assert table_of(query.path) == [{"k": "a", "v": 1}]
+
+
+@pytest.mark.parametrize("writer", ["appends", "deletes"])
+def test_other_writers_do_not_hold_up_a_commit(
+    query: Query, monkeypatch: pytest.MonkeyPatch, writer: str
+) -> None:
+    """What they add stays beside, and what they delete is gone."""
+    theirs = pa.table([["b"], [2]], schema=SCHEMA)
+    write_deltalake(query.path, theirs, mode="append")
+    window, receipts = begun(query)
+
+    def write() -> None:
+        if writer == "appends":
+            write_deltalake(query.path, theirs, mode="append")
+        else:
+            DeltaTable(query.path).delete("v = 2")
+
+    between(monkeypatch, write)
+    assert query.session.finish(window, receipts) is Outcome.APPLIED
+    others = [row for row in table_of(query.path) if row["k"] == "b"]
+    assert len(others) == (2 if writer == "appends" else 0)
+    assert mark_of(query.session).flushed == 0
+
+
+def test_a_table_that_is_altered_after_rows_were_staged(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the last moment: the commit is refused, and the next try compares plan and table anew."""
+    window, receipts = begun(query)
+    between(
+        monkeypatch,
+        lambda: DeltaTable(query.path).alter.add_constraint({"few": "v < 10"}),
+    )
+    assert query.session.finish(window, receipts) is Outcome.REFUSED
+    assert table_of(query.path) == []
+    query.session.start(window)
+    with pytest.raises(SchemaMismatch, match="constraint few"):
+        query.stage(batch([("a", 1)]))
+
+
+@pytest.mark.parametrize("effect", [True, False])
+def test_a_commit_whose_answer_is_lost(
+    query: Query, monkeypatch: pytest.MonkeyPatch, *, effect: bool
+) -> None:
+    """The store said nothing, or delta-rs has met its own commit when it repeated the request."""
+    window, receipts = begun(query)
+    real: Any = Table.commit
+
+    def lossy(self: Table, *arguments: Any) -> None:
+        monkeypatch.setattr(Table, "commit", real)
+        if effect:
+            real(self, *arguments)
+            raise CommitFailedError("Concurrent transaction failed.")
+        raise OSError("Generic S3 error: operation timed out")
+
+    monkeypatch.setattr(Table, "commit", lossy)
+    outcome = query.session.finish(window, receipts)
+    assert outcome is (Outcome.APPLIED if effect else Outcome.UNKNOWN)
+    assert len(table_of(query.path)) == (1 if effect else 0)
+    if not effect:
+        assert query.session.finish(window, receipts) is Outcome.APPLIED
+    assert mark_of(query.session).flushed == 0
+
+
+def test_a_table_that_was_made_again_has_no_ledger(query: Query) -> None:
+    """Under an open session, too: it must not go on upon the old table's log."""
+    query.add(batch([("a", 1)]))
+    shutil.rmtree(query.path)
+    with pytest.raises((SchemaMismatch, OSError)):
+        query.session.read_ledger()
+    DeltaTable.create(query.path, SCHEMA)
+    assert query.session.read_ledger() is None
+
+
+def test_a_table_made_again_between_two_looks_has_no_ledger(query: Query) -> None:
+    query.add(batch([("a", 1)]))
+    shutil.rmtree(query.path)
+    DeltaTable.create(query.path, SCHEMA)
+    assert query.session.read_ledger() is None
+    assert query.session.begin(begun_window(1)) is Outcome.REFUSED
+    assert DeltaTable(query.path).version() == 0
+
+
+def test_a_ledger_row_whose_file_is_gone_is_told(query: Query) -> None:
+    """It is never taken for a query that the table does not know."""
+    shutil.rmtree(Path(query.path) / "_wal_sink")
+    with pytest.raises(CorruptLog, match="_wal_sink"):
+        query.connect().read_ledger()
+
+
+def test_the_log_says_which_epoch_is_there(query: Query) -> None:
+    """As a transaction under the query's id, and in the table's history."""
+    query.add(batch([("a", 1)]))
+    query.add(batch([("a", 2)]))
+    table = DeltaTable(query.path)
+    assert table.transaction_version(query.owner.query_id) == 1
+    said = [commit.get("wal_sink") for commit in table.history()]
+    assert said[:2] == ["epochs 1 to 1", "epochs 1 to 1 begin"]
+
+
+def test_what_is_not_committed_goes_with_vacuum(query: Query) -> None:
+    """Orphans of a process that died; neither rows that count nor the ledger."""
+    query.add(batch([("a", 1)]))
+    window = begun_window(1)
+    assert query.session.begin(window) is Outcome.APPLIED
+    query.session.start(window)
+    (receipt,) = query.stage(batch([("a", 2)]))
+    assert [row["v"] for row in table_of(query.path)] == [1]
+    files = {path.name for path in Path(query.path).glob("*.parquet")}
+    DeltaTable(query.path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    left = {path.name for path in Path(query.path).glob("*.parquet")}
+    assert len(files - left) == 1
+    assert mark_of(query.session).begun == window
+    with pytest.raises(TargetUnavailable, match="VACUUM"):
+        query.session.finish(window, [receipt])
+    query.session.start(window)
+    assert query.session.finish(window, query.stage(batch([("a", 2)]))) is Outcome.APPLIED
+    assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
+
+
+def test_rows_of_an_older_plan_are_written_after_a_column_was_added(query: Query) -> None:
+    """A table that grows a column that takes nulls holds up nothing."""
+    plan = query.plan()
+    DeltaTable(query.path).alter.add_columns([Field("n", PrimitiveType("integer"))])
+    window = begun_window(0)
+    query.session.begin(window)
+    query.session.start(window)
+    query.session.write(plan, query.slice(batch([("a", 1)]), plan))
+    receipts: Sequence[bytes] = query.session.drain()
+    assert query.session.finish(window, receipts) is Outcome.APPLIED
+    assert table_of(query.path) == [{"k": "a", "v": 1, "n": None}]

@@ -1,0 +1,57 @@
+"""A table in a bucket, by delta-rs' own options."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.delta.conftest import SCHEMA, Query, batch
+from tests.s3 import S3
+from wal_sink.model.ledger import Outcome
+from wal_sink.options import parse
+from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.testing.contracts.ledger import begun_window, mark_of
+
+pytestmark = pytest.mark.s3
+
+
+class InBucket(Query):
+    """A query whose table is in a bucket."""
+
+    def __init__(self, path: str, storage: dict[str, str]) -> None:
+        self.storage = storage
+        super().__init__(path)
+
+    def made(self) -> DeltaTarget:
+        given = {"delta.path": self.path, "delta.storageOptions": json.dumps(self.storage)}
+        return DeltaTarget(parse(given, DeltaOptions))
+
+
+def test_a_table_in_a_bucket(s3: S3) -> None:
+    """Rows arrive once; of two flushers one commits; what is discarded is gone."""
+    storage = {
+        "AWS_ENDPOINT_URL": s3.endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "Geheim",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    path = f"{s3.bucket()}/lake/t"
+    DeltaTable.create(path, SCHEMA, storage_options=storage)
+    query = InBucket(path, storage)
+    query.add(batch([("a", 1)]))
+    window = begun_window(1)
+    assert query.session.begin(window) is Outcome.APPLIED
+    query.session.start(window)
+    staged, again = query.stage(batch([("a", 2)])), query.stage(batch([("a", 2)]))
+    with query.connect() as other:
+        assert other.finish(window, staged) is Outcome.APPLIED
+    assert query.session.finish(window, again) is Outcome.REFUSED
+    query.session.discard(again)
+    assert mark_of(query.session).flushed == 1
+    found: pa.Table = DeltaTable(path, storage_options=storage).to_pyarrow_table()
+    assert sorted(found["v"].to_pylist()) == [1, 2]

@@ -1,0 +1,175 @@
+"""What a start says of a table that cannot be written, and what the remedy does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
+
+from tests.delta.conftest import SCHEMA, Query, batch, table_of
+from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
+from wal_sink.model.ledger import Outcome
+from wal_sink.options import parse
+from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.fitness import refuse_unfit
+from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.testing.contracts.ledger import begun_window
+
+
+def target(path: object, **options: str) -> DeltaTarget:
+    return DeltaTarget(parse({"delta.path": str(path), **options}, DeltaOptions))
+
+
+def test_a_missing_table_is_created_by_the_remedy(tmp_path: Path) -> None:
+    """Its Python runs as it stands; the table then takes the DataFrame."""
+    path = tmp_path / "it's new"
+    schema = pa.schema([("k", pa.string()), ("s", pa.struct([("x", pa.list_(pa.int32()))]))])
+    with pytest.raises(SchemaMismatch, match="There is no Delta table") as caught:
+        target(path).plan(schema, "key")
+    remedy = caught.value.remedy
+    assert (
+        f"CREATE TABLE delta.`{path}` (`k` string, `s` struct<x:array<int>>) USING DELTA" in remedy
+    )
+    exec(remedy.partition("by Python: ")[2], {"deltalake": deltalake})
+    assert target(path).plan(schema, "key").table == str(path)
+
+
+def test_a_missing_table_for_what_delta_has_no_type(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatch, match="no type for d"):
+        target(tmp_path / "t").plan(pa.schema([("d", pa.duration("us"))]), "key")
+
+
+@pytest.mark.parametrize(
+    ("columns", "says", "remedy"),
+    [
+        (
+            [("kk", pa.string()), ("v", pa.int64())],
+            "no column kk. Did you mean k?",
+            "ADD COLUMN kk string",
+        ),
+        ([("k", pa.string()), ("v", pa.string())], "v of .* is bigint", "cast\\('bigint'\\)"),
+        (
+            [("k", pa.string()), ("x", pa.map_(pa.int32(), pa.date32()))],
+            "no column x",
+            "map<int,date>",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit(
+    query: Query, columns: list[tuple[str, pa.DataType]], says: str, remedy: str
+) -> None:
+    with pytest.raises(SchemaMismatch, match=f"(?s){says}.*{remedy}"):
+        query.plan(pa.schema(columns))
+
+
+def test_a_column_that_the_dataframe_lacks(tmp_path: Path) -> None:
+    """It is null in the new rows, unless the table takes no null there."""
+    fields = [
+        Field("k", PrimitiveType("string")),
+        Field("n", PrimitiveType("long"), nullable=False),
+    ]
+    DeltaTable.create(str(tmp_path / "t"), Schema(fields))
+    with pytest.raises(SchemaMismatch, match=r"Column n of .* takes no null"):
+        Query(str(tmp_path / "t")).plan(pa.schema([("k", pa.string())]))
+    DeltaTable.create(str(tmp_path / "u"), SCHEMA)
+    query = Query(str(tmp_path / "u"))
+    query.add(pa.record_batch([["a"]], names=["k"]))
+    assert table_of(query.path) == [{"k": "a", "v": None}]
+
+
+@pytest.mark.parametrize(
+    ("says", "change"),
+    [
+        ("constraint few", lambda table: table.alter.add_constraint({"few": "v < 10"})),
+        (
+            "setTransactionRetentionDuration",
+            lambda table: table.alter.set_table_properties(
+                {"delta.setTransactionRetentionDuration": "interval 7 days"}
+            ),
+        ),
+    ],
+)
+def test_a_table_that_asks_more_of_its_writers(
+    query: Query, says: str, change: Callable[[DeltaTable], object]
+) -> None:
+    """At the start, and where it was changed under a query that flushes."""
+    plan = query.plan()
+    change(DeltaTable(query.path))
+    with pytest.raises(SchemaMismatch, match=says):
+        query.plan()
+    with pytest.raises(SchemaMismatch, match=says):
+        query.session.write(plan, query.slice(batch([("a", 1)]), plan))
+
+
+@pytest.mark.parametrize(
+    ("says", "metadata", "properties", "features"),
+    [
+        ("c is generated", {"delta.generationExpression": "v + 1"}, {}, []),
+        ("c is an identity", {"delta.identity.start": 1}, {}, []),
+        ("other names in its files", {}, {"delta.columnMapping.mode": "id"}, []),
+        ("does not know: icebergCompatV2, rowTracking", {}, {}, ["rowTracking", "icebergCompatV2"]),
+    ],
+)
+def test_what_delta_rs_would_let_pass(
+    says: str, metadata: dict[str, Any], properties: dict[str, str], features: list[str]
+) -> None:
+    """It commits any file that it is given: a wrong one would be found by readers."""
+    field = {"name": "c", "type": "long", "nullable": True, "metadata": metadata}
+    with pytest.raises(SchemaMismatch, match=says):
+        refuse_unfit("/t", [field], properties, features)
+
+
+def test_a_table_that_can_be_written(query: Query) -> None:
+    """What appending does not have to do with."""
+    table = DeltaTable(query.path)
+    table.alter.set_table_properties(
+        {"delta.appendOnly": "true", "delta.enableChangeDataFeed": "true"}
+    )
+    query.add(batch([("a", 1)]))
+    assert table_of(query.path) == [{"k": "a", "v": 1}]
+
+
+def test_a_column_that_is_gone_stops_the_flush(query: Query) -> None:
+    """Not the start only: rows of the old plan wait in the log."""
+    plan = query.plan()
+    rows = query.slice(batch([("a", 1)]), plan)
+    DeltaTable.create(query.path, pa.schema([("k", pa.string())]), mode="overwrite")
+    with pytest.raises(SchemaMismatch, match="has changed since rows were checked for it: v"):
+        query.session.write(plan, rows)
+
+
+def test_rows_go_to_the_table_that_the_options_name(query: Query, tmp_path: Path) -> None:
+    """A plan of the log for another table does not lead there."""
+    DeltaTable.create(str(tmp_path / "other"), SCHEMA)
+    other = Query(str(tmp_path / "other"))
+    plan = query.plan()
+    window = begun_window(0)
+    assert other.session.begin(window) is Outcome.APPLIED
+    other.session.start(window)
+    with pytest.raises(OptionError, match=r"option delta\.path is"):
+        other.session.write(plan, query.slice(batch([("a", 1)]), plan))
+
+
+@pytest.mark.parametrize("text", ["[]", '{"a": 1}', "x"])
+def test_storage_options_are_an_object_of_texts(tmp_path: Path, text: str) -> None:
+    options = parse({"delta.path": str(tmp_path), "delta.storageOptions": text}, DeltaOptions)
+    with pytest.raises(OptionError, match=r"delta\.storageOptions is not a JSON object"):
+        DeltaTarget(options).plan(SCHEMA, "key")
+    assert text not in repr(options)
+
+
+def test_a_store_that_does_not_answer_may_pass() -> None:
+    storage = (
+        '{"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "a", "AWS_ALLOW_HTTP": "true",'
+        ' "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "x", "max_retries": "0"}'
+    )
+    options = parse({"delta.path": "s3://b/t", "delta.storageOptions": storage}, DeltaOptions)
+    with pytest.raises(TargetUnavailable, match="does not answer"), contextlib.ExitStack():
+        DeltaTarget(options).plan(SCHEMA, "key")

@@ -1,0 +1,278 @@
+"""What arrives in a Delta table is what the DataFrame had: every type of Spark that Delta has."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema
+from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tests.delta.conftest import Query, table_of
+from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.targets.delta import types
+
+MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 999_999, datetime.UTC)
+OLD = datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)
+
+DDL = (
+    "s string, b boolean, i1 tinyint, i2 smallint, i4 int, i8 bigint, f float,"
+    " d double, dec decimal(38,18), dt date, ts timestamp, ntz timestamp_ntz, bin binary, a array<int>,"
+    " aa array<array<string>>, m map<string,bigint>, mm map<int,array<date>>,"
+    " st struct<x:int,y:struct<z:decimal(10,2),t:timestamp>>, ast array<struct<k:string,v:double>>"
+)
+VALUES: dict[str, tuple[Any, Any]] = {
+    "s": ("ä€🎈" * 40, ""),
+    "b": (True, False),
+    "i1": (127, -128),
+    "i2": (32_767, -32_768),
+    "i4": (2**31 - 1, -(2**31)),
+    "i8": (2**63 - 1, -(2**63)),
+    "f": (1.5, -math.inf),
+    "d": (1e300, -0.0),
+    "dec": (Decimal("99999999999999999999.999999999999999999"), Decimal("-1E-18")),
+    "dt": (datetime.date(9999, 12, 31), datetime.date(1, 1, 1)),
+    "ts": (MOMENT, OLD),
+    "ntz": (MOMENT.replace(tzinfo=None), OLD.replace(tzinfo=None)),
+    "bin": (b"\x00\xff", b""),
+    "a": ([1, None, 3], []),
+    "aa": ([["x", None], None, []], []),
+    "m": ([("k", 1), ("l", None)], []),
+    "mm": ([(1, [datetime.date(2024, 1, 1), None])], []),
+    "st": ({"x": 1, "y": {"z": Decimal("1.25"), "t": MOMENT}}, {"x": None, "y": None}),
+    "ast": ([{"k": "a", "v": 1.0}, None], []),
+}
+
+
+PLAIN: dict[str, spark.DataType] = {
+    "string": spark.StringType(),
+    "boolean": spark.BooleanType(),
+    "tinyint": spark.ByteType(),
+    "smallint": spark.ShortType(),
+    "int": spark.IntegerType(),
+    "bigint": spark.LongType(),
+    "float": spark.FloatType(),
+    "double": spark.DoubleType(),
+    "date": spark.DateType(),
+    "timestamp": spark.TimestampType(),
+    "timestamp_ntz": spark.TimestampNTZType(),
+    "binary": spark.BinaryType(),
+    "interval": spark.DayTimeIntervalType(),
+}
+
+
+def split(text: str) -> list[str]:
+    """Split at the commas that are in no brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def spark_type(text: str) -> spark.DataType:
+    """Parse a type, which Spark itself does in the JVM only."""
+    word, _, rest = text.partition("<" if text.endswith(">") else "(")
+    inner = split(rest[:-1])
+    match word:
+        case "decimal":
+            return spark.DecimalType(int(inner[0]), int(inner[1]))
+        case "array":
+            return spark.ArrayType(spark_type(inner[0]))
+        case "map":
+            return spark.MapType(spark_type(inner[0]), spark_type(inner[1]))
+        case "struct":
+            pairs = (part.partition(":") for part in inner)
+            return spark.StructType([spark.StructField(n, spark_type(t)) for n, _, t in pairs])
+    return PLAIN[word]
+
+
+def spark_schema(columns: str) -> pa.Schema:
+    """Return what Spark hands to the sink for a DataFrame."""
+    pairs = (part.partition(" ") for part in split(columns))
+    fields = [spark.StructField(name, spark_type(type_)) for name, _, type_ in pairs]
+    schema: pa.Schema = to_arrow_schema(spark.StructType(fields), timezone="UTC")
+    return schema
+
+
+def created(path: Path, schema: pa.Schema, partition_by: list[str] | None = None) -> Query:
+    """Create the table that the error for a missing one proposes."""
+    fields = [types.json_field(field) for field in schema]
+    delta = Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+    DeltaTable.create(str(path / "t"), delta, partition_by=partition_by)
+    return Query(str(path / "t"))
+
+
+def test_every_type_arrives(tmp_path: Path) -> None:
+    """Extremes, nulls in values and inside of them; nothing is rounded."""
+    schema = spark_schema(DDL)
+    assert set(schema.names) == VALUES.keys()
+    query = created(tmp_path, schema)
+    rows = [{name: values[i] for name, values in VALUES.items()} for i in range(2)]
+    rows.append(dict.fromkeys(VALUES))
+    query.add(pa.RecordBatch.from_pylist(rows, schema))
+    assert table_of(query.path) == rows
+
+
+def test_what_delta_does_not_have_is_refused(tmp_path: Path) -> None:
+    """Intervals: the error for the missing table names them."""
+    query = created(tmp_path, spark_schema("s string"))
+    schema = spark_schema("s string, d interval")
+    with pytest.raises(SchemaMismatch, match="no column d"):
+        query.plan(schema)
+    DeltaTable.create(str(tmp_path / "u"), pa.schema([("d", pa.int64())]))
+    with pytest.raises(SchemaMismatch, match="Cast it"):
+        Query(str(tmp_path / "u")).plan(schema.remove(0))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "source", "good", "bad"),
+    [
+        ("int", "bigint", 2**31 - 1, 2**31),
+        ("decimal(4,2)", "decimal(10,4)", Decimal("12.3400"), Decimal("12.3456")),
+        ("double", "bigint", 2**53, 2**53 + 1),
+        ("array<int>", "array<bigint>", [1, None], [2**31]),
+        ("struct<x:int>", "struct<x:bigint>", {"x": 1}, {"x": 2**31}),
+        ("double", "float", 1.5, None),
+    ],
+)
+def test_a_value_fits_or_is_refused(
+    tmp_path: Path, ddl: str, source: str, good: Any, bad: Any
+) -> None:
+    """In the task, before anything is published."""
+    query = created(tmp_path, spark_schema(f"c {ddl}"))
+    schema = spark_schema(f"c {source}")
+    query.add(pa.RecordBatch.from_pylist([{"c": good}], schema))
+    assert table_of(query.path) == [{"c": good}]
+    if bad is not None:
+        with pytest.raises(InvalidRow, match="column c"):
+            query.target.check(pa.RecordBatch.from_pylist([{"c": bad}], schema), query.plan(schema))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "source"),
+    [
+        ("float", "double"),
+        ("int", "string"),
+        ("decimal(4,0)", "bigint"),
+        ("timestamp", "timestamp_ntz"),
+        ("struct<x:int>", "struct<y:int>"),
+        ("map<string,int>", "map<string,bigint>"),
+    ],
+)
+def test_a_type_that_could_change_values_is_refused(tmp_path: Path, ddl: str, source: str) -> None:
+    """The remedy is a cast, in Spark's own words for the type."""
+    query = created(tmp_path, spark_schema(f"c {ddl}"))
+    with pytest.raises(SchemaMismatch) as caught:
+        query.plan(spark_schema(f"c {source}"))
+    cast = caught.value.remedy.partition(".cast('")[2].partition("')")[0]
+    assert cast == ddl
+
+
+def test_a_null_inside_of_a_value_is_refused_where_the_table_takes_none(tmp_path: Path) -> None:
+    """Readers rely on what the table says."""
+    inner = {"type": "array", "elementType": "integer", "containsNull": False}
+    fields = [
+        {"name": "i", "type": "integer", "nullable": False, "metadata": {}},
+        {
+            "name": "c",
+            "type": {
+                "type": "map",
+                "keyType": "string",
+                "valueType": inner,
+                "valueContainsNull": False,
+            },
+            "nullable": True,
+            "metadata": {},
+        },
+    ]
+    delta = Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+    DeltaTable.create(str(tmp_path / "t"), delta)
+    query = Query(str(tmp_path / "t"))
+    schema = spark_schema("i int, c map<string,array<int>>")
+    good = [{"i": 1, "c": [("a", [1])]}, {"i": 2, "c": None}]
+    query.add(pa.RecordBatch.from_pylist(good, schema))
+    assert table_of(query.path) == good
+    wrong: list[dict[str, Any]] = [
+        {"i": None, "c": []},
+        {"i": 1, "c": [("a", None)]},
+        {"i": 1, "c": [("a", [None])]},
+    ]
+    for bad in wrong:
+        with pytest.raises(InvalidRow, match="has a null"):
+            query.target.check(pa.RecordBatch.from_pylist([bad], schema), query.plan(schema))
+
+
+PARTITIONED: dict[str, list[Any]] = {
+    "string": ["a", "ä/=% b", None],
+    "int": [1, -1, None],
+    "bigint": [2**63 - 1, 0, None],
+    "boolean": [True, False, None],
+    "date": [datetime.date(2024, 2, 29), datetime.date(1, 1, 1), None],
+    "decimal(10,2)": [Decimal("1.25"), Decimal("0.10"), None],
+    "timestamp": [MOMENT, MOMENT.replace(microsecond=0), None],
+    "timestamp_ntz": [MOMENT.replace(tzinfo=None), None],
+}
+
+
+@pytest.mark.parametrize("ddl", PARTITIONED)
+def test_partitions_are_respected(tmp_path: Path, ddl: str) -> None:
+    """Each value has files of its own, and comes back as it was."""
+    schema = spark_schema(f"p {ddl}, v bigint")
+    query = created(tmp_path, schema, ["p"])
+    values = PARTITIONED[ddl]
+    rows = [{"p": value, "v": n} for n, value in enumerate(values * 2)]
+    query.add(pa.RecordBatch.from_pylist(rows, schema))
+    found = sorted(table_of(query.path), key=lambda row: row["v"])
+    assert found == rows
+    actions = pa.table(DeltaTable(query.path).get_add_actions(flatten=True)).to_pylist()
+    assert sorted(map(str, (action["partition.p"] for action in actions))) == sorted(
+        map(str, values)
+    )
+
+
+def test_several_partition_columns_and_filters(tmp_path: Path) -> None:
+    """A reader that filters by a partition, or by a column, finds its rows."""
+    schema = spark_schema("d date, region string, v bigint, ts timestamp")
+    query = created(tmp_path, schema, ["d", "region"])
+    days = [datetime.date(2024, 1, n) for n in (1, 2)]
+    rows: list[dict[str, Any]] = [
+        {"d": d, "region": r, "v": n, "ts": MOMENT + datetime.timedelta(microseconds=n)}
+        for n, (d, r) in enumerate((d, r) for d in days for r in ("eu", "us", "a b") * 3)
+    ]
+    query.add(pa.RecordBatch.from_pylist(rows, schema))
+    dataset = DeltaTable(query.path).to_pyarrow_dataset()
+    wanted = (pa.compute.field("region") == "a b") & (pa.compute.field("v") > 5)
+    found = dataset.to_table(filter=wanted).to_pylist()
+    expected = [row for row in rows if row["region"] == "a b" and row["v"] > 5]
+    assert sorted(row["v"] for row in found) == [row["v"] for row in expected]
+    for row in rows:
+        late = dataset.to_table(filter=pa.compute.field("ts") >= row["ts"])
+        assert late.num_rows == sum(other["ts"] >= row["ts"] for other in rows)
+
+
+def test_what_cannot_be_a_partition_is_refused(tmp_path: Path) -> None:
+    """Types without one text, and the empty text, which Delta keeps as a null."""
+    schema = spark_schema("p double, v bigint")
+    query = created(tmp_path, schema, ["p"])
+    with pytest.raises(SchemaMismatch, match="by which wal_sink does not partition"):
+        query.plan(schema)
+    schema = spark_schema("p string, v bigint")
+    DeltaTable.create(str(tmp_path / "u"), schema, partition_by=["p"])
+    query = Query(str(tmp_path / "u"))
+    with pytest.raises(InvalidRow, match="empty text"):
+        query.target.check(
+            pa.RecordBatch.from_pylist([{"p": "", "v": 1}], schema), query.plan(schema)
+        )
+    with pytest.raises(SchemaMismatch, match="only partition columns"):
+        query.plan(spark_schema("p string"))

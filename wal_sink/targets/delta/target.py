@@ -1,0 +1,89 @@
+"""The Delta target. Each method imports what it needs, so that tasks which publish never load delta-rs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from wal_sink.errors import OptionError
+from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan
+from wal_sink.options import Options
+from wal_sink.targets.base import Delivery, Kind, Session, Target
+from wal_sink.targets.delta.options import DeltaOptions
+
+
+class DeltaTarget(Target):
+    """A Delta table in a folder or a bucket; rows are added to it. Readers see whole windows of epochs.
+
+    :param options: see `DeltaOptions`.
+    """
+
+    name = "delta"
+    options_type: type[Options] = DeltaOptions
+    delivery = Delivery.STAGED
+    parallel_writes = True
+
+    def __init__(self, options: DeltaOptions) -> None:
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.options})"
+
+    @property
+    def shape(self) -> Mapping[str, str]:
+        """Return the table."""
+        return {"delta.path": self.options.path}
+
+    @property
+    def writes_to(self) -> str:
+        """Return the table."""
+        return self.options.path
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with the table."""
+        with _installed():
+            from wal_sink.targets.delta.plan import agree  # noqa: PLC0415 -- delta-rs
+
+        return agree(self.options, schema, key)
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Cast `batch` to the table's types, and refuse what would not be the same there."""
+        from wal_sink.targets.delta.columns import check  # noqa: PLC0415 -- pyarrow.compute
+
+        return check(batch, plan)
+
+    def load(self) -> None:
+        """Import delta-rs."""
+        with _installed():
+            import wal_sink.targets.delta.session  # noqa: F401, PLC0415 -- delta-rs
+
+    def connect(self, owner: Owner) -> Session:
+        """Make a session; it looks at the table when it is used."""
+        with _installed():
+            from wal_sink.targets.delta.session import DeltaSession  # noqa: PLC0415 -- delta-rs
+
+        return DeltaSession(self.options, owner)
+
+    def classify(self, error: Exception) -> Kind:
+        """Take a store that does not answer, and a commit that met another one, for errors that pass."""
+        from wal_sink.targets.delta.errors import classify  # noqa: PLC0415 -- delta-rs
+
+        return classify(error)
+
+
+@contextlib.contextmanager
+def _installed() -> Iterator[None]:
+    """Surround the import of delta-rs.
+
+    :raises OptionError: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"Option target is delta, and {error.name} is not installed.",
+            "pip install 'wal_sink[delta]', where the driver of Spark, its executors and every flusher run.",
+        ) from error
