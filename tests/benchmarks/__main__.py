@@ -18,7 +18,16 @@ from rich.console import Console
 from tests.benchmarks import report
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure
-from tests.benchmarks.figures import age, encoding, epochs, flush, memory, postgresql, shapes
+from tests.benchmarks.figures import (
+    age,
+    encoding,
+    epochs,
+    flush,
+    memory,
+    postgresql,
+    shapes,
+    spark_sinks,
+)
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
 
@@ -36,6 +45,8 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "growth": flush.growth,
     "pending": flush.pending,
     "postgresql": postgresql.postgresql,
+    "jdbc": spark_sinks.jdbc,
+    "kafka": spark_sinks.kafka,
     "age": age.age,
     "latency": epochs.latency,
     "overhead": epochs.overhead,

@@ -62,7 +62,8 @@ class Bench:
     @functools.cached_property
     def spark(self) -> SparkSession:
         """The session, made when it is first asked for."""
-        return session.open_shared(self.server, self._jars)
+        sinks = session.sink_jars() if self._with_connector else []
+        return session.open_shared(self.server, [*self._jars, *sinks])
 
     @functools.cached_property
     def _jars(self) -> list[Path]:

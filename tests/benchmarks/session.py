@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.benchmarks.process import ROOT
 from tests.benchmarks.server import Server
+from tests.spark.kafka_jars import kafka_jars
 from wal_sink.errors import WalSinkError
 from wal_sink.testing import maven
 from wal_sink.testing.local_spark import local_session
@@ -18,16 +19,30 @@ from wal_sink.testing.local_spark import local_session
 logger = logging.getLogger(__name__)
 
 CONNECTOR = maven.Artifact("com.datastax.spark", "spark-cassandra-connector_2.13", "3.5.1")
+JDBC = maven.Artifact("org.postgresql", "postgresql", "42.7.7")
 _SPARKS_OWN = ("scala-library", "scala-reflect", "slf4j-api")
 
 
 def connector_jars() -> list[Path]:
     """Return the connector's jars, downloaded once; none, with a warning, where that fails."""
-    name = f"spark-cassandra-connector-{CONNECTOR.version}"
+    return _without_sparks_own(CONNECTOR, f"spark-cassandra-connector-{CONNECTOR.version}")
+
+
+def sink_jars() -> list[Path]:
+    """Return the jars of Spark's sinks for PostgreSQL and Kafka, in the same way."""
     try:
-        folder = maven.jars(CONNECTOR, name, maven.java_command("17"))
+        kafka = kafka_jars()
     except WalSinkError as error:
-        logger.warning("the connector is left out: %s", error)
+        logger.warning("Spark's Kafka sink is left out: %s", error)
+        kafka = []
+    return _without_sparks_own(JDBC, f"postgresql-jdbc-{JDBC.version}") + kafka
+
+
+def _without_sparks_own(artifact: maven.Artifact, name: str) -> list[Path]:
+    try:
+        folder = maven.jars(artifact, name, maven.java_command("17"))
+    except WalSinkError as error:
+        logger.warning("%s is left out: %s", artifact, error)
         return []
     return [jar for jar in sorted(folder.glob("*.jar")) if not jar.name.startswith(_SPARKS_OWN)]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -13,14 +14,14 @@ from tests.benchmarks.run import Taken
 from tests.benchmarks.table import Table
 
 
-class Job(NamedTuple):
-    """Stream a source into a table."""
+@dataclass(frozen=True)
+class Stream:
+    """A source, streamed in so many epochs."""
 
     spark: SparkSession
     source: Source
     epochs: int
     checkpoint: Path
-    table: Table
 
     def rows(self) -> DataFrame:
         """Return the stream."""
@@ -43,6 +44,13 @@ class Job(NamedTuple):
         if len(commits) != self.epochs:
             raise RuntimeError(f"{len(commits)} micro-batches instead of {self.epochs}")
         return max(path.stat().st_mtime for path in commits)
+
+
+@dataclass(frozen=True)
+class Job(Stream):
+    """Stream a source into a table."""
+
+    table: Table
 
 
 class Contender(Protocol):

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
-from tests.benchmarks.contenders.job import Job
+from tests.benchmarks.contenders.job import Job, Stream
 from tests.benchmarks.run import Taken
 from tests.benchmarks.table import KEYSPACE, Table
 
@@ -25,11 +25,16 @@ class Ours:
 
     def run(self, job: Job) -> Taken:
         """Do the job."""
-        with wal_sink.register(job.spark, drain_timeout=DRAIN_S):
-            job.run(writer(job.rows(), job.table))
-        flushed = wal_sink.status(str(job.checkpoint)).flushed_as_of
-        assert flushed is not None, "left the block: everything is flushed"
-        return Taken(datetime.fromisoformat(flushed).timestamp() - job.began_s())
+        return to_the_last_flush(job, writer(job.rows(), job.table))
+
+
+def to_the_last_flush(job: Stream, writer: DataStreamWriter) -> Taken:
+    """Run a query of the sink until everything is flushed."""
+    with wal_sink.register(job.spark, drain_timeout=DRAIN_S):
+        job.run(writer)
+    flushed = wal_sink.status(str(job.checkpoint)).flushed_as_of
+    assert flushed is not None, "left the block: everything is flushed"
+    return Taken(datetime.fromisoformat(flushed).timestamp() - job.began_s())
 
 
 def writer(rows: DataFrame, table: Table) -> DataStreamWriter:

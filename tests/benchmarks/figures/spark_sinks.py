@@ -1,0 +1,256 @@
+"""PostgreSQL and Kafka beside Spark's own sinks: JDBC in `foreachBatch`, append and upsert; Kafka."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import psycopg
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tests.benchmarks import cpu
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.contenders.job import Stream
+from tests.benchmarks.contenders.ours import to_the_last_flush
+from tests.benchmarks.figure import Figure, Target, at_least, figure
+from tests.benchmarks.figures.rates import Round, ratios
+from tests.benchmarks.rows import Source
+from tests.benchmarks.run import Run, Taken
+from wal_sink.testing.kafka.broker import Broker
+from wal_sink.testing.postgresql.installed import InstalledPostgresql
+
+OURS = "wal_sink"
+JDBC, TUNED = "JDBC", "JDBC, rewritten"
+KAFKA = "Spark's Kafka sink"
+_TYPES = {"text": "text", "bigint": "bigint", "timestamp": "timestamptz"}
+
+
+class Served(Protocol):
+    """A server in a process of its own."""
+
+    @property
+    def pid(self) -> int:
+        """Its first process."""
+        ...
+
+
+class Postgresql(InstalledPostgresql):
+    """A server whose CPU time is counted."""
+
+    @property
+    def pid(self) -> int:
+        """Its first process."""
+        assert self._process is not None
+        return self._process.pid
+
+
+class Kafka(Broker):
+    """A broker whose CPU time is counted."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
+
+class Way(NamedTuple):
+    """A way to bring a stream into a new table or topic."""
+
+    name: str
+    writer: Callable[[DataFrame, str], DataStreamWriter]
+    """Returns what writes these rows to the table or topic of this name."""
+
+
+def jdbc(bench: Bench) -> list[Figure]:
+    """Rows a second and CPU, append and upsert, of the whole way."""
+    source = Source(shape="grouped", rows=bench.sizes.scattered)
+    typed = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in source.columns.items())
+    with Postgresql({"max_wal_size": "4GB"}) as server:
+
+        def make(table: str) -> None:
+            key = ", PRIMARY KEY (id)" if table.startswith("upsert") else ""
+            server.execute(f"CREATE TABLE {table} ({typed}{key})")
+            server.execute(f"CREATE TABLE staged_{table} ({typed})")
+            server.execute("CHECKPOINT")
+
+        def wrong(table: str) -> str | None:
+            query = f"SELECT count(*), coalesce(sum(id), 0), coalesce(sum(amount), 0) FROM {table}"
+            found = tuple(map(int, server.execute(query)[0]))
+            return None if found == source.totals() else f"{found}, not {source.totals()}"
+
+        found = {}
+        for mode, upsert in (("append", False), ("upsert", True)):
+            ways = [
+                Way(OURS, _ours_into_postgresql(server, mode)),
+                Way(JDBC, _by_jdbc(server, upsert=upsert)),
+                Way(TUNED, _by_jdbc(server, upsert=upsert, reWriteBatchedInserts="true")),
+            ]
+            found[mode] = _rounds(bench, source, server, mode, ways, make, wrong)
+    return [
+        each
+        for mode, rounds in found.items()
+        for other in (JDBC, TUNED)
+        for each in _figures(f"PostgreSQL, {mode}", rounds, other, at_least(3))
+    ]
+
+
+def kafka(bench: Bench) -> list[Figure]:
+    """Rows a second and CPU of the whole way: ours in transactions, Spark's not."""
+    source = Source(shape="grouped", rows=bench.sizes.scattered)
+    with Kafka() as broker:
+
+        def wrong(topic: str) -> str | None:
+            found = len(broker.records(topic))
+            return None if found == source.rows else f"{found} records, not {source.rows}"
+
+        def writer(sink: str) -> Callable[[DataFrame, str], DataStreamWriter]:
+            def write(rows: DataFrame, topic: str) -> DataStreamWriter:
+                records = rows.selectExpr("device AS key", "note AS value").writeStream
+                options = {"kafka.bootstrap.servers": broker.address, "topic": topic}
+                target = {"target": "kafka"} if sink == "wal_sink" else {}
+                return records.format(sink).options(**options, **target)
+
+            return write
+
+        ways = [Way(OURS, writer("wal_sink")), Way(KAFKA, writer("kafka"))]
+        rounds = _rounds(
+            bench, source, broker, "topic", ways, lambda t: broker.create_topic(t, 2), wrong
+        )
+    return _figures("Kafka", rounds, KAFKA, at_least(0.8))
+
+
+def _rounds(
+    bench: Bench,
+    source: Source,
+    server: Served,
+    what: str,
+    ways: list[Way],
+    make: Callable[[str], None],
+    wrong: Callable[[str], str | None],
+) -> list[Round]:
+    """Let them take turns, each into a new table or topic; the first round is not timed.
+
+    :param make: makes a table or topic.
+    :param wrong: says what is wrong with one afterwards.
+    """
+    found = []
+    for number in range(-1 if bench.sizes.warm_up else 0, bench.sizes.side_rounds):
+        bench.say(f"{what}, round {number + 1} of {bench.sizes.side_rounds}")
+        runs = []
+        for place, way in enumerate(ways[number % len(ways) :] + ways[: number % len(ways)]):
+            name = f"{what}_{number + 1}_{place}"
+            make(name)
+            run = _run(bench, source, server, way, name, number, what)
+            if (problem := wrong(name)) is not None:
+                bench.wrong.append(f"{way.name}, {what}: {problem}")
+                continue
+            bench.say(
+                f"  {way.name}: {run.rows_per_s:,.0f} rows/s, CPU {run.client_us:.1f} us a row and"
+                f" {run.server_us:.1f} of the server"
+            )
+            runs.append(run)
+        if number >= 0:
+            bench.runs += runs
+            found.append({run.contender: run for run in runs})
+    return found
+
+
+def _run(
+    bench: Bench, source: Source, server: Served, way: Way, name: str, number: int, what: str
+) -> Run:
+    checkpoint = bench.new_folder()
+    epochs = bench.sizes.micro_batches
+    source.files(epochs)
+    job = Stream(bench.spark, source, epochs, checkpoint)
+    writer = way.writer(job.rows(), name)
+    client, served = _client_s(bench, server), cpu.of_tree(server.pid)
+    if way.name == OURS:
+        taken = to_the_last_flush(job, writer)
+    else:
+        job.run(writer)
+        taken = Taken(job.committed_s() - job.began_s())
+    used = _client_s(bench, server) - client
+    shutil.rmtree(checkpoint)
+    return Run(
+        contender=way.name,
+        shape=what,
+        rows=source.rows,
+        round=number,
+        seconds=taken.seconds,
+        client_cpu_s=used,
+        server_cpu_s=cpu.of_tree(server.pid) - served,
+        warnings=0,
+    )
+
+
+def _client_s(bench: Bench, server: Served) -> float:
+    """Return the CPU seconds of everything but the servers; the node of Cassandra only waits."""
+    servers = cpu.of_tree(server.pid) + cpu.of_tree(bench.server.pid)
+    return cpu.of_tree(os.getpid()) - servers
+
+
+def _figures(name: str, rounds: list[Round], other: str, target: Target) -> list[Figure]:
+    return [
+        figure(
+            f"{name}: rows/s over {other}",
+            ratios(rounds, OURS, other, lambda run: run.rows_per_s),
+            "x",
+            target,
+        ),
+        figure(
+            f"{name}: CPU of client and server over {other}",
+            ratios(rounds, OURS, other, lambda run: run.client_us + run.server_us),
+            "x",
+        ),
+    ]
+
+
+def _ours_into_postgresql(
+    server: InstalledPostgresql, mode: str
+) -> Callable[[DataFrame, str], DataStreamWriter]:
+    def write(rows: DataFrame, table: str) -> DataStreamWriter:
+        options = {"target": "postgresql", "postgresql.uri": server.uri, "postgresql.mode": mode}
+        return rows.writeStream.format("wal_sink").options(**options, table=table)
+
+    return write
+
+
+def _by_jdbc(
+    server: InstalledPostgresql, *, upsert: bool, **settings: str
+) -> Callable[[DataFrame, str], DataStreamWriter]:
+    """Return what people write: `foreachBatch`, and for an upsert a staging table.
+
+    :param settings: of the JDBC driver.
+    """
+    options = {
+        "url": f"jdbc:postgresql://{server.host}:{server.port}/postgres",
+        "driver": "org.postgresql.Driver",
+        "user": "postgres",
+        "password": server.password,
+        **settings,
+    }
+
+    def write(rows: DataFrame, table: str) -> DataStreamWriter:
+        names = ", ".join(rows.columns)
+        changes = ", ".join(f"{name} = EXCLUDED.{name}" for name in rows.columns if name != "id")
+        merge = (
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM staged_{table}"
+            f" ON CONFLICT (id) DO UPDATE SET {changes}"
+        )
+
+        def add(batch: DataFrame, _epoch: int) -> None:
+            batch.write.format("jdbc").options(**options, dbtable=table).mode("append").save()
+
+        def stage_and_merge(batch: DataFrame, _epoch: int) -> None:
+            writer = batch.write.format("jdbc").options(**options, dbtable=f"staged_{table}")
+            writer.option("truncate", "true").mode("overwrite").save()
+            with psycopg.connect(server.uri) as connection:
+                connection.execute(merge)
+
+        return rows.writeStream.foreachBatch(stage_and_merge if upsert else add)
+
+    return write
