@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,14 +28,9 @@ _OVERHEAD = 128
 """Bytes of a record beside key, value and headers, at most: lengths, and a batch's head."""
 
 
-class Record(NamedTuple):
-    """What `Producer.produce` takes of a row."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]] | None
-    partition: int
-    """-1: the producer chooses by the key."""
+Headers = list[tuple[str, bytes | None]]
+Record = tuple[bytes | None, bytes | None, Headers | None, int]
+"""What `Producer.produce` takes of a row: key, value, headers, and the partition; -1: by the key."""
 
 
 def agreed_columns(schema: pa.Schema) -> tuple[Column, ...]:
@@ -96,13 +92,18 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
 
 
 def records(batch: pa.RecordBatch) -> Iterator[Record]:
-    """Yield a checked batch's rows."""
-    nothing = [None] * batch.num_rows
+    """Return a checked batch's rows; column by column, since there are many."""
     names = batch.schema.names
-    columns: list[Any] = [batch[name].to_pylist() if name in names else nothing for name in TYPES]
-    for key, value, headers, partition in zip(*columns, strict=True):
-        pairs = headers and [(header["key"], header["value"]) for header in headers]
-        yield Record(key, value, pairs or None, -1 if partition is None else partition)
+    keys = batch["key"].to_pylist() if "key" in names else repeat(None)
+    headers = map(_pairs, batch["headers"].to_pylist()) if "headers" in names else repeat(None)
+    partitions = (
+        pc.fill_null(batch["partition"], -1).to_pylist() if "partition" in names else repeat(-1)
+    )
+    return zip(keys, batch["value"].to_pylist(), headers, partitions, strict=False)
+
+
+def _pairs(headers: list[dict[str, Any]] | None) -> Headers | None:
+    return [(header["key"], header["value"]) for header in headers] if headers else None
 
 
 def _header_bytes(headers: list[dict[str, Any]] | None) -> int:

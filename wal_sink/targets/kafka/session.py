@@ -151,6 +151,7 @@ class KafkaSession(Session):
             {
                 **self._options.client,
                 **self._options.producer,
+                "delivery.report.only.error": True,
                 "transactional.id": f"wal_sink-{self._owner.query_id}",
                 "message.max.bytes": largest,
                 "batch.size": min(largest, 1_000_000),
@@ -175,7 +176,7 @@ class KafkaSession(Session):
                 key=self._owner.query_id.encode(),
                 value=to_bytes(new),
                 partition=0,
-                on_delivery=self._delivered,
+                on_delivery=self._not_delivered,
             )
             self.drain()
         except BaseException:
@@ -217,19 +218,22 @@ class KafkaSession(Session):
         :raises KafkaException: it refuses one, of this call or of an earlier one.
         """
         produce, poll, topic = self._producer.produce, self._producer.poll, self._options.topic
+        not_delivered = self._not_delivered
         for key, value, headers, partition in records(rows.batch):
-            given = {"headers": headers} if headers else {}
             while True:
                 try:
-                    produce(topic, value, key, partition, self._delivered, **given)
+                    if headers is None:
+                        produce(topic, value, key, partition, not_delivered)
+                    else:
+                        produce(topic, value, key, partition, not_delivered, headers=headers)
                     break
                 except BufferError:  # as many are on their way as fit
                     poll(_FULL_S)
         poll(0)
         self._raise_failed()
 
-    def _delivered(self, error: KafkaError | None, _: object) -> None:
-        if error is not None and error.code() not in _ABORTED:
+    def _not_delivered(self, error: KafkaError, _: object) -> None:
+        if error.code() not in _ABORTED:
             self._failed.append(error)
 
     def _raise_failed(self) -> None:
