@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import (
 
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
+from wal_sink.spark.failure import failure_in
 from wal_sink.spark.internals import CheckpointListener
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,9 @@ class Listener(CheckpointListener):
         """Do nothing: no epoch was checkpointed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Let the flush finish."""
+        """Let the flush finish; say in one line with which error of this sink the query has failed."""
+        if (failure := failure_in(event.exception or "")) is not None:
+            logger.error("query %s failed: %s", event.id, " ".join(str(failure).split()))
         gave_way = event.errorClassOnException == _GAVE_WAY
         # Over `offsets/N + 1` it gives way when it has written `commits/N`, of which the event may be missed.
         gave_way = gave_way and self._handler.has_caught_up(str(event.id), str(event.runId))

@@ -6,16 +6,18 @@ import logging
 from types import TracebackType
 from typing import Self
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import LogUnavailable, NotDrained, OptionError
+from wal_sink.errors import LogUnavailable, NotDrained, OptionError, WalSinkError
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import add_format
+from wal_sink.spark.failure import failure_in
 from wal_sink.spark.listener import Listener
 from wal_sink.spark.queries import Queries
 from wal_sink.spark.query_flush import locate
@@ -75,6 +77,14 @@ class Sink:
         """
         return read_status(*self._place_of(query))
 
+    def failure(self, query: StreamingQuery) -> WalSinkError | None:
+        """Return the error of this sink with which `query` has failed; None: it has not, or by another error.
+
+        A `with` block that a failed query ends raises this error, in place of Spark's.
+        """
+        said = query.exception()
+        return failure_in(str(said)) if said is not None else None
+
     def close(self) -> None:
         """Wait until everything checkpointed is flushed, then end flushing in this session.
 
@@ -126,6 +136,8 @@ class Sink:
         except _INTERRUPTS:
             if not interrupted:
                 raise  # else the first one goes on from here
+        if isinstance(exc, PySparkException) and (failure := failure_in(str(exc))) is not None:
+            raise failure from None  # some hundred lines of frames and plans would hide it
 
     def _at_exit(self) -> None:
         self._shutdown.at_exit()

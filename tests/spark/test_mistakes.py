@@ -1,0 +1,187 @@
+"""The commonest mistakes: the last lines on the terminal are those of `docs/mistakes.md`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import wal_sink
+from tests.spark.conftest import write_source
+from tests.spark.tables import stream
+from wal_sink import errors
+from wal_sink.spark.failure import failure_in
+from wal_sink.testing.cassandra.node import Node
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
+
+TRANSCRIPTS = Path(__file__).parents[2] / "docs" / "mistakes.md"
+
+
+class Shop(NamedTuple):
+    """What the mistakes are made with."""
+
+    spark: SparkSession
+    rows: DataFrame
+    options: dict[str, str]
+    folder: Path
+
+    def run(self, rows: DataFrame | None = None, /, mode: str = "append", **more: str) -> None:
+        """Run a query to its end."""
+        given = self.options | {"checkpointLocation": str(self.folder / "checkpoint")} | more
+        writer = (self.rows if rows is None else rows).writeStream.format("wal_sink")
+        writer = writer.outputMode(mode).options(**given).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+
+@pytest.fixture
+def shop(spark: SparkSession, cassandra: Node, keyspace: str, tmp_path: Path) -> Shop:
+    cassandra.execute(
+        f"CREATE TABLE {keyspace}.orders (key uuid PRIMARY KEY, id bigint, text text)"
+    )
+    given = {
+        "cassandra.contactPoints": cassandra.host,
+        "cassandra.port": str(cassandra.port),
+        "keyspace": keyspace,
+        "table": "orders",
+    }
+    rows = stream(spark, write_source(tmp_path / "source", 1, rows=10))
+    return Shop(spark, rows, given, tmp_path)
+
+
+def wrong_keyspace(shop: Shop) -> None:
+    shop.run(keyspace="shpo")
+
+
+def missing_table(shop: Shop) -> None:
+    shop.run(table="order")
+
+
+def wrong_type(shop: Shop) -> None:
+    shop.run(shop.rows.selectExpr("key", "text AS id", "id > 3 AS text"))
+
+
+def null_key(shop: Shop) -> None:
+    shop.run(shop.rows.selectExpr("IF(id = 7, NULL, key) AS key", "id", "text"))
+
+
+def no_folder_for_the_log(shop: Shop) -> None:
+    (shop.folder / "file").write_text("not a folder", encoding="utf-8")
+    shop.run(None, **{"wal.location": str(shop.folder / "file" / "log")})
+
+
+def copied_checkpoint(shop: Shop) -> None:
+    shop.run()
+    shutil.copytree(shop.folder / "checkpoint", shop.folder / "copy")
+    shutil.copy(shop.folder / "source" / "0000.parquet", shop.folder / "source" / "0001.parquet")
+    shop.run(checkpointLocation=str(shop.folder / "copy"))
+
+
+def update_mode(shop: Shop) -> None:
+    shop.run(shop.rows.groupBy("text").count(), mode="update")
+
+
+def unknown_option(shop: Shop) -> None:
+    shop.run(ttl="60")
+
+
+MISTAKES: list[Callable[[Shop], None]] = [
+    wrong_keyspace,
+    missing_table,
+    wrong_type,
+    null_key,
+    no_folder_for_the_log,
+    copied_checkpoint,
+    update_mode,
+    unknown_option,
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_the_last_lines_are_the_sinks(shop: Shop, mistake: Callable[[Shop], None]) -> None:
+    """Nothing stands below the remedy, and no frame of Java in the whole traceback."""
+    with pytest.raises(errors.WalSinkError) as caught, wal_sink.register(shop.spark):
+        mistake(shop)
+    printed = "".join(traceback.format_exception(caught.value))
+    assert "org.apache.spark" not in printed
+    last = printed[printed.rindex("\nwal_sink.errors.") + 1 :]
+    assert plain(last, shop) == transcript(mistake.__name__.replace("_", " "))
+
+
+def test_late_register(sibling: SparkSession, shop: Shop) -> None:
+    """The query has started; the block that comes too late raises what stopped it, and the handle has it."""
+    rows = stream(sibling, str(shop.folder / "source"))
+    writer = rows.writeStream.format("wal_sink").options(**shop.options)
+    writer = writer.option("checkpointLocation", str(shop.folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(errors.NotRegistered) as caught, wal_sink.register(sibling) as sink:
+        query.awaitTermination()
+    said = f"wal_sink.errors.{type(caught.value).__name__}: {caught.value}\n"
+    assert plain(said, shop) == transcript("late register")
+    found = sink.failure(query)
+    assert isinstance(found, errors.NotRegistered)
+    assert str(found) == str(caught.value)
+
+
+APPLICATION = """
+import re, sys
+from pyspark.sql import SparkSession
+import wal_sink
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.readStream.format("rate").load()
+def run():
+    rows.writeStream.format("wal_sink").option("checkpointLocation", sys.argv[1]).start().awaitTermination()
+try:
+    run()
+except Exception as error:
+    print(re.search(r"\\S*\\[DATA_SOURCE_NOT_FOUND\\].*", str(error))[0])
+with wal_sink.register(spark):
+    run()
+"""
+
+
+def test_the_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
+    """Without `register`, Spark knows no such format; then the workers' Python lacks the package."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", APPLICATION, str(tmp_path / "checkpoint")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYSPARK_PYTHON": str(bare / "bin" / "python")},
+    )
+    assert done.returncode == 1
+    assert done.stdout.strip() in transcript("no register")
+    assert done.stderr.endswith(transcript("package missing on workers"))
+
+
+def test_what_is_no_error_of_the_sink_is_left_alone() -> None:
+    """A message of Spark about something else, or of a user's own error."""
+    assert failure_in("[STREAM_FAILED] Query terminated: java.lang.OutOfMemoryError") is None
+    assert failure_in("ModuleNotFoundError: No module named 'wal_sinks'") is None
+    assert failure_in("ValueError: wal_sink.errors.InvalidRow: no") is None
+
+
+def transcript(mistake: str) -> str:
+    """Return what `docs/mistakes.md` shows of a mistake."""
+    text = TRANSCRIPTS.read_text(encoding="utf-8")
+    found = re.search(rf"(?ims)^## {mistake}$.*?^```text\n(.*?)^```$", text)
+    assert found, mistake
+    return found[1]
+
+
+def plain(text: str, shop: Shop) -> str:
+    """Put the names of the transcripts in the place of those of this run."""
+    text = text.replace(shop.options["keyspace"], "shop").replace(str(shop.folder), "/data")
+    return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", text)

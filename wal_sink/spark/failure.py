@@ -1,0 +1,54 @@
+"""Finds the sink's own error in what Spark says of a query that has failed.
+
+The sink's errors are raised in Python workers. Spark hands them on as text, in the middle of Python and Java
+frames, and ends its message with the query's plan: an application's last lines say nothing of what to do.
+"""
+
+from __future__ import annotations
+
+import re
+
+from wal_sink import errors
+from wal_sink.errors import OptionError, WalSinkError
+
+_RAISED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): ", re.MULTILINE)
+_REMEDY = "\n  What to do: "
+_ENDS = re.compile(
+    r"\s*( SQLSTATE: |^\tat |^=== Streaming Query ===|^Driver stacktrace:|^Caused by: )",
+    re.MULTILINE,
+)
+"""What Spark puts behind a Python traceback."""
+_NEEDED = "wal_sink|state_backends|pyarrow|numpy|msgspec|fsspec|tenacity"
+_MISSING = re.compile(rf"^ModuleNotFoundError: No module named '({_NEEDED})'", re.MULTILINE)
+_APPEND_ONLY = re.compile(r"wal_sink does not support (\w+) mode")
+
+
+def failure_in(text: str) -> WalSinkError | None:
+    """Return the error of this sink that a message of Spark quotes, of its own kind; None: it quotes none.
+
+    :param text: of a `StreamingQueryException`, an `AnalysisException`, or an event.
+    """
+    if (found := _RAISED.search(text)) is not None:
+        kind = getattr(errors, found[1], WalSinkError)
+        said = _until_frames(text[found.end() :])
+        what, _, remedy = said.partition(_REMEDY)
+        return kind(what, remedy)
+    if (found := _MISSING.search(text)) is not None:
+        return OptionError(
+            f"Spark's Python workers cannot import {found[1]}: it is not installed in their Python",
+            "Install wal_sink on every node, in the Python that spark.pyspark.python or PYSPARK_PYTHON"
+            " names; on one machine, set PYSPARK_PYTHON to the Python of the application before the session"
+            " is made.",
+        )
+    if (found := _APPEND_ONLY.search(text)) is not None:
+        return OptionError(
+            f"Format wal_sink does not take output mode {found[1].lower()}",
+            'Use outputMode("append"); an aggregation needs a watermark for it.',
+        )
+    return None
+
+
+def _until_frames(text: str) -> str:
+    """Cut off what Spark has put behind an error's text."""
+    end = _ENDS.search(text)
+    return (text[: end.start()] if end else text).rstrip()
