@@ -10,6 +10,7 @@ AT_LEAST = {
     "tests.docker": 30,
     "tests.postgresql": 150,
     "tests.kafka": 50,
+    "tests.delta": 100,
     "tests.spark": 15,
     "tests.protocol": 100,
     "tests.metrics": 25,

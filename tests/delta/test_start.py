@@ -157,6 +157,11 @@ def test_rows_go_to_the_table_that_the_options_name(query: Query, tmp_path: Path
         other.session.write(plan, query.slice(batch([("a", 1)]), plan))
 
 
+def test_a_relative_path_is_refused() -> None:
+    with pytest.raises(OptionError, match="counts from another folder in each process"):
+        target("lake/orders")
+
+
 @pytest.mark.parametrize("text", ["[]", '{"a": 1}', "x"])
 def test_storage_options_are_an_object_of_texts(tmp_path: Path, text: str) -> None:
     options = parse({"delta.path": str(tmp_path), "delta.storageOptions": text}, DeltaOptions)

@@ -31,6 +31,17 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(name="delta.storageOptions", default="")
 
+    def __post_init__(self) -> None:
+        """Refuse a relative path: driver and executors have working directories of their own.
+
+        :raises OptionError: it is one.
+        """
+        if "://" not in self.path and not self.path.startswith("/"):
+            raise OptionError(
+                f"Option delta.path is {self.path}, which counts from another folder in each process.",
+                "Write an absolute path, such as /data/orders, or a URL.",
+            )
+
     @property
     def storage_options(self) -> dict[str, str] | None:
         """What delta-rs is given; None: it looks into the environment alone.

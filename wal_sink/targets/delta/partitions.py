@@ -60,7 +60,7 @@ def folder(names: Sequence[str], values: Values) -> str:
 def _text(scalar: pa.Scalar) -> str | None:
     """Return a value as the log of a Delta table writes it."""
     if pa.types.is_timestamp(scalar.type):
-        return None if not scalar.is_valid else _moment(scalar.value)
+        return _moment(scalar.value, zoned=scalar.type.tz is not None) if scalar.is_valid else None
     value: Any = scalar.as_py()
     if value is None:
         return None
@@ -69,7 +69,7 @@ def _text(scalar: pa.Scalar) -> str | None:
     return value.isoformat() if isinstance(value, datetime.date) else str(value)
 
 
-def _moment(us: int) -> str:
-    """Return microseconds since 1970 as `2024-01-02 03:04:05.678901`."""
+def _moment(us: int, *, zoned: bool) -> str:
+    """Return microseconds since 1970 as a time; in UTC and saying so, where it is one of all zones."""
     moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=us)  # noqa: DTZ001 -- UTC
-    return moment.isoformat(" ", "microseconds")
+    return moment.isoformat("T" if zoned else " ", "microseconds") + ("Z" if zoned else "")

@@ -1,0 +1,114 @@
+"""A crash before, and after, each access of a flusher to the table; then another flusher goes on."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.delta.conftest import SCHEMA, Query, batch, table_of
+from tests.protocol.cases import covered
+from wal_sink.errors import TargetUnavailable
+from wal_sink.model.ledger import Outcome
+from wal_sink.model.plan import Plan
+from wal_sink.targets.delta.files import Files, Output
+from wal_sink.targets.delta.table import Table
+from wal_sink.testing.contracts.ledger import begun_window, mark_of
+from wal_sink.testing.crash.faults import Crash, Faults
+
+ACCESSES: dict[type, tuple[str, ...]] = {
+    Files: ("write", "read", "delete", "missing", "open_output", "sync"),
+    Output: ("close",),
+    Table: ("commit", "refresh", "_opened"),
+}
+
+When = Literal["before", "after"]
+
+
+def inject(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> None:
+    for kind, names in ACCESSES.items():
+        for name in names:
+            real = getattr(kind, name)
+
+            def access(self: Any, *args: Any, _real: Any = real, _name: str = name) -> Any:
+                return faults.call(_name, lambda: _real(self, *args))
+
+            monkeypatch.setattr(kind, name, access)
+
+
+def flush(query: Query, plan: Plan) -> None:
+    """Flush an epoch as a flusher does, over a session of its own, which a crash leaves open."""
+    session = query.connect()
+    for _ in range(10):
+        mark = mark_of(session)
+        if mark.flushed == 0:
+            session.close()
+            return
+        window = mark.begun or begun_window(0)
+        if mark.begun is None and session.begin(window) is not Outcome.APPLIED:
+            continue
+        session.start(window)
+        session.write(plan, query.slice(batch([("a", 1), ("a", 7)]), plan))
+        receipts = session.drain()
+        assert session.finish(window, receipts) is not Outcome.REFUSED
+    raise AssertionError("it does not come to its end")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_at_every_access(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: When
+) -> None:
+    """Each row is in the table once, whatever was done by then."""
+    hit = []
+    for k in count():
+        path = str(tmp_path / str(k))
+        DeltaTable.create(path, SCHEMA)
+        query = Query(path)
+        plan = query.plan()
+        faults = Faults(at=k, when=when, error=Crash)
+        with monkeypatch.context() as patched:
+            inject(patched, faults)
+            try:
+                flush(query, plan)
+            except Crash:
+                assert faults.injected
+        assert sorted(row["v"] for row in table_of(path)) in ([], [1, 7]), (k, faults.injected)
+        flush(query, plan)
+        assert sorted(row["v"] for row in table_of(path)) == [1, 7], (k, faults.injected)
+        assert (mark_of(query.session).flushed, mark_of(query.session).begun) == (0, None)
+        ledger = [*(Path(path) / "_wal_sink" / query.owner.query_id).iterdir()]
+        assert len(ledger) <= 2, "a crash leaves one file at most"
+        if faults.injected is None:
+            break
+        hit.append(faults.injected)
+    assert {name for names in ACCESSES.values() for name in names} - {*hit} == set()
+    assert len(hit) > 30
+    covered(f"crash at every access to a Delta table, {when}", f"{len(hit)}")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_store_that_fails_at_every_access(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: When
+) -> None:
+    """The session lives on, as after an outage; the flusher meets an error, or an answer that is unknown."""
+    for k in count():
+        path = str(tmp_path / str(k))
+        DeltaTable.create(path, SCHEMA)
+        query = Query(path)
+        plan = query.plan()
+        faults = Faults(at=k, when=when, error=ConnectionError)
+        with monkeypatch.context() as patched:
+            inject(patched, faults)
+            for _ in range(3):
+                try:
+                    flush(query, plan)
+                except (ConnectionError, TargetUnavailable):
+                    continue
+                break
+        assert sorted(row["v"] for row in table_of(path)) == [1, 7], (k, faults.injected)
+        assert mark_of(query.session).flushed == 0
+        if faults.injected is None:
+            break

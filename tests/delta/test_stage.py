@@ -1,0 +1,76 @@
+"""How rows become files: bounded memory, and nothing left of what is given up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.delta.conftest import SCHEMA, Query, batch, table_of
+from wal_sink.model.ledger import Outcome
+from wal_sink.targets.delta import stage
+from wal_sink.testing.contracts.ledger import begun_window
+
+
+def files(query: Query) -> list[str]:
+    return sorted(str(path.relative_to(query.path)) for path in Path(query.path).rglob("*.parquet"))
+
+
+def partitioned(tmp_path: Path) -> Query:
+    path = str(tmp_path / "p")
+    DeltaTable.create(path, SCHEMA, partition_by=["k"])
+    return Query(path)
+
+
+@pytest.mark.parametrize(
+    ("bound", "each"), [("GROUP_BYTES", 1), ("FILE_BYTES", 4), ("MOST_WAITING_BYTES", 4)]
+)
+def test_files_end_when_they_are_full(
+    query: Query, monkeypatch: pytest.MonkeyPatch, bound: str, each: int
+) -> None:
+    """A file for each slice, or one of several row groups; every row once."""
+    monkeypatch.setattr(stage, "GROUP_BYTES", 1 if bound != "MOST_WAITING_BYTES" else 10**9)
+    monkeypatch.setattr(stage, bound, 1)
+    plan = query.plan()
+    window = begun_window(0)
+    query.session.begin(window)
+    query.session.start(window)
+    for n in range(4):
+        query.session.write(plan, query.slice(batch([("a", 2 * n), ("b", 2 * n + 1)]), plan))
+    receipts = query.session.drain()
+    assert len(receipts) == each
+    assert query.session.finish(window, receipts) is Outcome.APPLIED
+    assert sorted(row["v"] for row in table_of(query.path)) == [*range(8)]
+
+
+def test_of_many_partitions_the_largest_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small ones go on, so that there are no more files than needed."""
+    query = partitioned(tmp_path)
+    plan = query.plan()
+    monkeypatch.setattr(stage, "MOST_WAITING_BYTES", 2_000)
+    for n in range(5):
+        rows = batch([("large", n)] * 200 + [("small", n)])
+        query.session.write(plan, query.slice(rows, plan))
+    receipts = query.session.drain()
+    folders = [path.partition("/")[0] for path in files(query)]
+    assert (folders.count("k=large"), folders.count("k=small")) == (len(receipts) - 1, 1)
+    assert len(receipts) > 2
+
+
+@pytest.mark.parametrize("end", ["start", "close"])
+def test_what_has_no_receipt_is_deleted(tmp_path: Path, end: str) -> None:
+    """Open files and full ones; what was drained belongs to the flusher."""
+    query = partitioned(tmp_path)
+    plan = query.plan()
+    query.session.write(plan, query.slice(batch([("a", 1)]), plan))
+    assert len(query.session.drain()) == 1
+    query.session.write(plan, query.slice(batch([("a", 2), ("b", 2)]), plan))
+    if end == "start":
+        query.session.start(begun_window(0))
+    else:
+        query.session.close()
+    assert len(files(query)) == 1
+    assert query.session.drain() == ()
