@@ -20,6 +20,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.figures import (
     age,
+    deletes,
     encoding,
     epochs,
     flush,
@@ -42,6 +43,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "shapes": shapes.other_shapes,
     "flush": flush.alone,
     "encoding": encoding.encoding,
+    "deletes": deletes.deletes,
     "growth": flush.growth,
     "pending": flush.pending,
     "postgresql": postgresql.postgresql,

@@ -1209,8 +1209,8 @@ BUGS = (
     Bug(
         "a delete and an upsert of one slice have each other's timestamps",
         "wal_sink/targets/cassandra/write/statements.py",
-        "Stamped(taken, rows.stamps[positions])",
-        "Stamped(taken, rows.stamps[: len(positions)])",
+        "Stamped(kept, rows.stamps[chosen])",
+        "Stamped(kept, rows.stamps[: kept.num_rows])",
         DELETES,
     ),
     Bug(

@@ -26,6 +26,12 @@ def booleans(column: pa.Array) -> Array:
     return elements(column.cast(pa.uint8()), "?")
 
 
+def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
+    """Inverse of `booleans`, without nulls."""
+    packed = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, packed])
+
+
 def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
     """Return the bytes of strings or binaries, and their offsets, one more than there are rows."""
     _, offsets, data = column.buffers()

@@ -77,11 +77,11 @@ class Statements:
         if self._plan.operation is None:
             return [Part(self.upsert, None, rows)]
         kinds = _kinds(rows.batch, self._plan)
-        found = np.unique(kinds).tolist()
+        found = (np.flatnonzero(np.bincount(kinds - _UPSERT)) + _UPSERT).tolist()
         if len(found) < 2:
             statement = self._of(found[0]) if found else self.upsert
             return [_part(statement, None, rows)]
-        return [_part(self._of(kind), np.flatnonzero(kinds == kind), rows) for kind in found]
+        return [_part(self._of(kind), kinds == kind, rows) for kind in found]
 
     def _of(self, kind: int) -> Statement:
         if kind not in self._by_kind:
@@ -130,12 +130,12 @@ def _kinds(batch: pa.RecordBatch, plan: Plan) -> Ints:
     return np.where(deletes, given, _UPSERT)
 
 
-def _part(statement: Statement, positions: Ints | None, rows: Stamped) -> Part:
+def _part(statement: Statement, chosen: npt.NDArray[np.bool_] | None, rows: Stamped) -> Part:
     batch = rows.batch.select([column.name for column in statement.plan.columns])
-    if positions is None:
+    if chosen is None:
         return Part(statement, None, Stamped(batch, rows.stamps))
-    taken = batch.take(views.indices(positions))
-    return Part(statement, positions, Stamped(taken, rows.stamps[positions]))
+    kept = batch.filter(views.flags(chosen))
+    return Part(statement, np.flatnonzero(chosen), Stamped(kept, rows.stamps[chosen]))
 
 
 def places(parts: list[Part]) -> Ints | None:
