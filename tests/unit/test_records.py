@@ -115,6 +115,23 @@ GOLDEN_RECORDS: dict[str, Record] = {
             ),
         },
     ),
+    "plan_with_operations": Plan(
+        key="9f86d081884c7d659a2feaa0c55ad015",
+        target="cassandra",
+        table='"shop"."orders"',
+        columns=(
+            Column(name="id", source="int64", type="bigint", role="partition"),
+            Column(name="op", source="string", type="operation", role="operation"),
+            Column(name="line", source="int32", type="int", role="clustering"),
+        ),
+        details={
+            "nulls": "unset",
+            "keyspace": "shop",
+            "table": "orders",
+            "clustering": '["line"]',
+            "operations": '{"D": "delete", "U": "upsert"}',
+        },
+    ),
     "flushed_epoch": FlushedEpoch(
         epoch=41,
         generation=3,
