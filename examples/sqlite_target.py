@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Meta
 
 from wal_sink.options import CONNECTS
@@ -51,3 +52,7 @@ class SqliteTarget(SqlTarget):
     def arrow_type(self, type_: str) -> pa.DataType | None:
         """Take the four types that SQLite stores."""
         return TYPES.get(type_)
+
+    def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:
+        """Refuse NaN, which SQLite would store as null."""
+        return pc.invert(pc.is_nan(values)) if type_ == "REAL" else None

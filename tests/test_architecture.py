@@ -52,7 +52,7 @@ ROOMS = {
     ".session": ".ledger .write .schema .driver .options .names targets.base model observer errors",
     ".target": ".session .check .schema .driver .options targets.operations targets.base model options",
     "targets.cassandra": ".target .options",
-    "targets.sql": "targets.names targets.base model options errors",
+    "targets.sql": "targets.names targets.values targets.base model options errors",
     "targets.kafka": "targets.base model options errors",
     "targets.delta": "targets.names targets.base model options errors",
     "targets.postgresql": "targets.sql targets.names targets.values targets.operations targets.base model"

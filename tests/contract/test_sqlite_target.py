@@ -9,11 +9,11 @@ import pytest
 
 from sqlite_target import SqliteOptions, SqliteTarget
 from wal_sink.targets.base import Target
-from wal_sink.testing.contracts.atomic import AtomicContract
 from wal_sink.testing.contracts.rows import Record
+from wal_sink.testing.contracts.sql import SqlContract
 
 
-class TestSqlite(AtomicContract):
+class TestSqlite(SqlContract):
     """A table without a key."""
 
     @pytest.fixture

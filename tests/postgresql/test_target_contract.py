@@ -6,13 +6,13 @@ import pytest
 
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.testing.contracts.atomic import AtomicContract
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
 from wal_sink.testing.contracts.rows import Record, Table
+from wal_sink.testing.contracts.sql import SqlContract
 from wal_sink.testing.postgresql.server import Server
 
 
-class TestAppend(AtomicContract):
+class TestAppend(SqlContract):
     """A table without a key; rows are copied into it."""
 
     table = "k text, n bigint, v bigint, t text"

@@ -260,6 +260,8 @@ def test_what_the_flusher_says(world: World) -> None:
     assert (look(world).doing, look(world).last_error) == ("writing", None)
     report(world, an_error("TargetUnavailable", transient=True))
     assert look(world).last_error == "TargetUnavailable: It broke"
+    report(world, age_s=3600)
+    assert "ago by that host's clock; it last said: writing" in str(look(world))
 
 
 # --- await_flushed --------------------------------------------------------------------------------

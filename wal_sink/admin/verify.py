@@ -212,5 +212,7 @@ class _Verification:
         if report is not None:
             ago = said_ago(report, self._now_us)
             error = f"; its error: {report.error.kind}: {report.error.what}" if report.error else ""
-            notes.append(f"{report.flusher} flushed last, {ago}: {report.doing}{error}")
+            notes.append(
+                f"{report.flusher} flushed last, {ago}; it last said: {report.doing}{error}"
+            )
         return notes

@@ -244,4 +244,6 @@ def _flusher(found: Status) -> str:
         return f"{found.flusher}, alive: {found.doing} (last heartbeat {ago})"
     if found.doing == ENDED:
         return f"{found.flusher} has ended in order, {ago}"
-    return f"{found.flusher} is gone, as it seems; last heartbeat {ago}: {found.doing}"
+    return (
+        f"{found.flusher} is gone, as it seems; last heartbeat {ago}; it last said: {found.doing}"
+    )

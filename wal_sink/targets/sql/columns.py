@@ -10,6 +10,8 @@ import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.names import did_you_mean
+from wal_sink.targets.values.text import plain, shorten
 
 
 class SqlColumn(NamedTuple):
@@ -27,6 +29,9 @@ class SqlColumn(NamedTuple):
 ArrowType = Callable[[str], pa.DataType | None]
 """Returns the Arrow type that holds a database's type exactly, None for a type that cannot be written."""
 
+Fits = Callable[[str, pa.Array], pa.BooleanArray | None]
+"""Returns which values of a column of a database's type the server takes; None: all of them."""
+
 
 def agreed_columns(
     schema: pa.Schema, columns: Sequence[SqlColumn], arrow_type: ArrowType, table: str
@@ -42,16 +47,14 @@ def agreed_columns(
     for field in schema:
         column = by_name.pop(field.name, None)
         if column is None:
+            names = [each.name for each in columns]
+            nearest = did_you_mean(field.name, {*names} - {*schema.names})
             raise SchemaMismatch(
-                f"Table {table} has no column {field.name}; it has {', '.join(c.name for c in columns)}.",
-                f"Add it (ALTER TABLE {table} ADD COLUMN {field.name} …), or drop it from the DataFrame.",
+                f"Table {table} has no column {field.name}; it has {', '.join(names)}. {nearest}".rstrip(),
+                f"Add it (ALTER TABLE {table} ADD COLUMN {field.name} …), or rename or drop it in the"
+                " DataFrame.",
             )
-        type_ = arrow_type(column.type)
-        if type_ is None or not is_castable(field.type, type_):
-            raise SchemaMismatch(
-                f"Column {field.name} of table {table} is {column.type}, the DataFrame's is {field.type}.",
-                f"Cast it in the DataFrame to what a {column.type} holds, or alter the table.",
-            )
+        _refuse_type(field, column, arrow_type(column.type), table)
         agreed.append(
             Column(
                 name=column.name,
@@ -66,6 +69,51 @@ def agreed_columns(
             "Add it to the DataFrame, or give the column a default.",
         )
     return tuple(agreed)
+
+
+def _refuse_type(field: pa.Field, column: SqlColumn, type_: pa.DataType | None, table: str) -> None:
+    """Refuse a column that cannot hold what the DataFrame has.
+
+    :param type_: what the column holds; None: it cannot be written.
+    :raises SchemaMismatch: names the type to cast to, in Spark's words.
+    """
+    if type_ is None:
+        raise SchemaMismatch(
+            f"Column {field.name} of table {table} is {column.type}, a type that cannot be written.",
+            f"Give the table's column another type, or drop {field.name} from the DataFrame.",
+        )
+    if not is_castable(field.type, type_):
+        cast = f'.withColumn("{field.name}", col("{field.name}").cast("{spark_type(type_)}"))'
+        raise SchemaMismatch(
+            f"Column {field.name} of table {table} is {column.type}, the DataFrame's is"
+            f" {spark_type(field.type)}.",
+            f"Cast it, {cast}, or alter the table.",
+        )
+
+
+_SPARK = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.date32(): "date",
+}
+
+
+def spark_type(type_: pa.DataType) -> str:
+    """Return an Arrow type as Spark's `cast` takes it; in Arrow's words where Spark has no such type."""
+    if pt.is_list(type_) or pt.is_large_list(type_):
+        return f"array<{spark_type(type_.value_type)}>"
+    if pt.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    if pt.is_timestamp(type_):
+        return "timestamp_ntz" if type_.tz is None else "timestamp"
+    if _is_text(type_) or _is_blob(type_):
+        return "string" if _is_text(type_) else "binary"
+    return _SPARK.get(type_, str(type_))
 
 
 def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
@@ -99,7 +147,7 @@ _HOLDS: tuple[Callable[[pa.DataType, pa.DataType], bool], ...] = (
 )
 
 
-def cast(batch: pa.RecordBatch, plan: Plan, arrow_type: ArrowType) -> pa.RecordBatch:
+def cast(batch: pa.RecordBatch, plan: Plan, arrow_type: ArrowType, fits: Fits) -> pa.RecordBatch:
     """Cast a batch to the table's types; it keeps the order of its columns.
 
     :raises InvalidRow: a value does not fit its column.
@@ -115,10 +163,32 @@ def cast(batch: pa.RecordBatch, plan: Plan, arrow_type: ArrowType) -> pa.RecordB
         type_ = arrow_type(column.type)
         assert type_ is not None, "the plan has only types that can be written"
         try:
-            arrays.append(array.cast(type_))
+            values = array.cast(type_)
         except pa.ArrowInvalid as error:
-            raise InvalidRow(
-                f"A value of column {column.name} does not fit into {column.type}: {error}",
-                f"Cast or filter it in the DataFrame, or widen the column to what {column.source} holds.",
-            ) from error
+            row = next(i for i in range(len(array)) if not _casts(array.slice(i, 1), type_))
+            raise _invalid(batch, plan, column, row) from error
+        fitting = fits(column.type, values)
+        if fitting is not None and fitting.false_count:
+            raise _invalid(batch, plan, column, fitting.to_pylist().index(False))
+        arrays.append(values)
     return pa.record_batch(arrays, names=[column.name for column in plan.columns])
+
+
+def _casts(value: pa.Array, type_: pa.DataType) -> bool:
+    try:
+        value.cast(type_)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _invalid(batch: pa.RecordBatch, plan: Plan, column: Column, row: int) -> InvalidRow:
+    """Name the value, and its row by the beginning of its values: the table need not have a key."""
+    value = shorten(plain(batch.column(column.name)[row]))
+    shown = [each.name for each in plan.columns][:3]
+    values = ", ".join(f"{name}={shorten(plain(batch.column(name)[row]))}" for name in shown)
+    source = spark_type(batch.schema.field(column.name).type)
+    return InvalidRow(
+        f"A value of column {column.name} does not fit into {column.type}: {value}, in the row with {values}",
+        f"Cast or filter it in the DataFrame, or alter the table's column to hold such a {source}.",
+    )

@@ -18,22 +18,31 @@ NOTHING = ""
 DDL = (
     "CREATE TABLE {table} (query_id VARCHAR(64) PRIMARY KEY, log_id VARCHAR(64) NOT NULL,"
     " checkpoint TEXT NOT NULL, flushed BIGINT NOT NULL, last_us BIGINT NOT NULL,"
-    " begun TEXT NOT NULL, last TEXT NOT NULL)"
+    " begun TEXT NOT NULL, last TEXT NOT NULL) {suffix}"
 )
 """Makes the ledger's table; `begun` and `last` take up to 64 epochs of 500 bytes."""
+
+
+def with_values(name: str, parameter: str) -> str:
+    """Return a quoted name for a statement that is executed with values.
+
+    A driver whose parameter is `%s` reads each `%` there, and `%%` as one; without values it reads none.
+    """
+    return name.replace("%", "%%") if parameter.startswith("%") else name
 
 
 class Ledger:
     """The ledger row of one query.
 
     :param connection: of PEP 249, in whose transaction the statements are.
-    :param table: of the ledger, as statements write it.
+    :param table: of the ledger, quoted.
     :param parameter: what stands for a value in a statement, such as `?`.
     """
 
     def __init__(self, connection: Any, table: str, parameter: str, owner: Owner) -> None:
         self._connection = connection
-        self._table = table
+        self._name = table
+        self._table = with_values(table, parameter)
         self._p = parameter
         self._owner = owner
 
@@ -84,6 +93,13 @@ class Ledger:
             {"flushed": window.first - 1, "begun": text},
         )
 
+    def delete(self) -> None:
+        """Remove the row."""
+        self._execute(
+            f"DELETE FROM {self._table} WHERE query_id = {self._p}",  # noqa: S608
+            (self._owner.query_id,),
+        )
+
     def replace(self, seen: Mark, new: Mark) -> bool:
         """Write the whole row, if it is exactly the one that was seen (rule 22)."""
         return self._update(
@@ -127,7 +143,7 @@ class Ledger:
             return Window.from_text(text)
         except msgspec.DecodeError as error:
             raise CorruptLog(
-                f"The row of query {self._owner.query_id} in the ledger {self._table} is not what this"
+                f"The row of query {self._owner.query_id} in the ledger {self._name} is not what this"
                 f" version of wal_sink writes: {column} cannot be read ({error}): {text[:200]}",
                 "Flush with the newer version that wrote it, or restore the row from a backup. Do not"
                 " delete it: it says what is in the table already.",

@@ -54,6 +54,7 @@ class SqlSession(Session):
         self._ledger = Ledger(connection, database.ledger_name, database.parameter, owner)
         self._window: Window | None = None
         """Whose rows the open transaction holds; None: no transaction is open."""
+        self._closed = False
         self._compared: set[str] = set()
 
     def read_ledger(self) -> Mark | None:
@@ -123,7 +124,9 @@ class SqlSession(Session):
     def close(self) -> None:
         """Disconnect; what is not committed is rolled back. Idempotent."""
         self._window = None
-        self._connection.close()
+        if not self._closed:  # a driver may raise the second time
+            self._closed = True
+            self._connection.close()
 
     # --- transactions ---
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.errors import SchemaMismatch, TargetUnavailable, WalSinkError
-from wal_sink.model.ledger import Owner
+from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.model.ledger import Mark, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Delivery, Kind, Session, Target
 from wal_sink.targets.names import quote
 from wal_sink.targets.sql.columns import SqlColumn, agreed_columns, cast
-from wal_sink.targets.sql.ledger import DDL
+from wal_sink.targets.sql.ledger import DDL, Ledger, with_values
 from wal_sink.targets.sql.options import SqlOptions
 from wal_sink.targets.sql.session import SqlSession
 
@@ -23,7 +25,8 @@ from wal_sink.targets.sql.session import SqlSession
 class SqlTarget(Target):
     """Adds rows to a table of a SQL database, each window in one transaction with its ledger row.
 
-    A database needs four things: `open`, `columns`, `arrow_type`, and the errors that pass (`transient`).
+    A database needs four things: `open`, `columns`, `arrow_type`, and the errors that pass (`transient`, or
+    `classify`); `fits` where it refuses values that the Arrow type holds.
     It has to be one where a conditional UPDATE waits for an open transaction upon its row, and then sees
     what that has committed: PostgreSQL's READ COMMITTED, or any that is serialized.
 
@@ -35,7 +38,10 @@ class SqlTarget(Target):
     parameter = "?"
     """What stands for a value in a statement, by the driver's `paramstyle`; set on the class."""
     transient: tuple[type[Exception], ...] = ()
-    """The driver's errors that may pass by themselves, such as that it cannot connect; set on the class."""
+    """The driver's errors that may pass by themselves, such as that it cannot connect; set on the class.
+    Override `classify` where the driver's classes do not tell them."""
+    ledger_suffix = ""
+    """What ends the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
 
     def __init__(self, options: SqlOptions) -> None:
         self.options = options
@@ -63,37 +69,48 @@ class SqlTarget(Target):
         Called in tasks, without a connection.
         """
 
+    def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:  # noqa: ARG002
+        """Return which values the database takes in a column of a type of the catalogue; None: all.
+
+        For what Arrow's type holds and the database's does not, such as a text that is too long. A null in
+        the answer is a value that is taken. Called in tasks, without a connection.
+
+        :param values: of the type that `arrow_type` returned.
+        """
+        return None
+
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Add rows in the open transaction; in bulk where the driver knows how.
 
         :param batch: columns as `arrow_type` has them, at least one row.
         """
         names = ", ".join(self.quote(column.name) for column in plan.columns)
+        into = with_values(f"{self.table_name} ({names})", self.parameter)
         values = ", ".join([self.parameter] * len(plan.columns))
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
         cursor = connection.cursor()
         try:
             cursor.executemany(
-                f"INSERT INTO {self.table_name} ({names}) VALUES ({values})",  # noqa: S608 -- quoted names
+                f"INSERT INTO {into} VALUES ({values})",  # noqa: S608 -- quoted names
                 list(rows),
             )
         finally:
             cursor.close()
 
     def quote(self, name: str) -> str:
-        """Quote a name as it is, by the SQL standard."""
+        """Quote a name as it is, by the SQL standard. A `%` stays one: the class knows when to double it."""
         return quote(name)
 
     # --- the target ---
 
     @property
     def table_name(self) -> str:
-        """The table, as statements write it."""
+        """The table, as statements without values write it."""
         return ".".join(map(self.quote, self.options.table.split(".")))
 
     @property
     def ledger_name(self) -> str:
-        """The ledger's table, as statements write it."""
+        """The ledger's table, as statements without values write it."""
         return ".".join(map(self.quote, self.options.ledger_table.split(".")))
 
     @property
@@ -130,7 +147,7 @@ class SqlTarget(Target):
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the table's types."""
-        return cast(batch, plan, self.arrow_type)
+        return cast(batch, plan, self.arrow_type, self.fits)
 
     def connect(self, owner: Owner) -> Session:
         """Connect for flushing."""
@@ -146,6 +163,7 @@ class SqlTarget(Target):
             plan = self.compare(connection, schema, key)
             if create:
                 self._make_ledger(connection)
+                self._try_ledger(connection)
         except Exception as error:
             raise self._explained(error) from error
         finally:
@@ -156,6 +174,7 @@ class SqlTarget(Target):
         """Connect.
 
         :raises TargetUnavailable: no connection.
+        :raises TargetRefused: the database refuses it, and would refuse it again.
         """
         try:
             return self.open()
@@ -163,9 +182,15 @@ class SqlTarget(Target):
             raise self._explained(error) from error
 
     def _explained(self, error: Exception) -> Exception:
-        """Say of a driver's error that passes that the database does not answer."""
-        if isinstance(error, WalSinkError) or self.classify(error) == "fatal":
+        """Say of a driver's error what to do: it passes, or it does not."""
+        if isinstance(error, WalSinkError):
             return error
+        if self.classify(error) == "fatal":
+            return TargetRefused(
+                f"{self.name} refuses: {type(error).__name__}: {error}",
+                "Correct the options that say where the database is and who connects, or give that user the"
+                " rights that are missing.",
+            )
         return TargetUnavailable(
             f"{self.name} does not answer: {type(error).__name__}: {error}",
             "See that the database runs and can be reached.",
@@ -175,26 +200,66 @@ class SqlTarget(Target):
         """Create the ledger's table unless there is one.
 
         :raises SchemaMismatch: it is missing, and must not be created.
+        :raises TargetUnavailable: so it is, by an error that may pass.
         """
-        try:
-            _run(connection, f"SELECT query_id FROM {self.ledger_name} WHERE 1 = 0")  # noqa: S608
-        except Exception:  # noqa: BLE001 -- the next statement tells what is wrong
-            connection.rollback()
-        else:
-            connection.rollback()
+        if self._has_ledger(connection):
             return
-        statement = DDL.format(table=self.ledger_name)
+        statement = DDL.format(table=self.ledger_name, suffix=self.ledger_suffix).rstrip()
         try:
             _run(connection, statement)
             connection.commit()
         except Exception as error:
-            connection.rollback()
-            if self.classify(error) != "fatal":
-                raise
-            raise SchemaMismatch(
+            if self._has_ledger(connection):  # another process was quicker
+                return
+            fatal = self.classify(error) == "fatal"
+            raise (SchemaMismatch if fatal else TargetUnavailable)(
                 f"The ledger's table {self.options.ledger_table} is missing, and cannot be created: {error}",
                 f"Create it: {statement};",
             ) from error
+
+    def _has_ledger(self, connection: Any) -> bool:
+        try:
+            _run(connection, f"SELECT query_id FROM {self.ledger_name} WHERE 1 = 0")  # noqa: S608
+        except Exception:  # noqa: BLE001 -- the next statement tells what is wrong
+            return False
+        finally:
+            with contextlib.suppress(Exception):
+                connection.rollback()
+        return True
+
+    def _try_ledger(self, connection: Any) -> None:
+        """See that a change of the ledger is rolled back, and that an update counts the rows that it finds.
+
+        The row that is tried belongs to no query.
+
+        :raises SchemaMismatch: the change stays: rows could be lost or come twice.
+        :raises TargetRefused: the update counts the rows that it changes.
+        """
+        owner = Owner(uuid.uuid4().hex, "", "")
+        ledger = Ledger(connection, self.ledger_name, self.parameter, owner)
+        mark = Mark.new(owner, -1)
+        ledger.insert(mark)
+        found = ledger.replace(mark, mark)
+        connection.rollback()
+        stays = ledger.read() is not None
+        if stays:
+            ledger.delete()
+            connection.commit()
+        connection.rollback()
+        if stays:
+            raise SchemaMismatch(
+                f"A change of the ledger's table {self.options.ledger_table} stays after ROLLBACK: the"
+                " table has no transactions, or the connection commits by itself.",
+                "Make it a table with transactions (in MariaDB and MySQL: ALTER TABLE … ENGINE=InnoDB), and"
+                " let the target open connections without autocommit.",
+            )
+        if not found:
+            raise TargetRefused(
+                "An UPDATE that finds its row reports 0 rows, as it changes nothing: a flusher could not"
+                " tell that from a refusal.",
+                "Let the driver count the rows that are found, not those that change (MariaDB and MySQL:"
+                " CLIENT.FOUND_ROWS).",
+            )
 
 
 def _run(connection: Any, statement: str) -> None:

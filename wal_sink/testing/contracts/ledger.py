@@ -181,6 +181,7 @@ class LedgerContract:
             {"last_us": 3},
             {"log_id": "another"},
             {"checkpoint": "file:///another"},
+            {"checkpoint": "file:///CHECKPOINT"},  # a collation may ignore upper and lower case
             {"begun": None},
             {"last": None},
         ],
@@ -198,6 +199,13 @@ class LedgerContract:
         assert session.replace_row(seen, _mark(owner, 9)) is Outcome.REFUSED
         assert session.read_ledger() == present
 
+    def test_a_row_is_replaced_by_itself(self, session: Session) -> None:
+        """It was as it was seen, though nothing changes: a driver may count changed rows only."""
+        session.begin(begun_window(0))
+        seen = mark_of(session)
+        assert session.replace_row(seen, seen) is Outcome.APPLIED
+        assert session.read_ledger() == seen
+
     @pytest.mark.usefixtures("plan")
     def test_a_lost_row_is_not_replaced(self, target: Target, owner: Owner) -> None:
         """A command that has seen a row which is gone looks again."""
@@ -205,6 +213,15 @@ class LedgerContract:
             outcome = session.replace_row(_mark(owner, 1), _mark(owner, 2))
             assert outcome is Outcome.REFUSED
             assert session.read_ledger() is None
+
+    def test_a_session_closes_twice(self, target: Target, session: Session, owner: Owner) -> None:
+        """Whether or not a window is under way; the next session goes on."""
+        session.begin(window := begun_window(0))
+        session.start(window)
+        session.close()
+        session.close()
+        with target.connect(owner) as other:
+            assert mark_of(other).begun == window
 
     def test_when_the_row_was_written_is_past(self, session: Session) -> None:
         """Where the target can tell at all: a time of the future is what `LedgerShadowed` is about."""

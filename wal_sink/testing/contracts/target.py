@@ -16,6 +16,7 @@ suite                                 for                                       
 `TargetContract`                      `Delivery.CELLS` with `parallel_writes`         1 to 6
 `CellsContract`                       `Delivery.CELLS` without it                     1 to 5
 `wal_sink.testing.contracts.atomic`   `Delivery.ATOMIC`                               1, 2, 7 and 8
+`wal_sink.testing.contracts.sql`      the same, on `wal_sink.targets.sql.SqlTarget`   1, 2, 7 and 8
 `wal_sink.testing.contracts.staged`   `Delivery.STAGED` with `parallel_writes`        1, 2, 9 to 11
 ====================================  ==============================================  =======================
 

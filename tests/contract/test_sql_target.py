@@ -1,0 +1,190 @@
+"""What the base class of SQL targets sees at the start and in tasks, over SQLite: each with what to do."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sqlite_target import SqliteOptions, SqliteTarget
+from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused, TargetUnavailable
+from wal_sink.model.ledger import Owner
+from wal_sink.targets.base import Kind
+from wal_sink.targets.sql import SqlTarget
+
+TABLE = "CREATE TABLE t (Id INTEGER, price REAL, name TEXT, other NUMERIC)"
+PRICES = pa.schema([("Id", pa.int64()), ("price", pa.float64())])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a file with a table, and no ledger."""
+    path = tmp_path / "shop.db"
+    execute(path, TABLE)
+    return path
+
+
+def execute(path: Path, statement: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(path)
+    try:
+        with connection:
+            return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+def options(path: Path) -> SqliteOptions:
+    return SqliteOptions(path=str(path), table="t")
+
+
+class CommittingTarget(SqliteTarget):
+    """Its connections commit each statement by themselves."""
+
+    def open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.options.path, isolation_level=None)
+
+
+def test_a_ledger_that_keeps_what_is_rolled_back_is_refused(path: Path) -> None:
+    """Before the first row: rows and ledger row would not change together. Nothing stays of the trial."""
+    with pytest.raises(SchemaMismatch, match="stays after ROLLBACK") as caught:
+        CommittingTarget(options(path)).plan(PRICES, "key")
+    assert "transactions" in caught.value.remedy
+    assert execute(path, "SELECT * FROM wal_sink_ledger") == []
+
+
+def test_a_trial_of_the_ledger_leaves_nothing(path: Path) -> None:
+    """The row that was tried is rolled back, at each start."""
+    for _ in range(2):
+        SqliteTarget(options(path)).plan(PRICES, "key")
+    assert execute(path, "SELECT * FROM wal_sink_ledger") == []
+
+
+class ClosesOnceConnection(sqlite3.Connection):
+    """Raises when it is closed again, as some drivers do."""
+
+    closed = False
+
+    def close(self) -> None:
+        if self.closed:
+            raise sqlite3.ProgrammingError("already closed")
+        self.closed = True
+        super().close()
+
+
+class ClosesOnceTarget(SqliteTarget):
+    """Its driver's connections close once."""
+
+    def open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.options.path, factory=ClosesOnceConnection)
+
+
+def test_a_session_closes_its_connection_once(path: Path) -> None:
+    """Though the flusher may close a session twice."""
+    target = ClosesOnceTarget(options(path))
+    target.plan(PRICES, "key")
+    session = target.connect(Owner("query", "log", "checkpoint"))
+    session.close()
+    session.close()
+
+
+class SuffixedTarget(SqliteTarget):
+    """Its ledger is kept in another way than this database keeps tables otherwise."""
+
+    ledger_suffix = "WITHOUT ROWID"
+
+
+def test_the_ledger_is_created_as_the_target_says(path: Path) -> None:
+    """Such as with an engine that has transactions."""
+    SuffixedTarget(options(path)).plan(PRICES, "key")
+    statement = "SELECT sql FROM sqlite_master WHERE name = 'wal_sink_ledger'"
+    assert str(execute(path, statement)[0][0]).endswith(") WITHOUT ROWID")
+
+
+class ReadingTarget(SqliteTarget):
+    """Its user must not create tables."""
+
+    def open(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"file:{self.options.path}?mode=ro", uri=True)
+
+
+class CoarseTarget(ReadingTarget):
+    """No error of its driver passes."""
+
+    def classify(self, error: Exception) -> Kind:
+        return "fatal"
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"), [(ReadingTarget, TargetUnavailable), (CoarseTarget, SchemaMismatch)]
+)
+def test_a_ledger_that_cannot_be_created_comes_with_its_ddl(
+    path: Path, target: type[SqlTarget], kind: type[Exception]
+) -> None:
+    """Whatever the driver's class of error: an operator with more rights runs the statement."""
+    with pytest.raises(kind, match="cannot be created: attempt to write") as caught:
+        target(options(path)).plan(PRICES, "key")
+    remedy = str(getattr(caught.value, "remedy", ""))
+    execute(path, remedy.removeprefix("Create it: "))
+    SqliteTarget(options(path)).plan(PRICES, "key")
+
+
+@pytest.mark.parametrize("call", ["plan", "dry_plan", "connect"])
+def test_a_database_that_refuses_is_told_with_what_to_do(tmp_path: Path, call: str) -> None:
+    """Not as a bare error of the driver."""
+    path = tmp_path / "shop.db"
+    path.write_bytes(b"no database" * 1_000)
+
+    class OpeningTarget(SqliteTarget):
+        def open(self) -> sqlite3.Connection:
+            connection = super().open()
+            connection.execute("PRAGMA user_version")
+            return connection
+
+    target = OpeningTarget(options(path))
+    arguments = (Owner("query", "log", "checkpoint"),) if call == "connect" else (PRICES, "key")
+    with pytest.raises(
+        TargetRefused, match="sqlite refuses: DatabaseError: file is not a database"
+    ):
+        getattr(target, call)(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (pa.field("id", pa.int64()), "There is Id, which differs in upper and lower case only"),
+        (pa.field("nane", pa.string()), "Did you mean name?"),
+        (pa.field("price", pa.string()), r"the DataFrame's is string[\s\S]*cast\(\"double\"\)"),
+        (pa.field("Id", pa.timestamp("us", "UTC")), r"is timestamp[\s\S]*cast\(\"bigint\"\)"),
+        (pa.field("name", pa.list_(pa.decimal128(9, 2))), r"is array<decimal\(9,2\)>"),
+        (pa.field("other", pa.int64()), "is NUMERIC, a type that cannot be written"),
+    ],
+)
+def test_a_misfit_names_what_to_write(path: Path, field: pa.Field, said: str) -> None:
+    """In Spark's words, as the remedy is done in the DataFrame."""
+    with pytest.raises(SchemaMismatch, match=said):
+        SqliteTarget(options(path)).plan(pa.schema([field]), "key")
+
+
+def test_a_value_that_the_database_does_not_hold_is_refused_in_the_task(path: Path) -> None:
+    """It is named with its column and its row; SQLite would have stored it as null."""
+    target = SqliteTarget(options(path))
+    plan = target.plan(PRICES, "key")
+    rows = {"Id": [1, 2, 3], "price": [0.5, None, float("nan")]}
+    batch = pa.record_batch(rows, schema=PRICES)
+    with pytest.raises(
+        InvalidRow, match=r"column price .* REAL: nan, in the row with Id=3, price=nan"
+    ):
+        target.check(batch, plan)
+    assert target.check(batch.slice(0, 2), plan) == batch.slice(0, 2)
+
+
+def test_a_value_that_cannot_be_cast_is_named(path: Path) -> None:
+    """The first one of its column."""
+    schema = pa.schema([("Id", pa.uint64())])
+    target = SqliteTarget(options(path))
+    plan = target.plan(schema, "key")
+    batch = pa.record_batch({"Id": [7, 2**64 - 2, 2**64 - 1]}, schema=schema)
+    with pytest.raises(InvalidRow, match=r"column Id .* INTEGER: 18446744073709551614, in the row"):
+        target.check(batch, plan)
