@@ -60,7 +60,7 @@ ROOMS = {
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log knows no target.
     "checkpoint": "model state_backends errors",
     "wal": "checkpoint model state_backends log_context errors remedies",
-    "configuration": "wal targets options errors",
+    "configuration": "wal model targets options errors",
     # How far it is. It never connects: no target is in its reach. The budget is decided from what waits.
     "progress": "wal checkpoint protocol model state_backends clock errors",
     # The two halves, which meet in the log alone; and what is counted.
@@ -74,7 +74,7 @@ ROOMS = {
     "admin": "flush progress configuration wal checkpoint protocol model targets.base options state_backends"
     " observer log_context clock errors remedies",
     "spark": "preflight publish flush metrics progress configuration wal checkpoint protocol model"
-    " targets.base state_backends log_context remedies clock errors",
+    " targets.base options observer state_backends log_context remedies clock errors",
     "wal_sink": "spark preflight progress errors",
     # What production does not install: each needs an extra. `cli.demo` imports the demo when it is called.
     "testing": "spark targets state_backends options model arrow_batches observer clock errors",

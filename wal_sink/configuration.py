@@ -2,30 +2,95 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from wal_sink.errors import OptionError
-from wal_sink.options import Options, SinkOptions, names, parse, public, refuse_unknown
+from wal_sink.model import paths
+from wal_sink.options import (
+    SPARK_OPTIONS,
+    Options,
+    SinkOptions,
+    marked,
+    names,
+    parse,
+    public,
+    refuse_unknown,
+)
 from wal_sink.targets.base import Target
 from wal_sink.targets.operations import refuse_undeclared
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.wal.location import Location, locate
+
+ON_FULL = ("block", "fail", "detach")
+"""What may happen when the log is full of what one of several targets lacks."""
+
+
+class Destination(NamedTuple):
+    """One of the targets that a query writes to, and its options."""
+
+    name: str
+    """Empty for the only one, which has none."""
+    kind: str
+    """As option `target` says."""
+    options: Options
+    target: Target
+    on_full: str = "block"
+    """What happens when the log is full of what this one lacks: block, fail, or detach (of several)."""
+
+    @property
+    def public(self) -> dict[str, str]:
+        """Its options without secrets, as a user writes them."""
+        found = {"target": self.kind, "onFull": self.on_full, **public(self.options)}
+        if not self.name:
+            del found["onFull"]
+        return (
+            {f"{self.name}.{option}": value for option, value in found.items()}
+            if self.name
+            else found
+        )
 
 
 class Configuration(NamedTuple):
     """A query's options, parsed and checked. Pickles, because it travels to the tasks."""
 
     sink: SinkOptions
-    target_options: Options
-    target: Target
+    destinations: tuple[Destination, ...]
     location: Location
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the targets; none where there is only one, without a name."""
+        return tuple(each.name for each in self.destinations if each.name)
+
+    @property
+    def target(self) -> Target:
+        """The target, or the first of several."""
+        return self.destinations[0].target
+
+    @property
+    def target_options(self) -> Options:
+        """Its options."""
+        return self.destinations[0].options
 
     @property
     def public(self) -> dict[str, str]:
         """The options without secrets, as a run's claim records them."""
-        return {**public(self.sink), **public(self.target_options)}
+        of_sink = public(self.sink)
+        if self.names:
+            del of_sink["target"]
+        return of_sink | {k: v for each in self.destinations for k, v in each.public.items()}
+
+    def _descriptions(self) -> dict[str, str]:
+        """Return what each target says of itself, under its name where there are several."""
+        return {
+            f"{each.name}.{heading}" if each.name else heading: text
+            for each in self.destinations
+            for heading, text in each.target.description.items()
+        }
 
     def in_force(self, log: str) -> dict[str, str]:
         """Say what they mean, by heading; without secrets.
@@ -35,7 +100,7 @@ class Configuration(NamedTuple):
         sink = self.sink
         then = "waits" if sink.on_full == "block" else "fails"
         return {
-            **self.target.description,
+            **self._descriptions(),
             "log": log,
             "checkpoint": self.location.checkpoint,
             "budget": f"{sink.max_bytes:,} bytes of unflushed data (wal.maxBytes), then the next micro-batch"
@@ -50,17 +115,125 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
     :raises OptionError: an option is missing, unknown, or does not fit.
     """
     given = {key.lower(): value for key, value in raw.items()}
-    kind = target_type(given.get("target", "cassandra"))
-    refuse_undeclared(given, kind.name, kind.options_type)
-    refuse_unknown(raw, names(SinkOptions, kind.options_type))
+    if given.get("targets", "").strip():
+        destinations = several(raw)
+    else:
+        kind = given.get("target", "cassandra")
+        target = target_type(kind)
+        refuse_undeclared(given, target.name, target.options_type)
+        refuse_unknown(raw, names(SinkOptions, target.options_type))
+        parsed = parse(raw, target.options_type)
+        destinations = (Destination("", kind, parsed, target(parsed)),)
     sink = parse(raw, SinkOptions)
-    target_options = parse(raw, kind.options_type)
-    return Configuration(
-        sink,
-        target_options,
-        kind(target_options),
-        locate(sink.checkpoint, sink.wal_location, folder, *storage_options(sink)),
-    )
+    location = locate(sink.checkpoint, sink.wal_location, folder, *storage_options(sink))
+    is_several = bool(destinations[0].name)
+    return Configuration(sink, destinations, location._replace(several=is_several))
+
+
+def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names that option `targets` lists; none without it.
+
+    :raises OptionError: one cannot be a name, or comes twice.
+    """
+    text = next((value for key, value in raw.items() if key.lower() == "targets"), "")
+    found = tuple(name.strip().lower() for name in text.split(",") if name.strip())
+    taken = {name.partition(".")[0].lower() for name in names(SinkOptions) if "." in name}
+    for name in found:
+        if not re.fullmatch(paths.TARGET_NAME, name):
+            raise OptionError(
+                f"Option targets names {name!r}, which cannot be a name.",
+                "Write a letter, then at most 23 letters, digits and underscores, such as orders or lake_2.",
+            )
+        if name in taken or is_installed(name):
+            raise OptionError(
+                f"Option targets names {name}, with which other options begin.",
+                f"Choose another name, such as to_{name}, and begin its options with that.",
+            )
+        if found.count(name) > 1:
+            raise OptionError(
+                f"Option targets names {name} twice.", "Give each target its own name."
+            )
+    return found
+
+
+def options_of(name: str, raw: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of one of several targets, without its name; all of them for the only one."""
+    if not name:
+        return dict(raw)
+    first = f"{name}."
+    return {key[len(first) :]: value for key, value in raw.items() if key.lower().startswith(first)}
+
+
+def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
+    """Parse the options of several targets.
+
+    :raises OptionError: one is missing, unknown, or does not fit; or two targets are one table.
+    """
+    listed = target_names(raw)
+    own = {name: options_of(name, raw) for name in listed}
+    shared = {key: value for key, value in raw.items() if key.partition(".")[0].lower() not in own}
+    known = [name for name in names(SinkOptions) if name != "target"]
+    _refuse_unnamed(shared, known, listed)
+    on_full = next((value for key, value in raw.items() if key.lower() == "wal.onfull"), "block")
+    found = tuple(_destination(name, own[name], on_full) for name in listed)
+    for one, other in itertools.combinations(found, 2):
+        if _place(one) == _place(other):
+            raise OptionError(
+                f"Targets {one.name} and {other.name} are the same table, {one.target.writes_to}.",
+                "Each row would be written there twice. Leave one of them out.",
+            )
+    return found
+
+
+def _refuse_unnamed(
+    shared: Mapping[str, str], known: Collection[str], listed: Sequence[str]
+) -> None:
+    """Refuse what is neither an option of the sink nor begins with the name of a target."""
+    lower = {name.lower() for name in known}
+    for key in shared:
+        first, dot, _ = key.partition(".")
+        if key.lower() in lower or (dot and not is_installed(first.lower())):
+            continue  # an unknown one with a dot is refused below, with the nearest name
+        if key.lower() not in {name.lower() for name in SPARK_OPTIONS}:
+            raise OptionError(
+                f"Option {key} says nothing of a target: option targets is {', '.join(listed)}.",
+                f"Write the name of the target first, such as {listed[0]}.{key}.",
+            )
+    refuse_unknown(shared, [*known, *(f"{name}.target" for name in listed)])
+
+
+def _destination(name: str, raw: Mapping[str, str], default_on_full: str) -> Destination:
+    lower = {key.lower(): value for key, value in raw.items()}
+    kind = lower.pop("target", "").strip()
+    if not kind:
+        raise OptionError(
+            f"Option {name}.target is missing.",
+            f'Add .option("{name}.target", …): cassandra, postgresql, kafka, or module:Class of your own.',
+        )
+    own = {key: value for key, value in raw.items() if key.lower() not in {"target", "onfull"}}
+    on_full = lower.get("onfull", default_on_full).strip().lower()
+    if on_full not in ON_FULL:
+        raise OptionError(
+            f"Option {name}.onFull is {on_full}.",
+            f"Write one of {', '.join(ON_FULL)}: the query waits, fails, or goes on without this target.",
+        )
+    try:
+        target = target_type(kind)
+        refuse_undeclared(lower, target.name, target.options_type)
+        refuse_unknown(own, names(target.options_type))
+        parsed = parse(own, target.options_type)
+        return Destination(name, kind, parsed, target(parsed), on_full)
+    except OptionError as error:
+        raise OptionError(
+            f"Target {name}: {error.what}", f"{error.remedy} Its options begin with {name}."
+        ) from error
+
+
+def _place(destination: Destination) -> tuple[object, ...]:
+    """Return what tells the table of a target from others: two that are equal are one table."""
+    declared = destination.options
+    where = [getattr(declared, field) for field in sorted(marked(type(declared), "connects"))]
+    return destination.kind, destination.target.writes_to, tuple(map(str, where))
 
 
 def is_registered(target: str) -> bool:

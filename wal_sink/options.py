@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError
 
-_SPARK = ("checkpointLocation", "queryName", "path")
+SPARK_OPTIONS = ("checkpointLocation", "queryName", "path")
 """Options of Spark, which it passes to the sink as well."""
 
 SECRET = {"secret": True}
@@ -86,6 +86,13 @@ class SinkOptions(Options, frozen=True, kw_only=True):
             " together; -1: never",
         ),
     ] = msgspec.field(name="flush.distributedAboveBytes", default=32 * 1024 * 1024)
+    targets: Annotated[
+        str,
+        Meta(
+            description="names of several targets, comma-separated, such as orders,lake: each gets every"
+            " row; its options are written orders.target, orders.table and so on"
+        ),
+    ] = msgspec.field(name="targets", default="")
     target: Annotated[
         str, Meta(description="name of a registered target, or module:Class of one of your own")
     ] = msgspec.field(name="target", default="cassandra")
@@ -154,7 +161,7 @@ def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
 
     :raises OptionError: names the option and the nearest known one.
     """
-    by_lower = {name.lower(): name for name in (*known, *_SPARK)}
+    by_lower = {name.lower(): name for name in (*known, *SPARK_OPTIONS)}
     for key in raw:
         if key.lower() not in by_lower:
             near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.5)

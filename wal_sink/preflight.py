@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.configuration import configure
-from wal_sink.model.plan import plan_key
+from wal_sink.model.plan import several_plans_key
 from wal_sink.publish.epoch_column import with_epoch_field
 
 
@@ -26,6 +26,14 @@ class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     """What the target says of the column: part of its key, `required` (it takes no null), `regular`, …"""
 
+    target: str = ""
+    """Name of the target, if it is one of several."""
+
+    @property
+    def heading(self) -> str:
+        """Say which column it is."""
+        return f"{self.target}.{self.name}" if self.target else self.name
+
     @property
     def fits(self) -> str:
         """Say how the column is written."""
@@ -38,12 +46,12 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     in_force: dict[str, str]
     """By heading: target, table, log, checkpoint, budget, …; no secrets."""
     columns: tuple[CheckedColumn, ...]
-    """In the order of the DataFrame."""
+    """In the order of the DataFrame, for each target."""
 
     def __str__(self) -> str:
-        width = max(map(len, [*self.in_force, *(column.name for column in self.columns)]))
+        width = max(map(len, [*self.in_force, *(column.heading for column in self.columns)]))
         lines = [f"{heading:<{width}}  {text}" for heading, text in self.in_force.items()]
-        lines += [f"{column.name:<{width}}  {column.fits}" for column in self.columns]
+        lines += [f"{column.heading:<{width}}  {column.fits}" for column in self.columns]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -59,13 +67,19 @@ def preflight(raw: Mapping[str, str], schema: pa.Schema) -> Checked:
     :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
     """
     configuration = configure(raw)
-    target = configuration.target
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
-    plan = target.dry_plan(columns, plan_key(columns, target.name, target.shape))
+    named = {
+        each.name: (each.target.name, each.target.shape) for each in configuration.destinations
+    }
+    key = several_plans_key(columns, named)
+    plans = {each.name: each.target.dry_plan(columns, key) for each in configuration.destinations}
     return Checked(
         in_force=configuration.in_force(f"{configuration.location.logs}/<query id>"),
         columns=tuple(
-            CheckedColumn(name=each.name, source=each.source, type=each.type, role=each.role)
+            CheckedColumn(
+                name=each.name, source=each.source, type=each.type, role=each.role, target=target
+            )
+            for target, plan in plans.items()
             for each in plan.columns
         ),
     )

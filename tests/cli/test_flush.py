@@ -95,7 +95,7 @@ def test_following(job: Job) -> None:
             wait_for(lambda: world.log.flushed(5) is not None)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
                 shown = page.read().decode()
-            labels = f'{{query_id="{world.query_id}"}}'
+            labels = f'{{query_id="{world.query_id}",target=""}}'
             assert f"wal_sink_flushed_rows_total{labels} 7.0" in shown
             assert f"wal_sink_flushers{labels} 1.0" in shown
             assert f'table="{job.keyspace}.t"' in shown

@@ -51,6 +51,7 @@ def test_a_free_port_answers_until_it_is_closed(world: World) -> None:
     (info,) = families["wal_sink_query_info"].samples
     assert info.labels == {
         "query_id": world.query_id,
+        "target": "",
         "checkpoint": world.checkpoint.url,
         "table": 'a."B"',
     }

@@ -72,5 +72,5 @@ class Watched:
     def value(self, name: str, **labels: str) -> float | None:
         """What a scrape finds."""
         return self.metrics.registry.get_sample_value(
-            name, {"query_id": self.world.query_id, **labels}
+            name, {"query_id": self.world.query_id, "target": "", **labels}
         )

@@ -570,10 +570,10 @@ BUGS = (
         "skip on failure",
         "wal_sink/flush/write_window.py",
         "                    with write.connection.session() as session:\n"
-        "                        session.write(piece.plan, part)\n",
+        "                        session.write(piece.plan, rows)\n",
         "                    try:\n"
         "                        with write.connection.session() as session:\n"
-        "                            session.write(piece.plan, part)\n"
+        "                            session.write(piece.plan, rows)\n"
         "                    except Exception:\n"
         "                        pass\n",
     ),
@@ -979,7 +979,7 @@ BUGS = (
     Bug(
         "a command takes from the log where to send the operator's password",
         "wal_sink/admin/query.py",
-        "    refuse_unconfirmed(kind, logged, given, os.environ)\n",
+        '    refuse_unconfirmed(kind, logged, given, os.environ, first=f"{mine}." if mine else "")\n',
         "",
         ("tests/cli/test_forged_log.py",),
     ),

@@ -20,7 +20,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Manifest
-from wal_sink.model.plan import Plan, plan_key
+from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.task import Appended, Task
 from wal_sink.protocol.steps import Rest, Step
 from wal_sink.publish.append import append
@@ -30,6 +30,7 @@ from wal_sink.publish.without_sink import note_without_sink
 from wal_sink.targets.base import Session, Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.wal.attached import attach_targets
 from wal_sink.wal.log import Log
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -90,9 +91,19 @@ class World:
             backend.delete(backend.list())
 
     @property
+    def targets(self) -> dict[str, Target]:
+        """The targets by name; the only one has none."""
+        return {"": self.target}
+
+    @property
+    def several(self) -> bool:
+        """Whether the targets have names."""
+        return "" not in self.targets
+
+    @property
     def log(self) -> Log:
         """The log, without faults."""
-        return Log(self.log_backend)
+        return Log(self.log_backend, several=self.several)
 
     def run(
         self,
@@ -107,18 +118,22 @@ class World:
         )
 
     def flusher(
-        self, faults: Faults | None = None, run_history: RunHistory | None = None
+        self,
+        faults: Faults | None = None,
+        run_history: RunHistory | None = None,
+        name: str = "",
     ) -> Flusher:
         """Start a flusher, in a process of its own as far as its memory goes.
 
         :param run_history: what its process saw of runs; None when it is a process without any.
+        :param name: of its target.
         """
         faults = faults or Faults()
         pipeline = Pipeline(
             self.query_id,
-            Log(FaultyBackend(self.log_backend, faults)),
+            Log(FaultyBackend(self.log_backend, faults), name),
             Checkpoint(FaultyBackend(self.checkpoint, faults)),
-            FaultyTarget(self.target, faults, self._sessions),
+            FaultyTarget(self.targets[name], faults, self._sessions),
             self.trim_delay_s,
         )
         return Flusher(pipeline, clock_us=self.clock, run_history=run_history or RunHistory())
@@ -178,24 +193,33 @@ class Run:
         self.faults = faults
         self.run_history = run_history
         self.run_id = str(uuid.uuid4())
-        self.log = Log(FaultyBackend(world.log_backend, faults))
+        self.log = Log(FaultyBackend(world.log_backend, faults), several=world.several)
         self.checkpoint = FaultyBackend(world.checkpoint, faults)
         if "metadata" not in self.checkpoint.list():
             self.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
         if listening:
             with contextlib.suppress(OSError):  # an error in the callback does not stop Spark
+                if world.several:
+                    attach_targets(
+                        self.log, Checkpoint(self.checkpoint), world.targets, world.clock(), "user"
+                    )
                 note_without_sink(self.log, Checkpoint(self.checkpoint))
                 take_ticket(self.log, self.run_id)
             run_history.watch(world.query_id)
             run_history.started(world.query_id, self.run_id)
         self.next = Checkpoint(self.checkpoint).last_commit() + 1
         schema = world.frame(()).schema
-        key = plan_key(schema, world.target.name, world.target.shape)
-        if self.log.plan(key) is None:
-            self.log.create_plan(FaultyTarget(world.target, faults).plan(schema, key))
-        plan = self.log.plan(key)
-        assert plan is not None
-        self.plan: Plan = plan
+        named = {name: (target.name, target.shape) for name, target in world.targets.items()}
+        key = several_plans_key(schema, named)
+        self.plans: dict[str, Plan] = {}
+        for name, target in world.targets.items():
+            log = self.log.of(name)
+            if log.plan(key) is None:
+                log.create_plan(FaultyTarget(target, faults).plan(schema, key))
+            plan = log.plan(key)
+            assert plan is not None
+            self.plans[name] = plan
+        self.plan = next(iter(self.plans.values()))
 
     def batch(self, *partitions: Rows, offset: str | None = None) -> int:
         """Run one micro-batch to the end; return its epoch."""
@@ -233,11 +257,17 @@ class Run:
                     attempt=0,
                 ),
                 backend=self.log.backend,
-                check=lambda batch: self.world.target.check(batch, self.plan),
+                check=self._check,
                 compression="lz4",
             )
             for number, rows in enumerate(partitions or ((),))
         ]
+
+    def _check(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Let each target refuse rows; the only one casts them."""
+        world = self.world
+        checked = [t.check(batch, self.plans[name]) for name, t in world.targets.items()]
+        return batch if world.several else checked[0]
 
     def commit(self, appended: list[Appended]) -> Manifest | None:
         """Call the sink's `commit()`."""

@@ -27,7 +27,8 @@ from wal_sink.protocol.ledger_updates import flush_records
 from wal_sink.wal import trim
 from wal_sink.wal.aside import droppable, names_aside
 from wal_sink.wal.retain import recorded_epochs
-from wal_sink.wal.trim import TrimDelay, list_trimmable
+from wal_sink.wal.trim import list_trimmable
+from wal_sink.wal.trim_delay import TrimDelay
 
 STORES = ("memory", "local")
 

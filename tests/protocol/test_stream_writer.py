@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.protocol.engine import Run, World
-from wal_sink.configuration import Configuration
+from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
 from wal_sink.options import SinkOptions
@@ -24,10 +24,9 @@ def started(tmp_path: Path) -> tuple[Run, WalSinkStreamWriter]:
     world.query_id = "query"
     run = world.run()
     run.write_offsets()
-    configuration = Configuration(
-        SinkOptions(checkpoint=str(tmp_path)), CellStoreOptions(keys="k"), world.store, location
-    )
-    return run, WalSinkStreamWriter(configuration, run.plan)
+    only = Destination("", "cell_store", CellStoreOptions(keys="k"), world.store)
+    configuration = Configuration(SinkOptions(checkpoint=str(tmp_path)), (only,), location)
+    return run, WalSinkStreamWriter(configuration, run.plans)
 
 
 def test_rule_7_abort_after_an_effective_commit_deletes_nothing(

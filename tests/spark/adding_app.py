@@ -26,7 +26,7 @@ def main(folder: Path, options: dict[str, str]) -> None:
             .option("maxFilesPerTrigger", 1)
             .json(str(folder / "source"))
         )
-        if options["target"] == "kafka":
+        if options.get("target") == "kafka":
             rows = rows.selectExpr("account AS key", "CAST(amount AS string) AS value")
         query = (
             rows.writeStream.format("wal_sink")

@@ -28,6 +28,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.loops import FlushLoops
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.spark import internals
 from wal_sink.spark.query_flush import QueryFlush
@@ -169,7 +170,7 @@ def test_requests_under_way_are_waited_for_together(
         checkpoint = Checkpoint(world.checkpoint)
         target = FaultyTarget(world.target, hanging)
         loop = FlushLoop(Flusher(Pipeline(world.query_id, world.log, checkpoint, target)))
-        flush = QueryFlush(world.query_id, "", checkpoint, world.log, loop)
+        flush = QueryFlush(world.query_id, "", checkpoint, world.log, FlushLoops([loop]))
         sink._queries._flushes[world.query_id] = flush
         loop.start()
         loops.append(loop)

@@ -233,7 +233,7 @@ class ForgetfulDataSource(WalSinkDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
         assert isinstance(writer, WalSinkStreamWriter)
-        return ForgetfulWriter(writer._configuration, writer._plan)
+        return ForgetfulWriter(writer._configuration, writer._plans)
 
 
 class ForgetfulWriter(WalSinkStreamWriter):

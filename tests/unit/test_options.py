@@ -28,7 +28,7 @@ KNOWN = [
     *("flush.distributedAboveBytes", "trim.delay", "cassandra.secureConnectBundle"),
     *("cassandra.ssl.enabled", "cassandra.ssl.caCertificate", "cassandra.ssl.clientCertificate"),
     *("cassandra.ssl.clientKey", "cassandra.ssl.clientKeyPassword", "cassandra.ssl.checkHostname"),
-    *("wal.maxBytes", "wal.onFull", "operationColumn", "operations"),
+    *("wal.maxBytes", "wal.onFull", "targets", "operationColumn", "operations"),
 ]
 """The contract with checks outside of the project: what is built."""
 

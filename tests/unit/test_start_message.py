@@ -152,7 +152,8 @@ def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) 
 
     given = configure(GIVEN)
     target = Silent(CellStoreOptions(keys="k"))
-    odd = Configuration(SinkOptions(checkpoint="/c"), given.target_options, target, given.location)
+    silent = given.destinations[0]._replace(target=target)
+    odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), given.location)
     say_in_force("q-1", odd, Log(open_backend("memory://odd")), [], flush=True)
     assert "what is in force cannot be said" in caplog.text
 

@@ -117,7 +117,7 @@ class Adoption(NamedTuple):
             query.checkpoint.replace_log_url(query.log.url)
         return Adopted(
             query_id=query.query_id,
-            record=f"{query.log.url}/{record}",
+            record=query.log.where(record),
             before=self.before,
             after=self.after,
         )

@@ -68,7 +68,7 @@ class EpochCheck:
 
     def _is_given_up(self, epoch: int, begun: Window | None) -> bool:
         """Whether a decision about an epoch is in force; else what was published before it does not count."""
-        with self._findings.noting(epoch, f"{self._log.url}/{paths.decision(epoch)}"):
+        with self._findings.noting(epoch, self._log.where(paths.decision(epoch))):
             if begun is not None and begun.first <= epoch <= begun.last:
                 given_up = given_up_since_begun(self._log, begun)
                 return not begun.epochs[epoch - begun.first].manifest or epoch in given_up
@@ -148,7 +148,7 @@ class EpochCheck:
         for manifest, begun in needed:
             if manifest.plan not in plans:
                 plans.add(manifest.plan)
-                file = f"{self._log.url}/{paths.plan(manifest.plan)}"
+                file = self._log.where(paths.plan(manifest.plan))
                 with self._findings.noting(manifest.epoch, file):
                     plan_of(self._log, manifest)
             for segment in manifest.segments:

@@ -27,6 +27,8 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of `verify`; epoch ids are -1 for none."""
 
     query_id: str
+    target: str = ""
+    """Name of the target, if it is one of several."""
     checkpoint: str
     log: str
     checkpointed: int

@@ -30,7 +30,8 @@ from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
 from wal_sink.wal.store_errors import store_errors
-from wal_sink.wal.trim import TrimDelay, list_trimmable
+from wal_sink.wal.trim import list_trimmable
+from wal_sink.wal.trim_delay import TrimDelay
 
 _TRIES = 4
 """How often a step is tried whose error may pass by itself."""
@@ -57,6 +58,8 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     """What was flushed and trimmed meanwhile, by this process or another; of a dry run, what would be."""
 
     query_id: str
+    target: str = ""
+    """Name of the target, if it is one of several."""
     log: str
     dry_run: bool
     flushed: int
@@ -91,6 +94,7 @@ def preview(
     progress(len(files), len(files))
     return FlushDone(
         query_id=query.query_id,
+        target=query.log.target,
         log=query.log.url,
         dry_run=True,
         flushed=found.flushed,
@@ -227,6 +231,7 @@ class FlushCommand:
     def _done(self, why: str) -> FlushDone:
         return FlushDone(
             query_id=self._query.query_id,
+            target=self._query.log.target,
             log=self._query.log.url,
             dry_run=False,
             flushed=self._tally.flushed,

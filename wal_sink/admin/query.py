@@ -13,12 +13,19 @@ from typing import NamedTuple
 from state_backends import StateBackend, StorageOptions
 from wal_sink.admin.refuse_unconfirmed import refuse_unconfirmed, refuse_unregistered
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import configure, declared_options, is_registered, storage_options
+from wal_sink.configuration import (
+    configure,
+    declared_options,
+    is_registered,
+    options_of,
+    storage_options,
+)
 from wal_sink.errors import OptionError
-from wal_sink.model.ledger import Owner
+from wal_sink.model.ledger import Owner, ledger_key
 from wal_sink.model.records import Claim, LogIdentity
 from wal_sink.options import SinkOptions, parse
 from wal_sink.targets.base import Target
+from wal_sink.wal.attached import is_attached, newest_anywhere, target_names, view_of
 from wal_sink.wal.location import find_by_checkpoint, open_place, refuse_unused
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
@@ -43,6 +50,31 @@ class Query(NamedTuple):
         """Open another place, with the options of its kind of store."""
         return open_place(url, self.stores)
 
+    def of(self, target: str) -> Query:
+        """Return the query as one of its targets sees it; as it is, where it has one without a name.
+
+        :param target: as an operator names it; empty: not at all.
+        :raises OptionError: it has no such target, or several of which one has to be named.
+        """
+        if target or not self.log.several:
+            return self._replace(log=view_of(self.log, target))
+        names = target_names(self.log)
+        raise OptionError(
+            f"The query has the targets {', '.join(names)}.",
+            f"Say which one this is about, such as --target {names[0]}.",
+        )
+
+    def each(self, target: str) -> list[Query]:
+        """Return the query as each of its attached targets sees it, or as one of them.
+
+        :param target: as an operator names it; empty: all.
+        :raises OptionError: it has no such target.
+        """
+        if target or not self.log.several:
+            return [self.of(target)]
+        found = (self.of(name) for name in target_names(self.log))
+        return [query for query in found if is_attached(query.log)]
+
     def identity(self) -> LogIdentity:
         """Read to which checkpoint the log belongs.
 
@@ -59,7 +91,8 @@ class Query(NamedTuple):
 
     def owner(self, identity: LogIdentity) -> Owner:
         """Return the owner that the ledger row has to name."""
-        return Owner(self.query_id, identity.log_id, identity.checkpoint)
+        key = ledger_key(self.query_id, self.log.target)
+        return Owner(key, identity.log_id, identity.checkpoint)
 
 
 def find_query(
@@ -86,13 +119,15 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
     :raises OptionError: an option is missing, unknown, or does not fit; or the operator has to confirm what
         only the log says, see `refuse_unconfirmed`.
     """
-    logged, given = _logged(query), _lower(options)
+    every, mine = _logged(query), query.log.target
+    logged, given = options_of(mine, every), options_of(mine, _lower(options))
     name = logged.get("target")
     if name is not None:
         refuse_unregistered(name, given.get("target"), is_registered=is_registered(name))
     kind = declared_options(given.get("target", name or "cassandra"))
-    refuse_unconfirmed(kind, logged, given, os.environ)
-    return configure(_merged(query, logged, given)).target  # the log is not read again
+    refuse_unconfirmed(kind, logged, given, os.environ, first=f"{mine}." if mine else "")
+    found = configure(_merged(query, every, _lower(options)))  # the log is not read again
+    return next(each.target for each in found.destinations if each.name == mine)
 
 
 def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
@@ -114,7 +149,7 @@ def _logged(query: Query) -> dict[str, str]:
 
 def _newest_at_work(log: Log) -> Claim | None:
     """Return the newest claim of a run that has published, or claimed in order to; None for none."""
-    flushed = log.newest_flushed()
+    flushed = newest_anywhere(log)
     generations = [attempt.generation for attempt in log.attempts()]
     published = max([*generations, flushed.generation if flushed else 0])
     for generation in reversed(log.generations(fresh=False)):

@@ -28,6 +28,7 @@ def refuse_unconfirmed(
     logged: Mapping[str, str],
     given: Mapping[str, str],
     environment: Mapping[str, str],
+    first: str = "",
 ) -> None:
     """Refuse options of the log that say where to connect, if a secret would go there.
 
@@ -35,11 +36,12 @@ def refuse_unconfirmed(
     :param logged: options by lower-case name, as the log has them.
     :param given: those of the operator, which win.
     :param environment: the variables of this process.
+    :param first: with what the user begins the target's options, where there are several targets.
     :raises OptionError: an option of the log is to be confirmed; the remedy has the words to type.
     """
     secrets = list(_secrets(kind, given, environment))
     unconfirmed = [
-        f"{name}={printable(logged[name.lower()])}"
+        f"{first}{name}={printable(logged[name.lower()])}"
         for name in _decided_by(kind, logged)
         if name.lower() not in given
     ]

@@ -135,7 +135,7 @@ class Rewind(NamedTuple):
     @property
     def _aside(self) -> str:
         """URL of the folder with the second names."""
-        return f"{self.query.log.url}/{paths.aside(self.new.last_us, '')}"
+        return self.query.log.where(paths.aside(self.new.last_us, ""))
 
     def carry_out(self, now_us: int, why: str = "") -> Rewound:
         """Set ledger and log back; can be repeated at any point.
@@ -171,7 +171,7 @@ class Rewind(NamedTuple):
             query.log.delete([paths.flushed(epoch), paths.retained_record(epoch)])
         return Rewound(
             query_id=query.query_id,
-            record=f"{query.log.url}/{record}",
+            record=query.log.where(record),
             to=self.to,
             again=len(self.again),
             aside=self._aside if self.needed else "",

@@ -95,7 +95,7 @@ class Skip(NamedTuple):
         with ledger_row(self.target, self.query.owner(self.query.identity())) as row:
             return Skipped(
                 query_id=self.query.query_id,
-                record=f"{self.query.log.url}/{paths.decision(decision.epoch, self.outdated)}",
+                record=self.query.log.where(paths.decision(decision.epoch, self.outdated)),
                 decision=decision,
                 # Read after the decision is durable: a flusher may have begun the epoch before.
                 rows_possibly_in_target=_was_begun(decision.epoch, row.read()),

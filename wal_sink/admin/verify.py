@@ -28,6 +28,7 @@ from wal_sink.protocol.ledger_updates import refuse_shadowed
 from wal_sink.protocol.next_step import next_step, resting
 from wal_sink.protocol.steps import RecordFlushed, RecordsBehind, View
 from wal_sink.targets.base import Target
+from wal_sink.wal.attached import lacking, views
 from wal_sink.wal.ownership import owned
 from wal_sink.wal.trim import refuse_diverged
 
@@ -85,6 +86,7 @@ class _Verification:
         )
         return Verified(
             query_id=self._query.query_id,
+            target=self._log.target,
             checkpoint=self._query.checkpoint.url,
             log=self._log.url,
             checkpointed=checkpointed,
@@ -110,7 +112,7 @@ class _Verification:
         epochs = self._log.flushed_epochs()
         for epoch in epochs:
             newest = None
-            with self._findings.noting(epoch, f"{self._log.url}/{paths.flushed(epoch)}"):
+            with self._findings.noting(epoch, self._log.where(paths.flushed(epoch))):
                 newest = self._log.flushed(epoch)
         return max(epochs, default=-1), newest
 
@@ -190,6 +192,7 @@ class _Verification:
         if given_up := self._log.decided():
             listed = ", ".join(map(str, given_up))
             notes.append(f"operators gave up these epochs, see decisions/ in the log: {listed}")
+        notes += self._missing()
         if again := outdated(self._log, self._query.checkpoint, flushed, self._log.attempts()):
             listed = ", ".join(map(str, again))
             notes.append(
@@ -216,3 +219,12 @@ class _Verification:
                 f"{report.flusher} flushed last, {ago}; it last said: {report.doing}{error}"
             )
         return notes
+
+    def _missing(self) -> list[str]:
+        """Say what targets lack since they were detached."""
+        return [
+            f"target {view.target} was detached, and lacks these epochs: "
+            + (f"all from {first} on" if last is None else f"{first} to {last}")
+            for view in views(self._log.of(""))
+            for first, last in lacking(view)
+        ]

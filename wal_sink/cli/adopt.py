@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wal_sink.admin.adopt import plan_adopt
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, Why, Yes
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, Why, Yes
 from wal_sink.cli.change import ChangeArguments, make_change
 from wal_sink.cli.output import AsJson
 from wal_sink.clock import now_us
@@ -22,6 +22,7 @@ def adopt(
             "--original-is-gone", help="Also if it cannot be seen from here whether it is gone."
         ),
     ] = False,
+    target: TargetName = "",
     why: Why = "",
     wal: Wal = None,
     option: OptionPairs = None,
@@ -35,9 +36,9 @@ def adopt(
     same table.
     """
     make_change(
-        ChangeArguments(checkpoint, wal, option, why, yes, as_json),
-        lambda query, target, patience: plan_adopt(
-            query, target, now_us(), original_is_gone=original_is_gone, patience=patience
+        ChangeArguments(checkpoint, wal, option, why, yes, as_json, target),
+        lambda query, database, patience: plan_adopt(
+            query, database, now_us(), original_is_gone=original_is_gone, patience=patience
         ),
         lambda done: f"Adopted. Recorded in {done.record}.",
     )

@@ -32,6 +32,14 @@ OptionPairs = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+TargetName = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="One of the query's targets, if option targets names several.",
+    ),
+]
 Why = Annotated[
     str, typer.Option("--why", metavar="TEXT", help="Kept with the record of the decision.")
 ]

@@ -44,6 +44,7 @@ class ChangeArguments(NamedTuple):
     why: str
     yes: bool
     as_json: bool
+    target: str = ""
 
 
 def make_change(
@@ -58,7 +59,7 @@ def make_change(
     """
     with output(as_json=given.as_json) as console:
         options = option_values(given.option)
-        query = find_query(given.checkpoint, given.wal, options)
+        query = find_query(given.checkpoint, given.wal, options).of(given.target)
         change = plan(query, target_of(query, options), Patience(say=_say))
         _confirm(change.consequences, yes=given.yes)
         done = change.carry_out(now_us(), given.why)

@@ -58,6 +58,6 @@ def screen(found: Checked) -> Table:
     for heading, text in found.in_force.items():
         table.add_row(Text(heading, "bold"), Text(text))
     for column in found.columns:
-        table.add_row(Text(column.name, "bold"), Text(column.fits))
+        table.add_row(Text(column.heading, "bold"), Text(column.fits))
     table.add_row(Text("fits", "bold green"), Text("the query can start"))
     return table

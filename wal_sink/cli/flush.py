@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Annotated
 
@@ -15,13 +16,14 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
 from wal_sink.admin.flush import FlushCommand, FlushDone, preview
-from wal_sink.admin.query import find_query, sink_options, target_of
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
-from wal_sink.cli.output import AsJson, document, output
+from wal_sink.admin.query import Query, find_query, sink_options, target_of
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, option_values
+from wal_sink.cli.output import AsJson, documents, output
 from wal_sink.cli.progress_bar import LateBar
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, Exposition, expose
 from wal_sink.progress.quantities import byte_count, epoch_id
+from wal_sink.targets.base import Target
 
 
 def flush(
@@ -53,6 +55,7 @@ def flush(
             "--dry-run", help="Say what would be flushed and what would go; ask no target."
         ),
     ] = False,
+    target: TargetName = "",
     wal: Wal = None,
     option: OptionPairs = None,
     as_json: AsJson = False,
@@ -80,27 +83,47 @@ def flush(
         with _exposed(metrics_port, metrics_host, console) as exposition:
             query = find_query(checkpoint, wal, given)
             delay_s = sink_options(query, given).trim_delay
+            each = query.each(target)
             if dry_run:
                 with LateBar("looking at sizes", MofNCompleteColumn(), as_json=as_json) as bar:
-                    done = preview(query, delay_s, bar.update)
+                    done = [preview(one, delay_s, bar.update) for one in each]
             else:
-                target = target_of(query, given)
-                observer = None
-                if exposition is not None:
-                    observer = exposition.watch(
-                        query.query_id, query.checkpoint, query.log, target.writes_to
-                    )
-                flusher = FlushCommand(query, target, delay_s, observer)
-                with _signals(flusher):
-                    done = (
-                        _follow(flusher, console, as_json) if follow else _drain(flusher, as_json)
-                    )
+                flushers = [
+                    _flusher(one, target_of(one, given), delay_s, exposition) for one in each
+                ]
+                with _signals(flushers):
+                    done = _flush_all(flushers, console, follow=follow, as_json=as_json)
         if as_json:
-            document(done)
-        elif dry_run:
-            _print_preview(console, done)
-        else:
-            _print(console, done)
+            documents(done, several=query.log.several and not target)
+        for found in () if as_json else done:
+            (_print_preview if dry_run else _print)(console, found)
+
+
+def _flusher(
+    query: Query, target: Target, delay_s: float, exposition: Exposition | None
+) -> FlushCommand:
+    observer = None
+    if exposition is not None:
+        place = query.query_id, query.checkpoint, query.log
+        observer = exposition.watch(*place, target.writes_to)
+    return FlushCommand(query, target, delay_s, observer)
+
+
+def _flush_all(
+    flushers: Sequence[FlushCommand], console: Console, *, follow: bool, as_json: bool
+) -> list[FlushDone]:
+    """Flush to each target at once; one that fails stops no other.
+
+    :raises WalSinkError: of the first one that has failed, when all have ended.
+    """
+    if follow:
+        console.print("Flushing, until Ctrl-C or SIGTERM")
+    if len(flushers) == 1:  # in this thread, which a second Ctrl-C ends at once
+        (flusher,) = flushers
+        return [_follow(flusher, console, as_json) if follow else _drain(flusher, as_json)]
+    with ThreadPoolExecutor(len(flushers)) as threads:
+        started = [threads.submit(each.follow if follow else each.drain) for each in flushers]
+    return [each.result() for each in started]
 
 
 def _drain(flusher: FlushCommand, as_json: bool) -> FlushDone:
@@ -111,7 +134,6 @@ def _drain(flusher: FlushCommand, as_json: bool) -> FlushDone:
 
 def _follow(flusher: FlushCommand, console: Console, as_json: bool) -> FlushDone:
     """Go on, with a line at the start and whenever there is something to say."""
-    console.print("Flushing, until Ctrl-C or SIGTERM")
     told = 0
 
     def tell(done: int, _total: int) -> None:
@@ -138,7 +160,7 @@ def _exposed(port: int | None, host: str, console: Console) -> Iterator[Expositi
 
 
 @contextlib.contextmanager
-def _signals(flusher: FlushCommand) -> Iterator[None]:
+def _signals(flushers: Sequence[FlushCommand]) -> Iterator[None]:
     """End in order at the first Ctrl-C or SIGTERM, and at once at the second."""
     asked = False
 
@@ -147,7 +169,8 @@ def _signals(flusher: FlushCommand) -> Iterator[None]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        flusher.stop()
+        for flusher in flushers:
+            flusher.stop()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -159,7 +182,7 @@ def _signals(flusher: FlushCommand) -> Iterator[None]:
 
 def _print(console: Console, done: FlushDone) -> None:
     console.print(
-        f"{done.epochs:,} epochs were flushed: {done.rows:,} rows, {byte_count(done.bytes)}, in"
+        f"{_about(done)}{done.epochs:,} epochs were flushed: {done.rows:,} rows, {byte_count(done.bytes)}, in"
         f" {done.seconds:.1f} s. The last one that is flushed: {epoch_id(done.flushed)};"
         f" {done.pending_epochs:,} wait. It ended: {escape(done.why)}.",
         soft_wrap=True,
@@ -176,9 +199,14 @@ def _print(console: Console, done: FlushDone) -> None:
         )
 
 
+def _about(done: FlushDone) -> str:
+    return f"Target {done.target}: " if done.target else ""
+
+
 def _print_preview(console: Console, done: FlushDone) -> None:
     console.print(
-        f"{done.epochs:,} epochs would be flushed: {done.rows:,} rows, {byte_count(done.bytes)}.",
+        f"{_about(done)}{done.epochs:,} epochs would be flushed: {done.rows:,} rows,"
+        f" {byte_count(done.bytes)}.",
         soft_wrap=True,
     )
     if not done.trimmed:

@@ -10,10 +10,11 @@ from rich.progress import DownloadColumn, TimeRemainingColumn
 from wal_sink.admin import inspect as listing
 from wal_sink.admin.inspect_epoch import inspect_epoch
 from wal_sink.admin.query import find_query, target_of
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, option_values
 from wal_sink.cli.inspect_screen import epoch_screen, log_screen
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.cli.progress_bar import LateBar
+from wal_sink.wal.attached import slowest_view, view_of
 
 
 def inspect(
@@ -34,6 +35,7 @@ def inspect(
     ask_ledger: Annotated[
         bool, typer.Option("--ledger", help="Ask the target which epochs are begun.")
     ] = False,
+    target: TargetName = "",
     wal: Wal = None,
     option: OptionPairs = None,
     as_json: AsJson = False,
@@ -46,6 +48,8 @@ def inspect(
     with output(as_json=as_json) as console:
         given = option_values(option)
         query = find_query(checkpoint, wal, given)
+        view = view_of(query.log, target) if target else slowest_view(query.log)
+        query = query._replace(log=view)
         begun = listing.begun_window(query, target_of(query, given)) if ask_ledger else None
         if epoch is None:
             found = listing.inspect(query, begun, most, asked=ask_ledger)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from wal_sink.cli.adopt import adopt
+from wal_sink.cli.attach import attach, detach
 from wal_sink.cli.check import check
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
@@ -53,4 +54,6 @@ app.command()(verify)
 app.command()(flush)
 app.command()(skip)
 app.command()(adopt)
+app.command()(detach)
+app.command()(attach)
 app.command()(rewind)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -30,6 +30,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     what: str
     remedy: str
+
+
+class OfTargets(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of a command that was about each of several targets."""
+
+    targets: tuple[msgspec.Struct, ...]
+    """In the order of their names."""
 
 
 class SafeConsole(Console):
@@ -79,6 +86,14 @@ def output(*, as_json: bool) -> Iterator[Console]:
 def document(value: msgspec.Struct) -> None:
     """Print a value as the command's JSON document."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")
+
+
+def documents(values: Sequence[msgspec.Struct], *, several: bool) -> None:
+    """Print what a command says of each target: one document, that of the only one or all together.
+
+    :param several: whether each of several targets was asked for.
+    """
+    document(OfTargets(targets=tuple(values)) if several else values[0])
 
 
 def document_line(value: msgspec.Struct) -> None:

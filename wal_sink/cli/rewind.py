@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, Why, Yes
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, Why, Yes
 from wal_sink.cli.change import ChangeArguments, make_change
 from wal_sink.cli.output import AsJson
 from wal_sink.clock import now_us
@@ -37,6 +37,7 @@ def rewind(
             help="Rows were written as of the future, by a clock that was wrong: go back to the present.",
         ),
     ] = False,
+    target: TargetName = "",
     why: Why = "",
     wal: Wal = None,
     option: OptionPairs = None,
@@ -52,9 +53,9 @@ def rewind(
     --reset-timestamps lets what is flushed next be written as of the present again.
     """
     make_change(
-        ChangeArguments(checkpoint, wal, option, why, yes, as_json),
-        lambda query, target, patience: plan_rewind(
-            *(query, target, to, now_us()),
+        ChangeArguments(checkpoint, wal, option, why, yes, as_json, target),
+        lambda query, database, patience: plan_rewind(
+            *(query, database, to, now_us()),
             restored=restored,
             reset_timestamps=reset_timestamps,
             patience=patience,

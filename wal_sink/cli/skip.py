@@ -9,7 +9,7 @@ import typer
 from state_backends import StateBackend, StateBackendError, child_url
 from wal_sink.admin.query import Query
 from wal_sink.admin.skip import Skipped, plan_skip
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, Why, Yes
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, Why, Yes
 from wal_sink.cli.change import ChangeArguments, make_change
 from wal_sink.cli.output import AsJson
 from wal_sink.clock import now_us
@@ -28,6 +28,7 @@ def skip(
     begun: Annotated[
         bool, typer.Option("--begun", help="Also if rows of it are possibly in the table already.")
     ] = False,
+    target: TargetName = "",
     why: Why = "",
     wal: Wal = None,
     option: OptionPairs = None,
@@ -41,9 +42,9 @@ def skip(
     log. The epoch's rows are not in the table, unless it was begun: then some of them may be.
     """
     make_change(
-        ChangeArguments(checkpoint, wal, option, why, yes, as_json),
-        lambda query, target, patience: plan_skip(
-            query, target, epoch, _place(to, query), now_us(), begun=begun, patience=patience
+        ChangeArguments(checkpoint, wal, option, why, yes, as_json, target),
+        lambda query, database, patience: plan_skip(
+            query, database, epoch, _place(to, query), now_us(), begun=begun, patience=patience
         ),
         _summary,
     )

@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from wal_sink.admin.query import Query, find_query
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, option_values
 from wal_sink.cli.output import AsJson, Failure, document, document_line, output
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.heartbeat import FlusherWatch
 from wal_sink.progress.status import Mood, Status, read_status, status_lines
+from wal_sink.wal.attached import view_of
 
 _EVERY_S = 1.0
 """How often `--watch` looks."""
@@ -30,6 +31,7 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")
     ] = False,
+    target: TargetName = "",
     wal: Wal = None,
     option: OptionPairs = None,
     as_json: AsJson = False,
@@ -41,6 +43,7 @@ def status(
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
+        query = query._replace(log=view_of(query.log, target))
         if not watch:
             found = _look(query)
             if as_json:
@@ -67,18 +70,18 @@ def screen(found: Status) -> Table:
     return table
 
 
-def _look(query: Query, watch: FlusherWatch | None = None) -> Status:
-    return read_status(query.checkpoint, query.log, watch)
+def _look(query: Query, watches: dict[str, FlusherWatch] | None = None) -> Status:
+    return read_status(query.checkpoint, query.log, watches)
 
 
 def _watch(query: Query, console: Console) -> None:
     """Show the screen until Ctrl-C; a store that does not answer is shown, and asked again."""
-    watch = FlusherWatch()
-    with Live(screen(_look(query, watch)), console=console, auto_refresh=False) as live:
+    watches: dict[str, FlusherWatch] = {}
+    with Live(screen(_look(query, watches)), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(_EVERY_S)
             try:
-                live.update(screen(_look(query, watch)), refresh=True)
+                live.update(screen(_look(query, watches)), refresh=True)
             except WalSinkError as error:
                 if not error.transient:
                     raise
@@ -87,10 +90,10 @@ def _watch(query: Query, console: Console) -> None:
 
 def _stream(query: Query) -> None:
     """Print a document each second, in the same way."""
-    watch = FlusherWatch()
+    watches: dict[str, FlusherWatch] = {}
     while True:
         try:
-            document_line(_look(query, watch))
+            document_line(_look(query, watches))
         except WalSinkError as error:
             if not error.transient:
                 raise

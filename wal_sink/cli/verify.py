@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,8 +13,8 @@ from rich.progress import DownloadColumn, TimeRemainingColumn
 from wal_sink.admin.findings import Verified
 from wal_sink.admin.query import find_query, target_of
 from wal_sink.admin.verify import verify as look
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, Wal, option_values
-from wal_sink.cli.output import AsJson, document, output
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, option_values
+from wal_sink.cli.output import AsJson, documents, output
 from wal_sink.cli.progress_bar import LateBar
 from wal_sink.clock import now_us
 
@@ -21,6 +22,7 @@ from wal_sink.clock import now_us
 def verify(
     checkpoint: CheckpointArgument,
     *,
+    target: TargetName = "",
     wal: Wal = None,
     option: OptionPairs = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not ask the target.")] = False,
@@ -36,18 +38,23 @@ def verify(
         query = find_query(checkpoint, wal, given)
         bar = LateBar("reading segments", DownloadColumn(), TimeRemainingColumn(), as_json=as_json)
         with bar:
-            found = look(
-                query, None if offline else lambda: target_of(query, given), now_us(), bar.update
-            )
+            each = [
+                look(one, None if offline else partial(target_of, one, given), now_us(), bar.update)
+                for one in query.each(target)
+            ]
         if as_json:
-            document(found)
+            documents(each, several=query.log.several and not target)
         else:
-            _print(console, found)
-        if found.findings:
-            raise typer.Exit(found.findings[0].exit_code)
+            for found in each:
+                _print(console, found)
+        codes = [finding.exit_code for found in each for finding in found.findings]
+        if codes:
+            raise typer.Exit(codes[0])
 
 
 def _print(console: Console, found: Verified) -> None:
+    if found.target:
+        console.print(f"Target {found.target}:")
     for finding in found.findings:
         where = "" if finding.epoch is None else f" at epoch {finding.epoch}"
         console.print(f"[red]{finding.kind}[/red]{where}: {escape(finding.what)}", soft_wrap=True)

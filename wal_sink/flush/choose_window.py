@@ -6,7 +6,7 @@ a window (rule 10). Each manifest is read once and goes with the choice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -15,9 +15,9 @@ from wal_sink.flush.read_window import plan_of
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.log_context import line_logger
 from wal_sink.model.manifest import Attempt, Manifest, Published
-from wal_sink.model.records import Decision
+from wal_sink.model.records import Chosen, Decision
 from wal_sink.progress.given_up import highest, in_force, newest_decision
-from wal_sink.protocol.choose_attempt import choose, doubts
+from wal_sink.protocol.choose_attempt import as_chosen, choose, doubts
 from wal_sink.protocol.steps import Begin, Choose, Contender, Evidence, PassOver, View
 from wal_sink.protocol.windows import Choice, fits, following, is_final, joined
 from wal_sink.wal.log import Log
@@ -69,10 +69,42 @@ class WindowChooser:
         if decision is not None:  # its manifests may be unreadable, or gone
             return choose(Evidence(step.epoch, step.attempts, decision=decision))
         read = self._manifests(step)
+        if self._log.several and (chosen := self._log.chosen(step.epoch)) is not None:
+            return as_chosen(chosen, read)
         choice = choose(self._evidence(step, read))
         if not isinstance(choice, Begin):
             return choice
         return replace(choice, manifests=tuple(read[attempt] for attempt in choice.attempts))
+
+    def settle(self, step: Begin | PassOver, published: Sequence[Published]) -> bool:
+        """Have a choice stand for every target of the log before any of them begins it (rule 11).
+
+        With one target the ledger row does that. A decision of an operator is about one target.
+
+        :param published: what is begun; nothing for an epoch that is passed over.
+        :return: whether it stands; False: another target's flusher has chosen otherwise. Look again.
+        """
+        if not self._log.several or (isinstance(step, PassOver) and step.decided):
+            return True
+        chosen = [
+            Chosen(
+                epoch=one.manifest.epoch,
+                generation=one.manifest.generation,
+                digest=one.digest,
+                offsets_digest=one.manifest.offsets_digest,
+            )
+            for one in published
+        ]
+        if isinstance(step, PassOver):
+            chosen.append(
+                Chosen(
+                    epoch=step.epoch,
+                    generation=step.generation,
+                    digest="",
+                    offsets_digest=step.offsets_digest,
+                )
+            )
+        return self._log.settle_chosen(chosen)
 
     def since_decided(self, step: Choose) -> tuple[Decision | None, Choose]:
         """Return the decision that gives the epoch up; or the step with what was published after it.

@@ -26,7 +26,7 @@ from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
 from wal_sink.log_context import line_logger
-from wal_sink.model.ledger import Owner, Window
+from wal_sink.model.ledger import Owner, Window, ledger_key
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.observer import Delivered
 from wal_sink.progress.given_up import given_up_since_begun
@@ -48,6 +48,7 @@ from wal_sink.protocol.steps import (
     View,
 )
 from wal_sink.targets.base import Target
+from wal_sink.wal.attached import absent
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
 
@@ -96,7 +97,8 @@ class Flusher:
         self._log, self._checkpoint = pipeline.log, pipeline.checkpoint
         self._clock_us = clock_us
         self._write_rows = write_rows
-        owner = Owner(pipeline.query_id, "", pipeline.checkpoint.url)
+        self._ledger_key = ledger_key(pipeline.query_id, pipeline.log.target)
+        owner = Owner(self._ledger_key, "", pipeline.checkpoint.url)
         self._target = TargetConnection(pipeline.target, owner, self.reporter, clock_us)
         self._clocks = Clocks(self._target, clock_us)
         self._chooser = WindowChooser(
@@ -121,8 +123,9 @@ class Flusher:
             step = next_step(view, self._target.owner)
             if isinstance(step, LookAgain):
                 return step
-            self.trimmer.sweep(view.trimmable)
-            self.trimmer.drop_aside(agreed=view.agreed)
+            if not view.absent:
+                self.trimmer.sweep(view.trimmable)
+                self.trimmer.drop_aside(agreed=view.agreed)
             if isinstance(step, Choose):
                 step = self._chooser.window(step, view)
             self._do(step, view)
@@ -153,11 +156,13 @@ class Flusher:
                 "The checkpoint was deleted and made anew. Its new query has a log of its own; what the"
                 f" old one left in {self._log.url} can be deleted.",
             )
+        if why := absent(self._log):
+            return View(checkpointed, None, None, asked=False, mark=None, attempts=(), absent=why)
         recorded = self._log.newest_flushed()
         identity = owned(self._log, self._checkpoint)
         mark, asked = None, False
         if identity is not None:
-            self._target.owner = Owner(query_id, identity.log_id, identity.checkpoint)
+            self._target.owner = Owner(self._ledger_key, identity.log_id, identity.checkpoint)
             # At start-up the ledger is read in any case: it may be ahead of the records (rule 17).
             asked = not self._started or not resting(checkpointed, recorded, identity)
             mark = self._target.read_ledger() if asked else None
@@ -236,7 +241,7 @@ class Flusher:
         self.reporter.say("beginning", window.first)
         epochs = {epoch.epoch for epoch in window.epochs}
         self._checkpoint.make_durable(*epochs, view.checkpointed)  # rule 8
-        if self._target.begin(window, view.mark):
+        if self._chooser.settle(step, chosen) and self._target.begin(window, view.mark):
             self._flush(window, chosen)
 
     def _flush(

@@ -132,19 +132,3 @@ class FlushLoop(threading.Thread):
     def _sleep(self, seconds: float) -> None:
         self._hurried.wait(seconds)
         self._hurried.clear()
-
-
-class FlushedElsewhere:
-    """Stands in for the loop of a query that another process flushes, which is not hurried from here."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    wake = hurry = end = stop = start
-
-    def join(self, timeout: float | None = None) -> None:
-        """Return at once."""
-
-    def is_alive(self) -> bool:
-        """Return that nothing runs."""
-        return False

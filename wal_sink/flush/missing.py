@@ -80,11 +80,10 @@ class Missing:
         if back := bring_back(self._log, epochs):
             logger.warning(
                 "%d objects of epochs %d to %d were deleted since the rewind, by a flusher that had stood"
-                " still; they are brought back from %s/%s",
+                " still; they are brought back from %s",
                 len(back),
                 min(epochs),
                 max(epochs),
-                self._log.url,
-                paths.ASIDE,
+                self._log.where(paths.ASIDE),
             )
         return bool(back)

@@ -11,6 +11,7 @@ from state_backends import StateBackendError
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
 from wal_sink.log_context import line_logger, log_epoch
+from wal_sink.model import paths
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.observer import Observer
 from wal_sink.progress.heartbeat import (
@@ -187,7 +188,7 @@ class Reporter:
                 self._log.report(report)
                 self._written = report
         except (OSError, StateBackendError) as error:
-            logger.warning("%s/flusher.json cannot be written: %r", self._log.url, error)
+            logger.warning("%s cannot be written: %r", self._log.where(paths.FLUSHER), error)
 
     def _another_reports(self, log: Log) -> bool:
         """Whether another process does; at the first look, whether it may, by the time of its report.

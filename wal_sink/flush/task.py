@@ -12,6 +12,7 @@ import socket
 from collections.abc import Hashable, Iterable, Sequence
 
 from wal_sink.errors import WalSinkError
+from wal_sink.flush.cast import as_written
 from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.read_window import FileGoneError, read_piece
 from wal_sink.flush.receipts import drained
@@ -71,7 +72,9 @@ class FlushTask:
                 log_epoch(piece.epoch)
                 for rows in pace.paced(read_piece(self._log.backend, piece)):
                     with target_errors(self._target):
-                        session.write(piece.plan, rows)
+                        session.write(
+                            piece.plan, as_written(self._log, self._target, piece.plan, rows)
+                        )
             with target_errors(self._target):
                 return drained(session)
 

@@ -20,7 +20,8 @@ from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.aside import droppable
 from wal_sink.wal.log import Log
 from wal_sink.wal.retain import RetainedEpochs
-from wal_sink.wal.trim import TrimDelay, forget_records, lost_records, sweep, trim
+from wal_sink.wal.trim import forget_records, lost_records, sweep, trim
+from wal_sink.wal.trim_delay import SharedTrimDelay, TrimDelay
 
 logger = line_logger(__name__)
 
@@ -40,6 +41,7 @@ class Trimmer:
     def __init__(self, log: Log, delay_s: float, clock_us: Callable[[], int]) -> None:
         self._log = log
         self._delay = TrimDelay(delay_s, clock_us)
+        self._shared = SharedTrimDelay(delay_s, clock_us) if log.several else None
         self._retained = RetainedEpochs(log)
         self._records_seen = False
         self._failed_s = self._swept_s = self._dropped_s = float("-inf")
@@ -48,14 +50,17 @@ class Trimmer:
 
     @property
     def waits(self) -> bool:
-        """Whether a flushed epoch stays in the log for some time."""
-        return bool(self._delay.seconds)
+        """Whether a flushed epoch stays in the log for some time, or for another target."""
+        return bool(self._delay.seconds) or self._shared is not None
 
     def trimmable(self, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]) -> int | None:
         """Return the highest epoch that may be trimmed, with those before it; None: all that are flushed."""
         if time.monotonic() < self._failed_s + AGAIN_S:
             return -1
         epochs = sorted({attempt.epoch for attempt in attempts})
+        if self._shared is not None:
+            due = recorded is not None and bool(epochs) and epochs[0] <= recorded.epoch
+            return self._shared.trimmable(self._log, epochs) if due else -1
         return self._delay.trimmable(self._log, recorded, heapq.merge(epochs, self._retained))
 
     def due(self, recorded: FlushedEpoch | None, trimmable: int | None) -> tuple[int, ...]:
@@ -68,8 +73,8 @@ class Trimmer:
 
     def retain(self, window: Window, records: Sequence[FlushedEpoch]) -> None:
         """Move what is flushed to `retained/` for `trim.delay`; without one there is nothing to do."""
-        if not self.waits:
-            return
+        if not self._delay.seconds or self._shared is not None:
+            return  # the manifest stays for those that list it
         with self._leaving_garbage():
             self._retained.retain(window.epochs, records)
             forget_records(self._log, self._log.attempts(), self._retained)
@@ -104,6 +109,8 @@ class Trimmer:
             return
         with self._leaving_garbage():
             self._retained.look()
+            if self._shared is not None:
+                trimmable = self._shared.trimmable(self._log, ())
             self.half_written = (self.half_written or 0) + sweep(self._log, trimmable)
         self._swept_s = time.monotonic()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from wal_sink.flush.cast import as_written
 from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.read_window import pieces, read_piece
 from wal_sink.flush.reporter import Reporter
@@ -67,7 +68,8 @@ class WriteInThread:
                 for part in self._rate_limit.paced(read_piece(write.log.backend, piece)):
                     if write.is_over():
                         return False
+                    rows = as_written(write.log, write.connection.target, piece.plan, part)
                     with write.connection.session() as session:
-                        session.write(piece.plan, part)
+                        session.write(piece.plan, rows)
                     write.reporter.say("writing", begun.epoch)
         return True

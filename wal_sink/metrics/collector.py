@@ -39,7 +39,8 @@ _LOOKS = 2
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
 
-_ID = "query_id"
+_LABELS = ("query_id", "target")
+"""Of every series; the target is empty where the query has one without a name."""
 
 BACKLOG: Mapping[str, tuple[str, Callable[[Backlog, int], float]]] = {
     "wal_sink_checkpointed_epoch": (
@@ -103,43 +104,43 @@ class Metrics(Collector):
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry, buckets=_SECONDS)
         self.rows = counter(
-            "wal_sink_flushed_rows", "Rows that are in the target, and marked.", [_ID]
+            "wal_sink_flushed_rows", "Rows that are in the target, and marked.", _LABELS
         )
-        self.bytes = counter("wal_sink_flushed_bytes", "Bytes of their segments.", [_ID])
-        self.epochs = counter("wal_sink_flushed_epochs", "Epochs that are in the target.", [_ID])
+        self.bytes = counter("wal_sink_flushed_bytes", "Bytes of their segments.", _LABELS)
+        self.epochs = counter("wal_sink_flushed_epochs", "Epochs that are in the target.", _LABELS)
         self.flush_seconds = histogram(
             "wal_sink_flush_seconds",
             "From the look that finds a window of epochs to its mark; of tries that succeed.",
-            [_ID],
+            _LABELS,
         )
         self.visible_seconds = histogram(
             "wal_sink_commit_to_visible_seconds",
             "From Spark's commits/N to the mark, for each epoch: all of it is visible then.",
-            [_ID],
+            _LABELS,
         )
         self.errors = counter(
             "wal_sink_flush_errors",
             "Steps of the flush that failed and are tried again, by the error's kind.",
-            [_ID, "kind"],
+            [*_LABELS, "kind"],
         )
         self.retries = counter(
             "wal_sink_request_retries",
             "Requests with rows that were sent again: retry, or throttle where the target asks for less.",
-            [_ID, "kind"],
+            [*_LABELS, "kind"],
         )
         self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._queries: dict[str, QueryObserver] = {}
+        self._queries: dict[tuple[str, str], QueryObserver] = {}
         self.registry.register(self)
 
     def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> QueryObserver:
         """Return the observer of a query; one that starts again goes on with its counts."""
         self._look_at_ended()
         with self._lock:
-            known = self._queries.get(query_id)
+            known = self._queries.get((query_id, log.target))
             if known is None:
                 known = QueryObserver(self, query_id, checkpoint, log, table)
-                self._queries[query_id] = known
+                self._queries[known.labels] = known
             known.watched()
             return known
 
@@ -152,18 +153,18 @@ class Metrics(Collector):
         looks = [(each, seen) for each, seen in looks if not self._forget(each, seen, now_s)]
         info = _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")
         for observer, _ in looks:
-            info.add_metric([observer.query_id, observer.checkpoint_url, observer.table], 1)
+            info.add_metric([*observer.labels, observer.checkpoint_url, observer.table], 1)
         yield info
         for name, (text, state) in FLUSH.items():
             family = _gauge(name, text)
             for observer, _ in looks:
-                family.add_metric([observer.query_id], state(observer))
+                family.add_metric(observer.labels, state(observer))
             yield family
         for name, (text, value) in BACKLOG.items():
             family = _gauge(name, text)
             for observer, seen in looks:
                 if seen is not None:
-                    family.add_metric([observer.query_id], value(seen, round(now_s * 1_000_000)))
+                    family.add_metric(observer.labels, value(seen, round(now_s * 1_000_000)))
             yield family
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -178,7 +179,7 @@ class Metrics(Collector):
             ended = [each for each in self._queries.values() if not each.running]
             looks = ended[:_LOOKS] if len(ended) > ENDED_KEPT else []
             for observer in looks:
-                self._queries[observer.query_id] = self._queries.pop(observer.query_id)
+                self._queries[observer.labels] = self._queries.pop(observer.labels)
         for observer in looks:
             self._forget(observer, observer.backlog.look(), self._clock_s())
 
@@ -187,16 +188,16 @@ class Metrics(Collector):
         with self._lock:
             if not observer.is_over(seen, now_s):
                 return False
-            if self._queries.pop(observer.query_id, None) is None:
+            if self._queries.pop(observer.labels, None) is None:
                 return True  # another scrape was quicker
             for counter in (self.rows, self.bytes, self.epochs):
-                counter.remove(observer.query_id)
+                counter.remove(*observer.labels)
             for histogram in (self.flush_seconds, self.visible_seconds):
-                histogram.remove(observer.query_id)
+                histogram.remove(*observer.labels)
             for kind in observer.error_kinds:
-                self.errors.remove(observer.query_id, kind)
+                self.errors.remove(*observer.labels, kind)
             for kind in RETRIES:
-                self.retries.remove(observer.query_id, kind)
+                self.retries.remove(*observer.labels, kind)
         return True
 
 
@@ -206,7 +207,7 @@ class QueryObserver(Observer):
     def __init__(
         self, metrics: Metrics, query_id: str, checkpoint: Checkpoint, log: Log, table: str
     ) -> None:
-        self.query_id = query_id
+        self.labels = query_id, log.target
         self.checkpoint_url = checkpoint.url
         self.table = table
         self.backlog = BacklogReader(checkpoint, log)
@@ -218,16 +219,16 @@ class QueryObserver(Observer):
         self._lock = threading.Lock()
         self._idle_since_s: float | None = None
         self._metrics = metrics
-        self._rows = metrics.rows.labels(query_id)
-        self._bytes = metrics.bytes.labels(query_id)
-        self._epochs = metrics.epochs.labels(query_id)
-        self._flush_seconds = metrics.flush_seconds.labels(query_id)
-        self._visible_seconds = metrics.visible_seconds.labels(query_id)
+        self._rows = metrics.rows.labels(*self.labels)
+        self._bytes = metrics.bytes.labels(*self.labels)
+        self._epochs = metrics.epochs.labels(*self.labels)
+        self._flush_seconds = metrics.flush_seconds.labels(*self.labels)
+        self._visible_seconds = metrics.visible_seconds.labels(*self.labels)
         # At 0 from the start: `increase` does not see the first step of a series that begins at 1.
         for kind in RETRIES:
-            metrics.retries.labels(query_id, kind)
+            metrics.retries.labels(*self.labels, kind)
         for kind in self.error_kinds:
-            metrics.errors.labels(query_id, kind)
+            metrics.errors.labels(*self.labels, kind)
 
     def watched(self) -> None:
         """Note that the query starts: it is not over, although no thread flushes it yet."""
@@ -265,12 +266,12 @@ class QueryObserver(Observer):
 
     def retried(self, kind: str) -> None:
         """See `Observer`."""
-        self._metrics.retries.labels(self.query_id, kind).inc()
+        self._metrics.retries.labels(*self.labels, kind).inc()
 
     def failed(self, kind: str, *, transient: bool) -> None:
         """See `Observer`."""
         self.error_kinds.add(kind)
-        self._metrics.errors.labels(self.query_id, kind).inc()
+        self._metrics.errors.labels(*self.labels, kind).inc()
         self.stopped = int(not transient)
 
     def succeeded(self) -> None:
@@ -279,4 +280,4 @@ class QueryObserver(Observer):
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=[_ID, *labels])
+    return GaugeMetricFamily(name, text, labels=[*_LABELS, *labels])

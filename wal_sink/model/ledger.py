@@ -73,8 +73,17 @@ class Owner(NamedTuple):
     """The query, log and checkpoint that a ledger row belongs to (rule 1)."""
 
     query_id: str
+    """The key of the row: of several targets each has its own, see `ledger_key`."""
     log_id: str
     checkpoint: str
+
+
+def ledger_key(query_id: str, target: str) -> str:
+    """Return the key of a query's ledger row for one of its targets: two may share a ledger table.
+
+    :param target: the name of one of several; empty for the only one.
+    """
+    return f"{query_id}/{target}" if target else query_id
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,12 +23,34 @@ MANIFESTS = "manifests/"
 KEPT = "kept/"
 WITHOUT_SINK = "without_sink/"
 SWEPT = "swept/"
+CHOSEN = "chosen/"
+TARGETS = "targets/"
 SEGMENTS = "segments/"
 FLUSHED = "flushed/"
 RETAINED = "retained/"
 DECISIONS = "decisions/"
 ASIDE = "aside/"
 _LOST = "not_flushed/"
+
+_OWN = (PLANS, FLUSHED, DECISIONS, ASIDE)
+"""Folders in which each of several targets has a folder of its own."""
+
+
+def of_target(target: str, path: str) -> str:
+    """Return where an object lies in a log of several targets: each has its own folder of records, say.
+
+    :param target: the name of the one that asks; empty where the log has one target.
+    :param path: of an object or a folder, as in a log of one target; or as this function has returned it.
+    """
+    if not target:
+        return path
+    if path == FLUSHER:
+        return f"flusher-{target}.json"
+    for folder in _OWN:
+        own = f"{folder}{target}/"
+        if path.startswith(folder) and not path.startswith(own):
+            return own + path.removeprefix(folder)
+    return path
 
 
 def plan(key: str) -> str:
@@ -69,6 +91,21 @@ def without_sink(epoch: int) -> str:
 def swept(attempt: Attempt) -> str:
     """Path of the note that the segments of an attempt were deleted before it was published."""
     return f"{SWEPT}{attempt.epoch:020}-{attempt.generation:06}.json"
+
+
+def chosen(epoch: int) -> str:
+    """Path of what was decided for all targets about an epoch."""
+    return f"{CHOSEN}{epoch:020}.json"
+
+
+def target_states(target: str) -> str:
+    """Folder of the states of one of several targets."""
+    return f"{TARGETS}{target}/"
+
+
+def target_state(target: str, number: int) -> str:
+    """Path of a state of a target; `number` states came before."""
+    return f"{target_states(target)}{number:06}.json"
 
 
 def segment_folder(epoch: int) -> str:
@@ -155,6 +192,17 @@ parse_kept = _parser(rf"{KEPT}{_EPOCH}-{_GENERATION}\.json", _attempt)
 
 parse_swept = _parser(rf"{SWEPT}{_EPOCH}-{_GENERATION}\.json", _attempt)
 """Attempt whose segments were deleted before it was published."""
+
+parse_chosen = _parser(rf"{CHOSEN}{_EPOCH}\.json", int)
+"""Epoch of what was decided for all targets."""
+
+TARGET_NAME = "[a-z][a-z0-9_]{0,23}"
+"""Pattern of a name of one of several targets: a part of paths, of options, and of keys of ledger rows."""
+
+parse_target_state = _parser(
+    rf"{TARGETS}({TARGET_NAME})/([0-9]{{6}})\.json", lambda target, number: (target, int(number))
+)
+"""Target and number of a state."""
 
 parse_segment_run = _parser(
     rf"{SEGMENTS}[0-9]{{20}}/[0-9]{{6,}}-[0-9]+-([0-9A-Za-z_-]+)-[0-9a-f]{{32}}\.arrow", str

@@ -52,6 +52,21 @@ class Plan(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, columns=columns)
 
 
+def several_plans_key(
+    schema: pa.Schema, targets: Mapping[str, tuple[str, Mapping[str, str]]]
+) -> str:
+    """Digest of all that the plans of a query's targets depend on: an epoch names them by one key.
+
+    :param targets: by name, what each is and its options that shape statements. The only one has no name.
+    """
+    if (alone := targets.get("")) is not None:
+        return plan_key(schema, *alone)
+    shape = {f"{name}.target": target for name, (target, _) in targets.items()}
+    for name, (_, options) in targets.items():
+        shape |= {f"{name}.{option}": value for option, value in options.items()}
+    return plan_key(schema, "", shape)
+
+
 def plan_key(schema: pa.Schema, target: str, shape: Mapping[str, str]) -> str:
     """Digest of all that a plan depends on: the same key means the same plan."""
     fields = [(field.name, str(field.type)) for field in schema]

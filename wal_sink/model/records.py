@@ -88,6 +88,36 @@ class Swept(Record, frozen=True, kw_only=True):
     run_id: str
 
 
+class Chosen(Record, frozen=True, kw_only=True):
+    """`chosen/<epoch>.json`: the attempt at an epoch that each of several targets gets (rule 11).
+
+    Created once, before the first `begin` of the epoch for any target; goes with the epoch.
+    """
+
+    epoch: int
+    generation: int
+    """For an epoch without manifest, the highest that was passed over."""
+    digest: str
+    """Digest of the manifest's file; empty for an epoch that Spark's state repartition made (rule 12)."""
+    offsets_digest: str
+
+
+class TargetState(Record, frozen=True, kw_only=True):
+    """`targets/<name>/<number>.json`: from when on a log has one of its targets; the newest one counts.
+
+    The states of a target alternate: it is announced, from then on nothing more is trimmed, and attached,
+    which names its first epoch; it may be detached, and announced again.
+    """
+
+    verb: Literal["announced", "attached", "detached"]
+    epoch: int
+    """Attached: the first epoch that it gets. Detached: the last one that it has. Announced: -1."""
+    by: str
+    """`<user>@<host>`."""
+    at_us: int
+    why: str
+
+
 class FlushedEpoch(Record, frozen=True, kw_only=True):
     """`flushed/<epoch>.json`: an epoch is in the target. The newest is the log's flushed mark (rule 17)."""
 

@@ -34,6 +34,7 @@ from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.progress.scan import Scan, read_manifests
 from wal_sink.protocol.choose_attempt import proven_attempts
 from wal_sink.protocol.steps import Contender, Evidence
+from wal_sink.wal.attached import flushed_epoch
 from wal_sink.wal.log import Log
 
 FRESH_S, FRESH_BILLED_S = 0.5, 10.0
@@ -74,7 +75,7 @@ class BacklogReader:
                 if time.monotonic() - self._looked_s > self._fresh_s:
                     # Commits first: what is flushed in between is not taken for pending.
                     checkpointed = self._checkpoint.last_commit()
-                    flushed = _mark(self._log)
+                    flushed = flushed_epoch(self._log)
                     attempts = self._log.attempts() if checkpointed > flushed else ()
                     self._last, _ = self.count(checkpointed, flushed, attempts)
                     self._looked_s = time.monotonic()
@@ -195,14 +196,14 @@ BACKLOGS = BacklogReaders()
 
 def read_backlog(checkpoint: Checkpoint, log: Log) -> Backlog:
     """Count what waits now, with the manifests opened."""
-    checkpointed, flushed = checkpoint.last_commit(), _mark(log)
+    checkpointed, flushed = checkpoint.last_commit(), flushed_epoch(log)
     return BacklogReader(checkpoint, log).count(checkpointed, flushed, log.attempts())[0]
 
 
 def waiting_epochs(checkpoint: Checkpoint, log: Log) -> int:
     """Count the epochs that are checkpointed and not flushed, without opening their manifests."""
     checkpointed = checkpoint.last_commit()
-    return count_epochs(log, checkpointed, _mark(log))
+    return count_epochs(log, checkpointed, flushed_epoch(log))
 
 
 def count_epochs(log: Log, checkpointed: int, flushed: int) -> int:
@@ -216,11 +217,6 @@ def count_epochs(log: Log, checkpointed: int, flushed: int) -> int:
 
 def _between(checkpointed: int, flushed: int, first_epoch: int) -> int:
     return max(0, checkpointed - max(flushed, first_epoch - 1))
-
-
-def _mark(log: Log) -> int:
-    newest = log.newest_flushed()
-    return newest.epoch if newest else -1
 
 
 def _facts(manifest: Manifest) -> _Published:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, read_report,
 from wal_sink.progress.printable import printable
 from wal_sink.progress.quantities import byte_count, duration, epoch_id
 from wal_sink.progress.scan import unnamed_segments
+from wal_sink.wal.attached import flushed_epoch, flushed_limits, target_names
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
 
@@ -39,6 +41,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """How far a query's flush is; epoch ids are -1 for none."""
 
     query_id: str
+    target: str = ""
+    """Name of the target, if it is one of several."""
+    targets: tuple[Status, ...] = ()
+    """Of each target, if there are several and none was asked for: then the rest is about the one that is
+    flushed least far."""
+    detached: tuple[str, ...] = ()
+    """Names of targets that get nothing any more: `wal-sink verify` says what they lack."""
     checkpoint: str
     log: str
     checkpointed: int
@@ -87,28 +96,60 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @store_errors()
-def read_status(checkpoint: Checkpoint, log: Log, watch: FlusherWatch | None = None) -> Status:
-    """Read how far the flush is.
+def read_status(
+    checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | None = None
+) -> Status:
+    """Read how far the flush is; of several targets, that of each.
 
-    :param watch: of one who asks again and again: it sees whether the flusher is alive.
+    :param watches: by target, of one who asks again and again: they see whether a flusher is alive.
     :raises CheckpointNotVisible: no query's checkpoint is there.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     """
+    if log.several and not log.target:
+        attached = [view for view, _ in flushed_limits(log)]
+        if attached:
+            known = {view.target for view in attached}
+            detached = [name for name in target_names(log) if name not in known]
+            return _together([_read(checkpoint, view, watches) for view in attached], detached)
+    return _read(checkpoint, log, watches)
+
+
+def _together(each: Sequence[Status], detached: Sequence[str]) -> Status:
+    """Return the status of all targets."""
+    slowest = min(each, key=lambda found: found.flushed)
+    stopped = next((found for found in each if found.last_error), slowest)
+    unsafe = next((found for found in each if not found.safe_to_delete), slowest)
+    return msgspec.structs.replace(
+        slowest,
+        target="",
+        targets=tuple(each),
+        detached=tuple(detached),
+        safe_to_delete=unsafe.safe_to_delete,
+        unsafe_because=unsafe.unsafe_because and f"target {unsafe.target}: {unsafe.unsafe_because}",
+        flusher_alive=all(found.flusher_alive for found in each),
+        last_error=stopped.last_error and f"target {stopped.target}: {stopped.last_error}",
+        remedy=stopped.remedy,
+    )
+
+
+def _read(checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | None) -> Status:
     query_id = checkpoint.query_id()
     checkpointed = checkpoint.last_commit()
     newest = log.newest_flushed()
-    flushed = newest.epoch if newest else -1
+    flushed = flushed_epoch(log) if log.target else newest.epoch if newest else -1
     segments = [(epoch, path) for epoch, path in log.segments() if epoch > flushed]
     attempts = log.attempts()
     backlog, found = BacklogReader(checkpoint, log).count(checkpointed, flushed, attempts)
     damaged = next((e for a, e in found.damaged.items() if a.epoch <= checkpointed), None)
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = read_report(log)
+    watch = watches.setdefault(log.target, FlusherWatch()) if watches is not None else None
     alive = watch.look(report) if watch is not None else None
     last_error, remedy = _last_error_and_remedy(report, damaged)
     unsafe = _unsafe(backlog.epochs, published, flushed)
     return Status(
         query_id=query_id,
+        target=log.target,
         checkpoint=checkpoint.url,
         log=log.url,
         checkpointed=checkpointed,
@@ -147,6 +188,8 @@ def status_lines(found: Status) -> list[Line]:
         Line("lag", _lag(found), "waiting" if found.pending_epochs else "good"),
         Line("oldest waits", oldest),
     ]
+    lines += [Line(f"target {each.target}", _in_short(each), _mood(each)) for each in found.targets]
+    lines += [Line(f"target {name}", "detached: it gets nothing", "bad") for name in found.detached]
     if found.orphan_segments:
         lines.append(Line("orphans", f"{found.orphan_segments:,} segments that no manifest names"))
     if found.outdated_decisions:
@@ -166,6 +209,19 @@ def status_lines(found: Status) -> list[Line]:
     )
     lines.append(Line("delete it?", safe))
     return [line._replace(value=_printable_lines(line.value)) for line in lines]
+
+
+def _in_short(found: Status) -> str:
+    """Say of one of several targets how far it is, and what stops it."""
+    alive = "its flusher is alive" if found.flusher_alive else "its flusher is gone, as it seems"
+    said = f"flushed {epoch_id(found.flushed)}; lag {_lag(found)}; {alive}"
+    return f"{said}; {found.last_error}" if found.last_error else said
+
+
+def _mood(found: Status) -> Mood:
+    if found.last_error:
+        return "bad"
+    return "waiting" if found.pending_epochs else "good"
 
 
 def _unsafe(waiting: int, published: int, flushed: int) -> str | None:

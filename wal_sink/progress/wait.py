@@ -12,6 +12,7 @@ from wal_sink.clock import now_us
 from wal_sink.errors import FlushTimeout, NoFlusher
 from wal_sink.progress.backlog import count_epochs
 from wal_sink.progress.heartbeat import FlusherWatch, stopping_error
+from wal_sink.wal.attached import flushed_limits
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
 
@@ -44,7 +45,7 @@ class Flushed(msgspec.Struct, frozen=True, kw_only=True):
 
 @store_errors()
 def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None) -> Flushed:
-    """Wait until every epoch that is checkpointed now is in the target and marked.
+    """Wait until every epoch that is checkpointed now is in the target and marked; of several, in each.
 
     It reads the checkpoint and waits for the log's `flushed/` records, since Spark's last event comes
     after `awaitTermination` returns, or never.
@@ -57,6 +58,21 @@ def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None =
     """
     started = time.monotonic()
     goal = checkpoint.last_commit()
+    done = []
+    for view, _ in flushed_limits(log) if log.several and not log.target else ((log, -1),):
+        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - started))
+        done.append(_wait(checkpoint, view, goal, left))
+    return Flushed(
+        epoch=min((each.epoch for each in done), default=-1),
+        rows=max((each.rows for each in done), default=0),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _wait(checkpoint: Checkpoint, log: Log, goal: int, timeout: float | None) -> Flushed:
+    """Wait until one target has every epoch up to a goal."""
+    started = time.monotonic()
+    place = f"{checkpoint.url} to target {log.target}" if log.target else checkpoint.url
     newest = log.newest_flushed()
     flushed = {newest.epoch: 0} if newest else {}
     watch = FlusherWatch()
@@ -69,13 +85,13 @@ def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None =
         if timeout is not None and waited >= timeout:
             error = report.error if report else None
             raise FlushTimeout(
-                f"{waiting} epochs up to {goal} of {checkpoint.url} are not flushed after {waited:.1f} s"
+                f"{waiting} epochs up to {goal} of {place} are not flushed after {waited:.1f} s"
                 + (f"; last error: {error.kind}: {error.what}" if error else ""),
                 "Wait longer, or see that the target answers; nothing is lost, the log keeps them.",
             )
         if timeout is None and watch.silent_s > _PATIENCE_S:
             raise NoFlusher(
-                f"{waiting} epochs up to {goal} of {checkpoint.url} wait and no process flushes them",
+                f"{waiting} epochs up to {goal} of {place} wait and no process flushes them",
                 "Start the query again under wal_sink.register(spark), or run"
                 f" `wal-sink flush {checkpoint.url}`.",
             )

@@ -6,6 +6,8 @@ a flusher can finish meanwhile counts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from wal_sink.errors import LogFull, NoFlusher, WalSinkError
@@ -26,6 +28,9 @@ class Budget(NamedTuple):
 
     max_bytes: int
     on_full: Literal["block", "fail"]
+    of_targets: Mapping[str, str] = MappingProxyType({})
+    """Of several targets, by name: what happens when the log is full of what one lacks. `detach`: the query
+    goes on without it."""
 
 
 class Flushing(NamedTuple):

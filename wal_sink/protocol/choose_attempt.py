@@ -8,14 +8,14 @@ stood still after it published N, and written `commits/N` when a newer run had p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from wal_sink import remedies
 from wal_sink.errors import Diverged, MissingManifest
 from wal_sink.model.ledger import Mark
-from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import FlushedEpoch
+from wal_sink.model.manifest import Attempt, Published
+from wal_sink.model.records import Chosen, FlushedEpoch
 from wal_sink.protocol.coverage import still_covers
 from wal_sink.protocol.steps import Begin, Contender, Evidence, ManifestMissing, PassOver, Rest
 
@@ -50,6 +50,22 @@ def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Rest:
             " known which one Spark has kept"
         )
     return Begin((highest,), proven=len(candidates) == 1)
+
+
+def as_chosen(
+    chosen: Chosen, read: Mapping[Attempt, Published]
+) -> Begin | PassOver | ManifestMissing:
+    """Return the choice about an epoch that was made for all targets of a log.
+
+    :param read: the manifests of the epoch that are there.
+    """
+    if not chosen.digest:
+        return PassOver(chosen.epoch, chosen.generation, chosen.offsets_digest)
+    attempt = Attempt(chosen.epoch, chosen.generation)
+    found = read.get(attempt)
+    if found is None or found.digest != chosen.digest:
+        return ManifestMissing(chosen.epoch)
+    return Begin((attempt,), manifests=(found,))
 
 
 def refuse_missing_manifest(epoch: int, mark: Mark | None) -> None:
@@ -119,7 +135,9 @@ def _covers_the_plan(contender: Contender, evidence: Evidence) -> bool:
 def _passed_over(evidence: Evidence) -> PassOver | None:
     if (decided := evidence.decision) is not None:  # rule 22
         why = f"given up by {decided.by} ({decided.verb}): {decided.why}"
-        return PassOver(evidence.epoch, decided.generation, decided.offsets_digest, why)
+        return PassOver(
+            evidence.epoch, decided.generation, decided.offsets_digest, why, decided=True
+        )
     if (planned := without_rows(evidence)) is not None:
         published = [contender.attempt.generation for contender in evidence.contenders]
         return PassOver(evidence.epoch, max(published, default=0), planned)

@@ -67,6 +67,8 @@ def next_step(view: View, owner: Owner) -> Step:
     :raises WrongOwner: the ledger row belongs to another log or checkpoint (rule 1).
     :raises LedgerBehindLog: the ledger knows less than the log (rules 13, 19).
     """
+    if view.absent:
+        return Rest(view.absent)
     if view.overtaken:  # rule 9
         return LookAgain()
     return (

@@ -37,6 +37,8 @@ class View:
     overtaken: bool = False
     """Whether there are newer records than `recorded`, looked for after `attempts` were listed: of what they
     are about, the manifests may be gone already."""
+    absent: str = ""
+    """Why nothing is flushed for this target of several; then nothing else was looked at."""
 
     @property
     def agreed(self) -> bool:
@@ -154,6 +156,8 @@ class PassOver(NamedTuple):
     """The highest one that had published the epoch before it was given up, 0 for none."""
     offsets_digest: str
     why: str = "Spark's state repartition made it"
+    decided: bool = False
+    """Whether an operator has given it up, for one target."""
 
 
 class ManifestMissing(NamedTuple):

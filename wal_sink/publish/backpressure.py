@@ -16,8 +16,10 @@ from wal_sink.progress.heartbeat import (
     read_report,
     runs_on_this_host,
     stopping_error,
+    this_process,
 )
 from wal_sink.protocol.budget import Budget, Flushing, has_room, refuse_full, waiting
+from wal_sink.wal.attached import detach, flushed_limits, slowest_view
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -54,7 +56,7 @@ class Backpressure:
         self._now_s = now_s
         self._sleep = sleep
         self._backlogs = backlogs
-        self._flusher = FlusherWatch(now_s)
+        self._flushers: dict[str, FlusherWatch] = {}
         self._since_s: float | None = None
         self._seen_s = 0.0
         self._said_s = 0.0
@@ -72,7 +74,8 @@ class Backpressure:
             epoch, checkpointed=checkpointed, flushed=flushed, first_epoch=first_epoch
         )
         if not has_room(backlog, self._budget):
-            self._refuse_or_say(epoch, backlog)
+            if not self._is_relieved(epoch):
+                self._refuse_or_say(epoch, backlog)
             return False
         if self._since_s is not None:
             waited_s = self._now_s() - self._since_s
@@ -87,12 +90,31 @@ class Backpressure:
         """Count an epoch that was published."""
         self._backlogs.of(self._checkpoint, self._log, manifest.generation).published(manifest)
 
+    def _is_relieved(self, epoch: int) -> bool:
+        """Whether the target that is behind was detached, as its options say; the last one stays."""
+        slowest = slowest_view(self._log)
+        if self._budget.of_targets.get(slowest.target) != "detach":
+            return False
+        if len(list(flushed_limits(self._log))) < 2:
+            return False
+        why = f"the log was full when epoch {epoch} came, and onFull is detach"
+        state = detach(slowest, self._clock_us(), this_process(), why)
+        logger.warning(
+            "target %s is detached after epoch %d: %s. `wal-sink attach` brings it back",
+            slowest.target,
+            state.epoch,
+            why,
+        )
+        return True
+
     def _refuse_or_say(self, epoch: int, backlog: Backlog) -> None:
         """Raise if waiting is of no use, and say now and then that it goes on."""
         now_s, now_us = self._now_s(), self._clock_us()
         first = self._since_s is None
-        report = read_report(self._log)
-        live = self._flusher.look(report)
+        slowest = slowest_view(self._log)
+        report = read_report(slowest)
+        watch = self._flushers.setdefault(slowest.target, FlusherWatch(self._now_s))
+        live = watch.look(report)
         if first or live or backlog.flushed > self._flushed:
             self._seen_s = now_s
         self._since_s = now_s if self._since_s is None else self._since_s
@@ -104,7 +126,9 @@ class Backpressure:
             max(0.0, age_s(report, now_us)) if report else 0.0,
             silent=runs_on_this_host(report),
         )
-        refuse_full(epoch, backlog, self._budget, flushing, self._checkpoint.url)
+        fails = self._budget.of_targets.get(slowest.target, self._budget.on_full) == "fail"
+        budget = self._budget._replace(on_full="fail" if fails else "block")
+        refuse_full(epoch, backlog, budget, flushing, self._checkpoint.url)
         if first or now_s - self._said_s >= _SAY_EVERY_S:
             self._said_s = now_s
             logger.warning("%s", waiting(epoch, backlog, self._budget, flushing))

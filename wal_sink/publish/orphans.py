@@ -25,6 +25,7 @@ from wal_sink.progress.backlog import read_backlog
 from wal_sink.protocol.budget import Budget, has_to_sweep
 from wal_sink.protocol.orphans import Fate, Writer, fate
 from wal_sink.publish.fencing import claim_generation
+from wal_sink.wal.attached import newest_anywhere
 from wal_sink.wal.forget_runs import forget_void, is_crowded
 from wal_sink.wal.log import Log
 from wal_sink.wal.swept import note_swept
@@ -178,7 +179,7 @@ def _written(log: Log, upto: int) -> dict[tuple[int, str], tuple[str, ...]]:
 
 
 def _mark(log: Log) -> int:
-    newest = log.newest_flushed()
+    newest = newest_anywhere(log)
     return newest.epoch if newest else -1
 
 

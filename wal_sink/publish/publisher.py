@@ -33,6 +33,7 @@ from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.discard import discard
 from wal_sink.publish.fencing import claim_generation, fenced, note_kept, refuse_overtaken
 from wal_sink.publish.orphans import sweep_orphans
+from wal_sink.wal.attached import flushed_epoch, newest_anywhere, record_anywhere
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import own, owned
 
@@ -56,7 +57,9 @@ class _Seen(NamedTuple):
     offsets: Offsets
     first_epoch: int
     flushed: int
-    """The last epoch that is flushed, -1 for none."""
+    """The last epoch that is flushed to any target, -1 for none."""
+    behind: int
+    """The last epoch that is flushed to every target: what lies above it takes room."""
 
 
 class Publisher:
@@ -135,7 +138,8 @@ class Publisher:
         first_epoch = self._own_log(batch.epoch)
         flushed = self._flushed_before(batch.epoch, offsets)
         attempt = Attempt(batch.epoch, generation)
-        return _Seen(attempt, checkpointed, offsets, first_epoch, flushed)
+        behind = flushed_epoch(self._log) if self._log.several else flushed
+        return _Seen(attempt, checkpointed, offsets, first_epoch, flushed, behind)
 
     def _has_room(self, batch: _Batch, seen: _Seen) -> bool:
         """Whether the epoch may be published now; False after a pause, in which that may change."""
@@ -145,7 +149,7 @@ class Publisher:
         if room.has_room(
             seen.attempt,
             checkpointed=seen.checkpointed,
-            flushed=seen.flushed,
+            flushed=seen.behind,
             first_epoch=seen.first_epoch,
         ):
             return True
@@ -216,10 +220,10 @@ class Publisher:
 
         Rule 5: a replay of what is flushed is passed over if it is the same, else refused.
         """
-        mark = self._log.newest_flushed()
+        mark = newest_anywhere(self._log)
         if mark is None or epoch > mark.epoch:
             return mark.epoch if mark else -1
-        record = self._log.flushed(epoch)
+        record = record_anywhere(self._log, epoch)
         if record is None or record.offsets_digest != offsets.digest:
             raise Diverged(
                 f"Epoch {epoch} was flushed"

@@ -17,6 +17,7 @@ from wal_sink.model import paths
 from wal_sink.model.records import WithoutSink
 from wal_sink.protocol.choose_attempt import without_rows
 from wal_sink.protocol.steps import Evidence
+from wal_sink.wal.attached import flushed_epoch
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
     checkpointed = checkpoint.last_commit()
     published = {attempt.epoch for attempt in log.attempts()}
     # Listed after the manifests: a flusher creates the record before it deletes the manifest.
-    flushed = max(log.flushed_epochs(), default=identity.first_epoch - 1)
+    flushed = max(flushed_epoch(log), identity.first_epoch - 1)
     missing = set(range(flushed + 1, checkpointed + 1)) - published
     highest = log.highest_generation()
     try:

@@ -15,6 +15,7 @@ from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark import internals
 from wal_sink.spark.query_flush import locate
 from wal_sink.spark.register import sink_of
+from wal_sink.wal.attached import view_of
 from wal_sink.wal.location import Location, find_by_checkpoint, is_folder, refuse_unused
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
@@ -24,6 +25,7 @@ def await_flushed(
     query_or_checkpoint: StreamingQuery | str,
     timeout: float | None = None,
     *,
+    target: str = "",
     wal: str | None = None,
     storage_options: Mapping[str, object] | None = None,
 ) -> Flushed:
@@ -33,6 +35,7 @@ def await_flushed(
 
     :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
     :param timeout: seconds; None waits for as long as a flusher is alive.
+    :param target: the name of one of several targets; all of them without it.
     :param wal: the query's `wal.location`; needed only where the checkpoint does not name its log.
     :param storage_options: for the object store that holds log or checkpoint, when a location is
         given; a query brings its own.
@@ -43,20 +46,23 @@ def await_flushed(
     :raises WalSinkError: the error that stopped the flush.
     """
     if not isinstance(query_or_checkpoint, str) and (sink := sink_of(str(query_or_checkpoint.id))):
-        return sink.await_flushed(query_or_checkpoint, timeout)
-    return wait_until_flushed(*_find(query_or_checkpoint, wal, storage_options), timeout)
+        return sink.await_flushed(query_or_checkpoint, timeout, target=target)
+    checkpoint, log = _find(query_or_checkpoint, wal, storage_options)
+    return wait_until_flushed(checkpoint, view_of(log, target), timeout)
 
 
 def status(
     query_or_checkpoint: StreamingQuery | str,
     *,
+    target: str = "",
     wal: str | None = None,
     storage_options: Mapping[str, object] | None = None,
 ) -> Status:
     """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
     if not isinstance(query_or_checkpoint, str) and (sink := sink_of(str(query_or_checkpoint.id))):
-        return sink.status(query_or_checkpoint)
-    return read_status(*_find(query_or_checkpoint, wal, storage_options))
+        return sink.status(query_or_checkpoint, target=target)
+    checkpoint, log = _find(query_or_checkpoint, wal, storage_options)
+    return read_status(checkpoint, view_of(log, target))
 
 
 def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:

@@ -7,7 +7,7 @@ no object keeps anything from one call to the next: what the sink has to remembe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -21,7 +21,7 @@ from state_backends import StateBackendError
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import LogUnavailable, OptionError, UnsupportedSpark, WalSinkError
-from wal_sink.model.plan import Plan, plan_key
+from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.task import Appended
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.append import append
@@ -30,6 +30,7 @@ from wal_sink.publish.discard import discard
 from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
 from wal_sink.publish.publisher import Publisher
 from wal_sink.spark import internals, worker_gc
+from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import full_disk_errors, store_errors
 
@@ -78,9 +79,9 @@ class WalSinkDataSource(DataSource):
         columns = with_epoch_field(
             internals.arrow_schema(schema), self.configuration.sink.epoch_column
         )
-        plan = _agreed_plan(log, self.configuration, columns)
+        plans = _agreed_plans(log, self.configuration, columns)
         worker_gc.settle()
-        return WalSinkStreamWriter(self.configuration, plan)
+        return WalSinkStreamWriter(self.configuration, plans)
 
 
 def add_format(spark: SparkSession) -> None:
@@ -108,26 +109,37 @@ class Message(WriterCommitMessage):
 
 
 class WalSinkStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one micro-batch to the log."""
+    """Writes one micro-batch to the log.
 
-    def __init__(self, configuration: Configuration, plan: Plan) -> None:
+    :param plans: of each target, by its name; all of one key.
+    """
+
+    def __init__(self, configuration: Configuration, plans: Mapping[str, Plan]) -> None:
         self._configuration = configuration
-        self._plan = plan
+        self._plans = plans
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Append a partition's rows to the log."""
         task = internals.current_task()
         column = self._configuration.sink.epoch_column
-        target = self._configuration.target
         appended = append(
             iterator,
             task=task,
             backend=self._configuration.location.open_log(task.query_id).backend,
-            check=lambda batch: target.check(with_epoch(batch, column, task.epoch), self._plan),
+            check=lambda batch: self._checked(with_epoch(batch, column, task.epoch)),
             compression=self._configuration.sink.compression,
         )
         worker_gc.settle()
         return Message(appended)
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Let each target refuse rows. The only one casts them; of several each does so in its flush.
+
+        :raises InvalidRow: a target would refuse a row.
+        """
+        for each in self._configuration.destinations:
+            checked = each.target.check(batch, self._plans[each.name])
+        return batch if self._configuration.names else checked
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the epoch; nothing is sent before Spark has written `commits/<batchId>`."""
@@ -140,14 +152,17 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             )
         checkpoint = self._configuration.location.open_checkpoint()
         log = self._configuration.location.open_log(checkpoint.query_id())
+        sink = self._configuration.sink
+        of_targets = {each.name: each.on_full for each in self._configuration.destinations}
+        budget = Budget(sink.max_bytes, sink.on_full, of_targets if log.several else {})
         publisher = Publisher(
             log,
             checkpoint,
-            plan=self._plan.key,
+            plan=next(iter(self._plans.values())).key,
             options=self._configuration.public,
             clock_us=now_us,
             room=Backpressure(
-                Budget(self._configuration.sink.max_bytes, self._configuration.sink.on_full),
+                budget,
                 checkpoint,
                 log,
                 clock_us=now_us,
@@ -168,10 +183,15 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             discard(self._configuration.location.open_log(appended[0].query_id), appended)
 
 
-def _agreed_plan(log: Log, configuration: Configuration, schema: pa.Schema) -> Plan:
+def _agreed_plans(log: Log, configuration: Configuration, schema: pa.Schema) -> dict[str, Plan]:
+    """Return the plan of each target, by its name."""
+    there = {each.name: each.target for each in configuration.destinations}
+    key = several_plans_key(schema, {n: (each.name, each.shape) for n, each in there.items()})
+    return {name: _agreed_plan(log.of(name), target, key, schema) for name, target in there.items()}
+
+
+def _agreed_plan(log: Log, target: Target, key: str, schema: pa.Schema) -> Plan:
     """Read the plan from the log; make it where the log has none, which alone connects to the target."""
-    target = configuration.target
-    key = plan_key(schema, target.name, target.shape)
     with store_errors():
         plan = log.plan(key)
     if plan is None:

@@ -14,13 +14,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.loop import FlushedElsewhere, FlushLoop
+from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.loops import FlushLoops
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.metrics.server import Exposition
+from wal_sink.observer import Observer
+from wal_sink.options import SinkOptions
+from wal_sink.progress.heartbeat import this_process
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.orphans import make_room
@@ -34,6 +39,7 @@ from wal_sink.spark.run_watcher import RunWatcher
 from wal_sink.spark.start_message import say_in_force
 from wal_sink.spark.takeover import take_over
 from wal_sink.spark.waiting_message import say_left
+from wal_sink.wal.attached import attach_targets, refuse_other_targets
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
 
@@ -221,7 +227,13 @@ class Queries:
         checkpoint = configuration.location.open_checkpoint()
         log = configuration.location.open_log(started.query_id)
         owned(log, checkpoint)  # a copied checkpoint writes nothing into the log of the original
-        loop = self._loop(started.query_id, checkpoint, log, configuration)
+        try:
+            refuse_other_targets(log, configuration.names)
+            attach_targets(log, checkpoint, configuration.names, now_us(), this_process())
+        except OptionError as error:
+            self.refusals.refuse(query, error)
+            return None
+        loop = FlushLoops(self._loops(started.query_id, checkpoint, log, configuration))
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop)
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
         if self.flush and not taken_over:
@@ -245,18 +257,22 @@ class Queries:
         say_in_force(flush.query_id, configuration, log, started.sources, flush=self.flush)
         return flush, configuration
 
-    def _loop(
+    def _loops(
         self, query_id: str, checkpoint: Checkpoint, log: Log, configuration: Configuration
-    ) -> FlushLoop | FlushedElsewhere:
-        observer = None
-        if self._exposition is not None:
-            writes_to = configuration.target.writes_to
-            observer = self._exposition.watch(query_id, checkpoint, log, writes_to)
-        if not self.flush:
-            return FlushedElsewhere()
-        reporter = Reporter(log, observer=observer)
-        sink = configuration.sink
-        pipeline = Pipeline(query_id, log, checkpoint, configuration.target, sink.trim_delay)
+    ) -> list[FlushLoop]:
+        """Make a loop for each target; none where another process flushes."""
+        sink, loops = configuration.sink, []
+        for name, target in ((each.name, each.target) for each in configuration.destinations):
+            view, observer = log.of(name), None
+            if self._exposition is not None:
+                observer = self._exposition.watch(query_id, checkpoint, view, target.writes_to)
+            if self.flush:
+                pipeline = Pipeline(query_id, view, checkpoint, target, sink.trim_delay)
+                loops.append(self._loop(pipeline, sink, observer))
+        return loops
+
+    def _loop(self, pipeline: Pipeline, sink: SinkOptions, observer: Observer | None) -> FlushLoop:
+        reporter = Reporter(pipeline.log, observer=observer)
         by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
         flusher = Flusher(pipeline, reporter, write_rows=by_job)  # an error here: nothing flushes
         reporter.forget_error()  # of an earlier process; this one has not tried yet

@@ -10,7 +10,7 @@ from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, WalSinkError
-from wal_sink.flush.loop import FlushedElsewhere, FlushLoop
+from wal_sink.flush.loops import FlushLoops
 from wal_sink.progress.backlog import waiting_epochs
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import FORMAT
@@ -19,14 +19,14 @@ from wal_sink.wal.log import Log
 
 @dataclass
 class QueryFlush:
-    """A query, and the thread that flushes it or what stands for it where another process does."""
+    """A query, and the threads that flush it; there are none where another process does."""
 
     query_id: str
     run_id: str
     """Of the run with which this flush began; an event of an earlier run does not concern it."""
     checkpoint: Checkpoint
     log: Log
-    loop: FlushLoop | FlushedElsewhere
+    loop: FlushLoops
     taken_over: bool = False
     """Whether the query has started again under another handle, which flushes it since."""
     terminated: bool = False

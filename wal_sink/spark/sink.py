@@ -23,6 +23,7 @@ from wal_sink.spark.queries import Queries
 from wal_sink.spark.query_flush import locate
 from wal_sink.spark.shutdown import Shutdown
 from wal_sink.spark.waiting_message import say_flushing
+from wal_sink.wal.attached import view_of
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,9 @@ class Sink:
         add_format(spark)
         internals.add_listener(spark, self._listener)
 
-    def await_flushed(self, query: StreamingQuery, timeout: float | None = None) -> Flushed:
+    def await_flushed(
+        self, query: StreamingQuery, timeout: float | None = None, *, target: str = ""
+    ) -> Flushed:
         """Wait until every epoch of `query` that is checkpointed now is flushed.
 
         Arguments and errors as for `wal_sink.await_flushed`.
@@ -68,14 +71,15 @@ class Sink:
         checkpoint, log = self._place_of(query)
         if flush := self._queries.find(str(query.id)):
             flush.loop.hurry()  # an error that was repaired since is found to be over
-        return wait_until_flushed(checkpoint, log, timeout)
+        return wait_until_flushed(checkpoint, view_of(log, target), timeout)
 
-    def status(self, query: StreamingQuery) -> Status:
+    def status(self, query: StreamingQuery, *, target: str = "") -> Status:
         """Read how far the flush of `query` is; see `wal_sink.status`.
 
         :raises OptionError: the query is not of this sink, or was refused as it started.
         """
-        return read_status(*self._place_of(query))
+        checkpoint, log = self._place_of(query)
+        return read_status(checkpoint, view_of(log, target))
 
     def failure(self, query: StreamingQuery) -> WalSinkError | None:
         """Return the error of this sink with which `query` has failed; None: it has not, or by another error.

@@ -28,7 +28,7 @@ def set_aside(log: Log, us: int, objects: Iterable[str], *, lost: bool = False) 
     """
     for path in objects:
         with contextlib.suppress(FileExistsError):
-            log.backend.copy(path, paths.aside(us, path, lost=lost))
+            log.backend.copy(path, log.own(paths.aside(us, path, lost=lost)))
 
 
 def bring_back(log: Log, epochs: Collection[int]) -> list[str]:
@@ -36,26 +36,26 @@ def bring_back(log: Log, epochs: Collection[int]) -> list[str]:
 
     Segments come before manifests: a manifest that is there has all its segments.
     """
-    listed = _parsed(log.backend.list_fresh(paths.ASIDE))
+    listed = _parsed(log.names(paths.ASIDE, fresh=True))
     found = [aside for aside in listed if aside[1] in epochs]
     # Newest first: of one name the last copy counts. "segments/" comes before "manifests/" reversed.
     found.sort(key=lambda aside: (aside[2], aside[0]), reverse=True)
     back = []
     for us, _, path in found:
         with contextlib.suppress(FileExistsError, FileNotFoundError):
-            log.backend.copy(paths.aside(us, path), path)
+            log.backend.copy(log.own(paths.aside(us, path)), path)
             back.append(path)
     return back
 
 
 def names_aside(log: Log) -> frozenset[str]:
     """List the objects that can be brought back, by their first names; writes nothing."""
-    return frozenset(path for _, _, path in _parsed(log.backend.list(paths.ASIDE)))
+    return frozenset(path for _, _, path in _parsed(log.names(paths.ASIDE)))
 
 
 def droppable(log: Log) -> list[str]:
     """List what is aside of epochs that were flushed again, or whose rewind was given up long ago."""
-    listed = log.backend.list(paths.ASIDE)
+    listed = log.names(paths.ASIDE)
     if not listed:
         return []
     records = log.flushed_epochs()

@@ -41,6 +41,8 @@ class Location(NamedTuple):
     """The folder in which each query's log has a folder named by its query id (rule 1)."""
     stores: Mapping[str, StorageOptions]
     """See `options_for`."""
+    several: bool = False
+    """Whether the log has targets with names."""
 
     def open_checkpoint(self) -> Checkpoint:
         """Open the checkpoint; no I/O."""
@@ -48,7 +50,8 @@ class Location(NamedTuple):
 
     def open_log(self, query_id: str) -> Log:
         """Open the log of a query; no I/O."""
-        return Log(open_place(child_url(self.logs, query_id), self.stores))
+        backend = open_place(child_url(self.logs, query_id), self.stores)
+        return Log(backend, several=self.several)
 
 
 def options_for(url: str, stores: Mapping[str, StorageOptions]) -> StorageOptions:
@@ -148,7 +151,7 @@ def find_by_checkpoint(
         backend = place.open_log(query_id).backend
         # Of a log that was published to, runs/ has up to 200 names; of what was left of one, any name counts.
         if backend.list(paths.RUNS) or backend.list():
-            return query_id, place
+            return query_id, place._replace(several=bool(backend.list(paths.TARGETS)))
     raise OptionError(
         f"There is no log of query {query_id} at"
         f" {' or '.join(place.open_log(query_id).url for place in places)}.",

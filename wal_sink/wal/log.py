@@ -6,18 +6,20 @@ An object that is created twice keeps its first content.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from msgspec.structs import replace
 
 from state_backends import StateBackend
 from wal_sink import remedies
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
-from wal_sink.model.codec import Record, digest
+from wal_sink.model.codec import digest
 from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
+    Chosen,
     Claim,
     Decision,
     FlushedEpoch,
@@ -27,95 +29,46 @@ from wal_sink.model.records import (
     LogIdentity,
     Stop,
     Swept,
+    TargetState,
     Ticket,
     WithoutSink,
 )
-
-R = TypeVar("R", bound=Record)
-N = TypeVar("N", int, Attempt)
+from wal_sink.wal.objects import LogObjects
 
 
-class Log:
-    """The folder `<wal.location>/<query id>`.
+class Log(LogObjects):
+    """The folder `<wal.location>/<query id>`, as one of the log's targets sees it; see `LogObjects`."""
 
-    :param backend: a state backend whose root is that folder.
-    """
-
-    def __init__(self, backend: StateBackend) -> None:
-        self.backend = backend
+    def __init__(self, backend: StateBackend, target: str = "", *, several: bool = False) -> None:
+        """:param several: whether the log has targets with names, be it one. It is for ever so, or not."""
+        super().__init__(backend, target)
+        self.several = several or bool(target)
         self._plans: dict[str, Plan] = {}
 
-    def __reduce__(self) -> tuple[type[Log], tuple[StateBackend]]:
-        return type(self), (self.backend,)  # it travels to tasks, without what it remembers
+    def __reduce__(self) -> tuple[object, ...]:
+        # It travels to tasks, without what it remembers.
+        return partial(type(self), several=self.several), (self.backend, self.target)
 
-    @property
-    def url(self) -> str:
-        """Where the log is, for messages."""
-        return self.backend.url
-
-    # --- any object ---
-
-    def delete(self, objects: Iterable[str]) -> None:
-        """Delete objects; those that are gone already are no error."""
-        self.backend.delete(objects)
-
-    def read(self, kind: type[R], path: str) -> R | None:
-        """Read a record; None when there is none.
-
-        :raises CorruptLog: what is there is no such record.
-        """
-        try:
-            return kind.from_json(self.backend.read(path), self._where(path))
-        except FileNotFoundError:
-            return None
-
-    def read_bytes(self, *places: str) -> bytes | None:
-        """Read the first of several objects that is there; None when none is."""
-        for path in places:
-            with contextlib.suppress(FileNotFoundError):
-                return self.backend.read(path)
-        return None
-
-    def create(self, path: str, record: Record) -> None:
-        """Create a record; the first content stays, which callers read back where it matters to them."""
-        with contextlib.suppress(FileExistsError):
-            self.backend.create(path, record.to_json())
-
-    def create_note(self, path: str, note: Kept | Swept) -> None:
-        """Create a note about an attempt, once; one about a run of a history that was lost goes (rule 23)."""
-        if (present := self.read(type(note), path)) and present.run_id != note.run_id:
-            self.delete([path])
-        self.create(path, note)
-
-    def _settle(self, path: str, record: R) -> R:
-        """Create a record unless there is one; return the one that stands."""
-        present = self.read(type(record), path)
-        if present is None:
-            self.create(path, record)
-            present = self.read(type(record), path)
-        if present is None:
-            raise CorruptLog(f"{self._where(path)} vanished", "Do not edit the log by hand.")
-        return present
-
-    def _listed(
-        self, folder: str, parse: Callable[[str], N | None], *, fresh: bool = False
-    ) -> list[N]:
-        """List what the names of a folder's objects say, ascending; foreign names are passed over.
-
-        :param fresh: see `StateBackend.list_fresh`.
-        """
-        names = self.backend.list_fresh(folder) if fresh else self.backend.list(folder)
-        parsed = map(parse, names)
-        return sorted(name for name in parsed if name is not None)
-
-    def _where(self, path: str) -> str:
-        return f"{self.url}/{path}"
+    def of(self, target: str) -> Log:
+        """Return the same log as one of its targets sees it; empty: as the publisher does."""
+        if target == self.target:
+            return self
+        return type(self)(self.backend, target, several=self.several)
 
     # --- whose log it is (rule 1) ---
 
     def identity(self) -> LogIdentity | None:
-        """Read `log.json`; None before the first publish."""
-        return self.read(LogIdentity, paths.LOG)
+        """Read `log.json`; None before the first publish. One of several targets may begin later."""
+        identity = self.read(LogIdentity, paths.LOG)
+        if identity is None or not self.target:
+            return identity
+        states = (self.read(TargetState, path) for path in self._states())
+        attached = [state.epoch for state in states if state and state.verb == "attached"]
+        return replace(identity, first_epoch=max([identity.first_epoch, *attached]))
+
+    def _states(self) -> list[str]:
+        """List the states of this target."""
+        return self.names(paths.target_states(self.target))
 
     def create_identity(self, identity: LogIdentity) -> LogIdentity:
         """Create `log.json` unless it is there; return the one that is there."""
@@ -187,15 +140,15 @@ class Log:
         data = self.read_bytes(path, paths.retained_manifest(attempt))
         if data is None:
             return None
-        manifest = Manifest.from_json(data, self._where(path))
+        manifest = Manifest.from_json(data, self.where(path))
         if manifest.attempt != attempt:
             raise CorruptLog(
-                f"{self._where(path)} holds the manifest of {manifest.attempt}",
+                f"{self.where(path)} holds the manifest of {manifest.attempt}",
                 "Restore the file from a copy; manifests must not be renamed.",
             )
         if not _names_only_its_own(manifest):
             raise CorruptLog(
-                f"{self._where(path)} names a plan or a segment that is not its own",
+                f"{self.where(path)} names a plan or a segment that is not its own",
                 "The file was edited. " + remedies.lost_manifest(attempt.epoch),
             )
         return Published(manifest, digest(data))
@@ -214,6 +167,12 @@ class Log:
         return [(epoch, path) for epoch, path in found if epoch is not None]
 
     # --- what Spark kept (rule 11) ---
+
+    def create_note(self, path: str, note: Kept | Swept) -> None:
+        """Create a note about an attempt, once; one about a run of a history that was lost goes (rule 23)."""
+        if (present := self.read(type(note), path)) and present.run_id != note.run_id:
+            self.delete([path])
+        self.create(path, note)
 
     def kept(self, epoch: int) -> list[Kept]:
         """Read the notes that fenced and waiting runs have left about an epoch."""
@@ -235,6 +194,17 @@ class Log:
         """Note that Spark made an epoch, or passed over it, without a sink; one that is there stays."""
         self.create(paths.without_sink(note.epoch), note)
 
+    # --- what every target gets (rule 11) ---
+
+    def chosen(self, epoch: int) -> Chosen | None:
+        """Read which attempt at an epoch each of several targets gets; None: it is not decided yet."""
+        return self.read(Chosen, paths.chosen(epoch))
+
+    def settle_chosen(self, chosen: Sequence[Chosen]) -> bool:
+        """Decide about epochs for all targets, unless that was done; whether it is decided so."""
+        self.backend.create_missing({paths.chosen(each.epoch): each.to_json() for each in chosen})
+        return all(self.chosen(each.epoch) == each for each in chosen)
+
     # --- what is flushed (rule 17) ---
 
     def newest_flushed(self, *, fresh: bool = False) -> FlushedEpoch | None:
@@ -249,7 +219,7 @@ class Log:
         """Read the record of one epoch; None when it is not flushed, or long ago."""
         path = paths.flushed(epoch)
         data = self.read_bytes(path, paths.retained_record(epoch))
-        return None if data is None else FlushedEpoch.from_json(data, self._where(path))
+        return None if data is None else FlushedEpoch.from_json(data, self.where(path))
 
     def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
         """Read the records of all epochs above `epoch`, ascending."""
@@ -259,7 +229,7 @@ class Log:
     def record_flushed(self, records: Iterable[FlushedEpoch]) -> None:
         """Record that epochs are in the target, each once, in this order."""
         self.backend.create_missing(
-            {paths.flushed(record.epoch): record.to_json() for record in records}
+            {self.own(paths.flushed(record.epoch)): record.to_json() for record in records}
         )
 
     def flushed_epochs(self, *, fresh: bool = False) -> list[int]:
@@ -297,7 +267,7 @@ class Log:
 
     def interventions(self, verb: str) -> list[Intervention]:
         """Read what operators were about to do, by one of the verbs, oldest first."""
-        listed = self.backend.list(paths.DECISIONS)
+        listed = self.names(paths.DECISIONS)
         records = [path for path in listed if paths.parse_intervention(path) == verb]
         return [record for path in records if (record := self.read(Intervention, path)) is not None]
 
@@ -305,7 +275,7 @@ class Log:
 
     def report(self, report: FlusherReport) -> None:
         """Say what the flusher does."""
-        self.backend.replace(paths.FLUSHER, report.to_json())
+        self.backend.replace(self.own(paths.FLUSHER), report.to_json())
 
     def last_report(self) -> FlusherReport | None:
         """Read what a flusher said last."""

@@ -125,7 +125,7 @@ def put_back(log: Log, to: int) -> None:
     """
     record = log.read_bytes(paths.retained_record(to))
     if record is not None:
-        log.backend.create_missing({paths.flushed(to): record})
+        log.backend.create_missing({log.own(paths.flushed(to)): record})
     found = (path for epoch, copies in retained_paths(log).items() if epoch > to for path in copies)
     manifests = [
         (path, attempt) for path in found if (attempt := paths.parse_retained_manifest(path))

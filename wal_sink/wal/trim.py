@@ -19,9 +19,11 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.aside import droppable
+from wal_sink.wal.attached import flushed_epoch, record_anywhere, views
 from wal_sink.wal.forget_runs import forget_runs
 from wal_sink.wal.log import Log
 from wal_sink.wal.retain import RetainedEpochs, retained_paths
+from wal_sink.wal.trim_delay import SharedTrimDelay, TrimDelay
 
 logger = line_logger(__name__)
 
@@ -30,50 +32,6 @@ RECORDS_KEPT = 1_000
 
 _UNFINISHED_S = 86_400.0
 """Age at which a half-written file counts as abandoned: no task writes at a file for a day."""
-
-
-class TrimDelay:
-    """Says which flushed epochs have been in the log for `trim.delay`.
-
-    The time of an epoch is that of its `flushed/` record, by the clock of the flusher that wrote it. Another
-    clock may ask: one that is ahead shortens the delay by as much, one that is behind lengthens it. Either
-    is safe, since an epoch that has a record is in the target. A record of the future, by a clock that was
-    wrong, counts no later than the newest record: an epoch was flushed before those that follow it.
-
-    Remembers one record, so that a look costs no read while nothing is due.
-
-    :param seconds: 0 lets every flushed epoch be trimmed at once.
-    :param clock_us: microseconds since 1970.
-    """
-
-    def __init__(self, seconds: float, clock_us: Callable[[], int]) -> None:
-        self.seconds = seconds
-        self._clock_us = clock_us
-        self._oldest = (-1, 0)
-
-    def trimmable(
-        self, log: Log, recorded: FlushedEpoch | None, epochs: Iterable[int]
-    ) -> int | None:
-        """Return the highest epoch that may be trimmed, with all before it; None: all that are flushed.
-
-        :param recorded: the newest record.
-        :param epochs: of which there are manifests, waiting or retained, ascending.
-        """
-        if recorded is None or not self.seconds:
-            return None
-        now_us = self._clock_us()
-        for epoch in itertools.takewhile(lambda each: each <= recorded.epoch, epochs):
-            flushed_us = min(self._recorded_us(log, epoch), recorded.recorded_us)
-            if now_us < flushed_us + self.seconds * 1_000_000:
-                return epoch - 1
-        return None
-
-    def _recorded_us(self, log: Log, epoch: int) -> int:
-        if self._oldest[0] != epoch:
-            record = log.flushed(epoch)
-            # Without a record the epoch is due: `trim` then says what is wrong.
-            self._oldest = epoch, record.recorded_us if record else 0
-        return self._oldest[1]
 
 
 def trim(
@@ -109,12 +67,15 @@ def trim(
     log.delete(path for e in trimmed for path in log.backend.list(paths.segment_folder(e)))
     if trimmed:
         log.delete(_notes(log, max(trimmed), paths.KEPT, paths.parse_kept))
+        if log.several:
+            log.delete(_chosen(log, max(trimmed)))
     log.delete(paths.manifest(each) for attempts in trimmed.values() for each in attempts)
     remaining = [each for each in listed if each.epoch not in trimmed]
     if retained is not None:
         log.delete(retained.paths_of(trimmed))
         retained.forget(trimmed)
-    forget_records(log, remaining, retained or ())
+    for view in views(log.of("")):
+        forget_records(view, remaining, retained or ())
     if refused is not None:
         raise refused
     return tuple(stay)
@@ -147,7 +108,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
         log.delete(_all_notes(log, upto))
-    forget_runs(log, mark.epoch if mark is not None else -1)
+    forget_runs(log, flushed_epoch(log.of("")))
     return unfinished
 
 
@@ -164,6 +125,8 @@ def list_trimmable(log: Log, delay: TrimDelay) -> tuple[str, ...]:
     listed, retained = log.attempts(), retained_paths(log)
     epochs = sorted({*retained, *(attempt.epoch for attempt in listed)})
     trimmable = delay.trimmable(log, mark, epochs)
+    if log.several:
+        trimmable = SharedTrimDelay(delay.seconds, delay.clock_us).trimmable(log, epochs)
     upto = mark.epoch if trimmable is None else trimmable
     attempts = [attempt for attempt in listed if attempt.epoch <= upto]
     for epoch, attempts_of_epoch in _by_epoch(attempts).items():
@@ -182,7 +145,7 @@ def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None
     :param attempts: the manifests of the epoch.
     :raises Diverged: one that was not flushed covers other source offsets, or cannot be compared.
     """
-    record = log.flushed(epoch)
+    record = record_anywhere(log, epoch)
     flushed = record.generation if record is not None and record.manifest else None
     copied = _copied_manifests(log, epoch) if {a.generation for a in attempts} - {flushed} else ()
     for attempt in attempts:
@@ -210,7 +173,14 @@ def _notes(log: Log, upto: int, folder: str, parse: Callable[[str], Attempt | No
 def _all_notes(log: Log, upto: int) -> list[str]:
     """List the notes about attempts at epochs up to `upto`: what Spark kept, and whose orphans went."""
     kept = _notes(log, upto, paths.KEPT, paths.parse_kept)
-    return [*kept, *_notes(log, upto, paths.SWEPT, paths.parse_swept)]
+    chosen = _chosen(log, upto) if log.several else []
+    return [*kept, *_notes(log, upto, paths.SWEPT, paths.parse_swept), *chosen]
+
+
+def _chosen(log: Log, upto: int) -> list[str]:
+    """List what was decided for all targets about epochs up to `upto`."""
+    listed = ((paths.parse_chosen(path), path) for path in log.names(paths.CHOSEN))
+    return [path for epoch, path in listed if epoch is not None and epoch <= upto]
 
 
 def forget_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> None:
@@ -274,7 +244,7 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
     if record is None:
         raise Diverged(
             f"{log.url}/{paths.manifest(attempt)} cannot be compared with what was flushed as epoch"
-            f" {attempt.epoch}: {log.url}/{paths.FLUSHED} has no record of it",
+            f" {attempt.epoch}: {log.where(paths.FLUSHED)} has no record of it",
             f"The newest {RECORDS_KEPT:,} records are kept. If the manifest was put back from a copy of the"
             " log, move it away: its epoch is in the table. If it is the record that is lost, restore"
             " flushed/ from a copy.",

@@ -93,7 +93,7 @@ class PausingWriter(WalSinkStreamWriter):
     """See `PausingDataSource`."""
 
     def __init__(self, writer: WalSinkStreamWriter) -> None:
-        super().__init__(writer._configuration, writer._plan)  # noqa: SLF001 - from outside, on purpose
+        super().__init__(writer._configuration, writer._plans)  # noqa: SLF001 - from outside, on purpose
         options = self._configuration.target_options
         self._table = str(getattr(options, "table", "") or getattr(options, "topic", ""))
 

@@ -1,0 +1,138 @@
+"""A query with two targets: cells in memory, and a table of SQLite to which each row is added."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import uuid
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from sqlite_target import SqliteOptions
+from state_backends import open_backend
+from tests.protocol import raw
+from tests.protocol.adding_world import RetryingTarget
+from tests.protocol.engine import World
+from tests.protocol.test_crash_everywhere import flush
+from wal_sink.model.ledger import Mark, Owner, ledger_key
+from wal_sink.targets.base import Target
+from wal_sink.testing.oracle import judge
+
+CELLS, ADDED = "cells", "added"
+
+
+class SeveralWorld(World):
+    """Checkpoint and log in memory.
+
+    :param folder: of the table's file.
+    """
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        name = uuid.uuid4().hex
+        self._path = folder / f"{name}.db"
+        with sqlite3.connect(self._path) as connection:
+            connection.execute("CREATE TABLE t (k TEXT, v INTEGER)")
+        connection.close()
+        super().__init__(open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"))
+        added = RetryingTarget(SqliteOptions(path=str(self._path), table="t"))
+        both: dict[str, Target] = {CELLS: self.store, ADDED: added}
+        self.named = {each: both[each] for each in names or both}
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        """Those that the query names."""
+        return self.named
+
+    def rows(self, name: str) -> list[tuple[str, int]]:
+        """Return what a reader of a target sees."""
+        if name == CELLS:
+            return self.visible()
+        connection = sqlite3.connect(self._path)
+        try:
+            return connection.execute("SELECT k, v FROM t").fetchall()
+        finally:
+            connection.close()
+
+    def mark(self, name: str) -> Mark | None:
+        """Return a target's ledger row, as it lies in the target."""
+        key = ledger_key(self.query_id, name)
+        if name == CELLS:
+            return self.store.ledger.get(key)
+        with self.targets[name].connect(Owner(key, "", "")) as session:
+            try:
+                return session.read_ledger()
+            except sqlite3.OperationalError as error:
+                if "no such table" not in str(error):
+                    raise
+                return None  # the query made no plan yet
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """Return what the log says was flushed to a target."""
+        return list(raw.objects(self.log_backend, f"flushed/{name}/").values())
+
+    def flush_all(self) -> None:
+        """Flush to each target until there is nothing to do; once more, since the last one trims."""
+        for name in (*self.targets, *self.targets):
+            flusher = self.flusher(name=name)
+            try:
+                flush(flusher)
+            finally:
+                flusher.close()
+
+    def forget(self) -> None:
+        """Delete the table's file, too."""
+        super().forget()
+        self._path.unlink()
+
+
+def safe(world: SeveralWorld, why: object) -> None:
+    """At any moment: what a target shows was kept, and no target that lacks an epoch misses a segment."""
+    whose = raw.kept(world)
+    for name in world.targets:
+        for key, value in world.rows(name):
+            found = {a for a, rows in world.computed.items() if rows.get(key) == value}
+            assert found, f"{key} was never computed ({why})"
+            assert {run for _, run in found} <= {whose.get(epoch) for epoch, _ in found}, why
+        _needed_is_there(world, name, whose, why)
+
+
+def _needed_is_there(world: SeveralWorld, name: str, whose: dict[int, str], why: object) -> None:
+    mark = world.mark(name)
+    flushed = max([mark.flushed if mark else -1, *(r["epoch"] for r in world.records(name))])
+    there = {
+        (manifest["epoch"], manifest["run_id"]): manifest
+        for manifest in raw.objects(world.log_backend, "manifests/").values()
+    }
+    for epoch, run in whose.items():
+        if epoch > flushed:
+            assert (epoch, run) in there, f"{name} lacks epoch {epoch}, which is gone ({why})"
+            for segment in there[epoch, run]["segments"]:
+                data = world.log_backend.read(segment["path"])
+                assert hashlib.sha256(data).hexdigest() == segment["digest"], why
+
+
+def complete(world: SeveralWorld, epochs: int, why: object) -> None:
+    """At the end: each target has every kept row once, of one history; nothing else is left in the log."""
+    safe(world, why)
+    whose = raw.kept(world)
+    assert sorted(whose) == list(range(epochs)), why
+    each = [row for n in whose for row in world.computed.get((n, whose[n]), {}).items()]
+    histories = []
+    for name in world.targets:
+        expected = list(raw.newest(range(epochs), world).items()) if name == CELLS else each
+        verdict = judge(expected, world.rows(name))
+        assert verdict.exact, f"{name}: {verdict} ({why})"
+        records = world.records(name)
+        assert [record["epoch"] for record in records] == list(range(epochs)), (name, why)
+        mark = world.mark(name)
+        assert mark is not None
+        assert (mark.flushed, mark.begun) == (epochs - 1, None), (name, why)
+        for older, newer in pairwise(records):
+            assert newer["base_us"] > older["base_us"] + max(older["rows"], 1) - 1, (name, why)
+        histories.append([(r["epoch"], r["generation"], r.get("digest")) for r in records])
+    assert all(history == histories[0] for history in histories), f"two histories ({why})"
+    world.flush_all()  # a flusher that starts deletes what goes every hour
+    left = {path.split("/")[0] for path in world.log_backend.list() if "flusher" not in path}
+    known = {"flushed", "log.json", "plans", "runs", "targets", "tickets"}
+    assert left <= known, f"{left} ({why})"

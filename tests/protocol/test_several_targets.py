@@ -1,0 +1,285 @@
+"""Several targets from one log: each gets every epoch once, of one history, and holds up no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Literal, get_args
+
+import pytest
+
+from tests.protocol import several_world as judged
+from tests.protocol.cases import covered
+from tests.protocol.interleave import Process, Turns
+from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
+from tests.protocol.test_crash_everywhere import Unanswered, flush, injected_as_meant, partitions
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import Diverged, Fenced, WalSinkError
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import Decision
+from wal_sink.progress.backlog import read_backlog
+from wal_sink.protocol.steps import Rest
+from wal_sink.testing.crash.faults import Crash, Faults
+from wal_sink.wal.attached import flushed_epoch
+
+EPOCHS = 3
+
+STORES = ("memory",)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[SeveralWorld]:
+    world = SeveralWorld(tmp_path)
+    yield world
+    world.end_sessions()
+
+
+def script(world: SeveralWorld, run_faults: Faults, flush_faults: dict[str, Faults]) -> None:
+    """Run all epochs; flush to one target after each, and to the other one after all."""
+    flushers = {name: world.flusher(flush_faults[name], name=name) for name in world.targets}
+    for _ in range(2):  # one fault, so one more start at most
+        try:
+            run = world.run(run_faults)
+            while run.next < EPOCHS:
+                run.batch(*partitions(run.next, run.run_id))
+                flush(flushers[CELLS])
+            for name in (ADDED, CELLS):
+                flush(flushers[name])
+        except (OSError, WalSinkError):
+            assert run_faults.injected
+        else:
+            return
+
+
+When = Literal["before", "after", "answer lost"]
+
+
+@pytest.mark.parametrize("when", get_args(When))
+@pytest.mark.parametrize("role", ["run", CELLS, ADDED])
+def test_every_fault_is_recovered_from_in_both_targets(
+    role: str, when: When, tmp_path: Path
+) -> None:
+    """A fault at every operation of the run, or of either target's flusher; then all goes on."""
+    hit: list[str] = []
+    for k in count():
+        world = SeveralWorld(tmp_path)
+        faults = Faults(
+            at=k,
+            when="before" if when == "before" else "after",
+            error=Unanswered if when == "answer lost" else Crash,
+        )
+        of = {name: faults if name == role else Faults() for name in ("run", CELLS, ADDED)}
+        crashed = False
+        try:
+            script(world, of["run"], of)
+        except Crash:
+            crashed = True
+            world.end_sessions()
+        why = (k, role, when, faults.injected)
+        if faults.injected is None:
+            judged.complete(world, EPOCHS, why)
+            break
+        injected_as_meant(faults, k, when, crashed=crashed)
+        judged.safe(world, why)
+        script(world, Faults(), {name: Faults() for name in world.targets})
+        judged.complete(world, EPOCHS, why)
+        world.forget()
+        hit.append(faults.injected)
+    assert len(hit) > 60, "the script is too short to mean something"
+    covered(f"fault at every operation of {role} with two targets, {when}", f"{len(hit)}")
+
+
+def generations(world: SeveralWorld) -> list[list[int]]:
+    """Return which attempts each target got."""
+    return [[record["generation"] for record in world.records(name)] for name in world.targets]
+
+
+def test_rule_11_a_manifest_that_comes_later_is_not_chosen_for_the_second_target(
+    world: SeveralWorld,
+) -> None:
+    """One manifest is no reason to note no choice: another one may come before the second target begins.
+
+    Both runs had looked for commits/0 before A wrote it. A dies without a trace; B is the newest.
+    """
+    a = world.run()
+    a.publish([("kept", 1)])
+    world.run().publish([("late", 2)])
+    late = paths.manifest(Attempt(0, 2))
+    manifest = world.log_backend.read(late)
+    world.log_backend.delete([late])
+    a.write_commit([[("kept", 1)]], heard=False)
+    flush(world.flusher(name=CELLS))
+    world.log_backend.create(late, manifest)
+    flush(world.flusher(name=ADDED))
+    assert generations(world) == [[1], [1]]
+    judged.complete(world, 1, "")
+
+
+def test_rule_11_a_proof_that_comes_later_does_not_split_the_history(world: SeveralWorld) -> None:
+    """One target gets the highest attempt, unproven; then the other run proves that it was kept."""
+    a = world.run()
+    a.publish([("a", 1)])
+    b = world.run()
+    b.publish([("b", 2)])
+    a.write_commit([[("a", 1)]], heard=False)
+    flush(world.flusher(name=CELLS))
+    with pytest.raises(Fenced):
+        a.publish([("next", 3)])
+    assert world.log.kept(0)
+    flush(world.flusher(name=ADDED))
+    assert generations(world) == [[2], [2]]
+    assert world.rows(CELLS) == world.rows(ADDED) == [("b", 2)]
+
+
+def test_rule_11_of_two_flushers_that_choose_at_once_one_decides(world: SeveralWorld) -> None:
+    """The one that stood still before it noted its choice finds another one, and looks again."""
+    a = world.run()
+    a.publish([("a", 1)])
+    world.run().publish([("b", 2)])
+    a.write_commit([[("a", 1)]], heard=False)
+    turns = Turns(0, counts=lambda operation: operation.startswith("create chosen/"))
+    first = Process(turns, lambda faults: flush(world.flusher(faults, name=CELLS)))
+    first.turn()  # it takes the highest, and stands still
+    assert turns.stopped_before
+    with pytest.raises(Fenced):
+        a.publish([("next", 3)])
+    flush(world.flusher(name=ADDED))
+    first.turn()
+    first.join()
+    assert generations(world) == [[1], [1]]
+    judged.complete(world, 1, "")
+
+
+def test_rule_22_an_epoch_is_given_up_for_one_target_alone(world: SeveralWorld) -> None:
+    """The decision lies in the target's own folder, and the other one gets the epoch."""
+    world.run().batch([("a", 1)])
+    for path in world.log_backend.list("manifests/"):
+        saved = path, world.log_backend.read(path)
+        world.log_backend.delete([path])
+    view = world.log.of(CELLS)
+    view.create_decision(a_decision(epoch=0))
+    flush(world.flusher(name=CELLS))
+    world.log_backend.create(*saved)
+    flush(world.flusher(name=ADDED))
+    assert world.rows(CELLS) == []
+    assert world.rows(ADDED) == [("a", 1)]
+
+
+def a_decision(epoch: int) -> Decision:
+    return Decision(
+        verb="accept-gap",
+        epoch=epoch,
+        by="user@host",
+        at_us=1,
+        why="",
+        where="",
+        files=(),
+        generation=1,
+        offsets_digest="",
+        rows=-1,
+        last_us=0,
+        highest=1,
+    )
+
+
+def test_rule_18_what_one_target_lacks_stays(world: SeveralWorld) -> None:
+    """The other one goes on, and its flusher trims nothing that is needed."""
+    run = world.run()
+    for epoch in range(4):
+        run.batch(*partitions(epoch, run.run_id))
+        flush(world.flusher(name=CELLS))
+        judged.safe(world, epoch)
+    assert [attempt.epoch for attempt in world.log.attempts()] == [0, 1, 2, 3]
+    assert flushed_epoch(world.log) == -1
+    assert flushed_epoch(world.log.of(CELLS)) == 3
+    flush(world.flusher(name=ADDED))
+    judged.complete(world, 4, "")
+    assert world.log.attempts() == ()
+
+
+def test_rule_18_orphans_of_an_epoch_that_one_target_lacks_stay_for_it(world: SeveralWorld) -> None:
+    """Even where its manifest is lost, which an operator may restore; the sweep comes every hour."""
+    world.run().batch([("a", 1)])
+    flush(world.flusher(name=CELLS))
+    (path,) = world.log_backend.list("manifests/")
+    manifest = world.log_backend.read(path)
+    world.log_backend.delete([path])
+    flush(world.flusher(name=CELLS))
+    world.log_backend.create(path, manifest)
+    flush(world.flusher(name=ADDED))
+    assert world.rows(ADDED) == [("a", 1)]
+
+
+def test_rule_5_what_is_flushed_to_one_target_is_history(world: SeveralWorld) -> None:
+    """The checkpoint is set back behind an epoch that one target has: its replay is passed over."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    flush(world.flusher(name=CELLS))
+    world.checkpoint.delete(["commits/1"])
+    again = world.run()
+    again.batch([("again", 3)])
+    assert [attempt.generation for attempt in world.log.attempts()] == [1, 1]
+    world.flush_all()
+    assert sorted(world.rows(ADDED)) == sorted(world.rows(CELLS)) == [("a", 1), ("b", 2)]
+
+
+def test_rule_5_another_history_than_one_target_has_is_refused(world: SeveralWorld) -> None:
+    """Other source offsets under an epoch that any target has."""
+    run = world.run()
+    run.batch([("a", 1)])
+    flush(world.flusher(name=CELLS))
+    world.checkpoint.delete(["commits/0", "offsets/0"])
+    with pytest.raises(Diverged):
+        world.run().batch([("other", 2)], offset="9")
+
+
+def test_the_budget_counts_what_the_slowest_target_lacks(world: SeveralWorld) -> None:
+    """As long as one of them lacks an epoch, its bytes are in the log."""
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    flush(world.flusher(name=CELLS))
+    checkpoint = Checkpoint(world.checkpoint)
+    assert read_backlog(checkpoint, world.log).epochs == 2
+    assert read_backlog(checkpoint, world.log).stored_bytes > 0
+    assert read_backlog(checkpoint, world.log.of(CELLS)).epochs == 0
+    flush(world.flusher(name=ADDED))
+    assert read_backlog(checkpoint, world.log).epochs == 0
+
+
+def test_a_target_that_is_added_later_begins_at_the_next_epoch(tmp_path: Path) -> None:
+    """And nothing that it is to get is trimmed by a flusher that has not heard of it."""
+    world = SeveralWorld(tmp_path, CELLS)
+    run = world.run()
+    run.batch([("a", 1)])
+    old = world.flusher(name=CELLS)
+    flush(old)
+    world.named = SeveralWorld(tmp_path).named | world.named
+    later = world.run()
+    later.batch([("b", 2)])
+    flush(old)
+    assert [attempt.epoch for attempt in world.log.attempts()] == [1]
+    flush(world.flusher(name=ADDED))
+    assert [record["epoch"] for record in world.records(ADDED)] == [1]
+    assert sorted(world.rows(CELLS)) == [("a", 1), ("b", 2)]
+    flush(old)
+    assert world.log.attempts() == ()
+
+
+def test_while_a_target_is_only_announced_nothing_is_trimmed(tmp_path: Path) -> None:
+    """A crash between the two steps of attaching: the next start goes on with it."""
+    world = SeveralWorld(tmp_path, CELLS)
+    run = world.run()
+    run.batch([("a", 1)])
+    world.named = SeveralWorld(tmp_path).named | world.named
+    with pytest.raises(Crash):
+        world.run(Faults(at=0, matching=f"create {paths.target_state(ADDED, 1)}"))
+    flush(world.flusher(name=CELLS))
+    assert [attempt.epoch for attempt in world.log.attempts()] == [0]
+    assert isinstance(world.flusher(name=ADDED).run_once(), Rest)
+    world.run()
+    flush(world.flusher(name=CELLS))
+    assert world.log.attempts() == ()
