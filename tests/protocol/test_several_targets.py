@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, get_args
 
+import pyarrow as pa
 import pytest
 
 from tests.protocol import several_world as judged
@@ -16,13 +17,16 @@ from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_crash_everywhere import Unanswered, flush, injected_as_meant, partitions
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, Fenced, WalSinkError
+from wal_sink.flush.cast import as_written
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Decision
 from wal_sink.progress.backlog import read_backlog
 from wal_sink.protocol.steps import Rest
+from wal_sink.targets.base import Slice
 from wal_sink.testing.crash.faults import Crash, Faults
 from wal_sink.wal.attached import flushed_epoch
+from wal_sink.wal.log import Log
 
 EPOCHS = 3
 
@@ -283,3 +287,15 @@ def test_while_a_target_is_only_announced_nothing_is_trimmed(tmp_path: Path) -> 
     world.run()
     flush(world.flusher(name=CELLS))
     assert world.log.attempts() == ()
+
+
+def test_rows_are_cast_for_each_target_as_they_are_written(world: SeveralWorld) -> None:
+    """The log of several keeps what Spark gave; with one target the task has cast it."""
+    schema = pa.schema([("k", pa.string()), ("v", pa.int32())])
+    target = world.targets[ADDED]
+    plan = target.plan(schema, "key")
+    batch = pa.RecordBatch.from_pylist([{"k": "a", "v": 1}], schema)
+    given = Slice(0, batch, 1)
+    written = as_written(world.log.of(ADDED), target, plan, given)
+    assert written.batch.schema.field("v").type == pa.int64()
+    assert as_written(Log(world.log_backend), target, plan, given) is given
