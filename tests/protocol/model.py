@@ -23,8 +23,8 @@ import msgspec
 from wal_sink.errors import MissingManifest
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
-from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
-from wal_sink.protocol.choose_attempt import choose, refuse_missing_manifest
+from wal_sink.model.records import Chosen, FlushedEpoch, Kept, LogIdentity
+from wal_sink.protocol.choose_attempt import as_chosen, choose, refuse_missing_manifest
 from wal_sink.protocol.ledger_updates import (
     CLOCKS_DIFFER_US,
     after_finish,
@@ -130,6 +130,12 @@ class Rules:
     """15. Off: receipts of a try that an error has ended are committed with those of the next one."""
     keeps_unknown: bool = True
     """16. Off: what `finish` was asked to commit is deleted when its answer does not come."""
+    targets: int = 1
+    """Of two, each has a ledger; flushers take turns in them."""
+    chosen: bool = True
+    """11. Off: the flusher of each target chooses for itself."""
+    slowest: bool = True
+    """18. Off: an epoch is trimmed when one of two targets has it."""
     postcheck: bool = True
     """7. Off: a run does not look again after its manifest."""
 
@@ -185,8 +191,17 @@ class Late(NamedTuple):
     """Whether what it is to commit is deleted."""
 
 
+class Side(NamedTuple):
+    """What a target has for itself: see `State`."""
+
+    recorded: FlushedEpoch | None
+    mark: Mark | None
+    seen: tuple[frozenset[tuple[int, int]], ...]
+    cells: tuple[tuple[int, int], ...]
+
+
 class State(NamedTuple):
-    """Everything durable, and where every process is."""
+    """Everything durable, and where every process is; of two targets, as the first one has it."""
 
     off: frozenset[int]
     com: tuple[int | None, ...]
@@ -209,6 +224,10 @@ class State(NamedTuple):
     runs: tuple[Run, ...]
     fls: tuple[Fl, ...]
     sweeper: Sweeper = Sweeper()
+    decided: frozenset[tuple[int, int]] = frozenset()
+    """Epoch and generation that were chosen for both targets."""
+    other: Side | None = None
+    """What the other target has."""
     late: Late | None = None
     was_late: bool = False
 
@@ -237,7 +256,17 @@ def start(rules: Rules) -> State:
         cells=((0, -1),) * ROWS,
         runs=(Run(),) * rules.runs,
         fls=(Fl(),) * rules.flushers,
+        other=Side(None, None, (frozenset(),) * rules.epochs, ((0, -1),) * ROWS)
+        if rules.targets > 1
+        else None,
     )
+
+
+def swapped(s: State) -> State:
+    """Return the state as the other target has it."""
+    assert s.other is not None
+    mine = Side(s.recorded, s.mark, s.seen, s.cells)
+    return s._replace(**s.other._asdict(), other=mine)
 
 
 def committed(s: State) -> int:
@@ -388,8 +417,16 @@ def _is_named(s: State, n: int, r: int) -> bool:
 # --- flushers -------------------------------------------------------------------------------------
 
 
-def fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901 - a list of steps
-    """What flusher f may do next."""
+def fl_steps(rules: Rules, s: State, f: int) -> Next:
+    """What flusher f may do next, in its target."""
+    if f % rules.targets == 0:
+        yield from _fl_steps(rules, s, f)
+    else:
+        for label, reached in _fl_steps(rules, swapped(s), f):
+            yield label, swapped(reached)
+
+
+def _fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901 - a list of steps
     me = s.fls[f]
 
     def to(fl: Fl, state: State = s) -> State:
@@ -422,12 +459,25 @@ def fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901 - a list of 
         case "decide":
             separate = rules.sweeper or rules.purges or not rules.commits_first
             yield from _decide(rules, s, f, me, me.listed if separate else s.man)
+        case "settle":
+            assert me.window is not None
+            yield from _settle(s, f, me.window)
         case "begin":
             assert me.window is not None
             yield from _begin(rules, s, f, me.window)
         case "write":
             assert me.window is not None
             yield from _write(rules, s, f, me.window)
+
+
+def _settle(s: State, f: int, window: Window) -> Next:
+    """Note a choice for both targets, unless there is one."""
+    mine = {(begun.epoch, begun.generation) for begun in window.epochs}
+    there = {n for n, _ in s.decided}
+    decided = s.decided | {choice for choice in mine if choice[0] not in there}
+    fl = Fl("begin", window=window) if mine <= decided else Fl()
+    fls = (*s.fls[:f], fl, *s.fls[f + 1 :])
+    yield f"flusher{f} notes its choice", s._replace(decided=decided, fls=fls)
 
 
 def _recorded(s: State) -> int:
@@ -441,7 +491,8 @@ def _decide(
         return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
 
     who = f"flusher{f}"
-    step = decide(rules, me.com, me.recorded, me.mark, _told(rules, s, me, listed), s.gens)
+    told, limit = _told(rules, s, me, listed), _limit(rules, s)
+    step = decide(rules, me.com, me.recorded, me.mark, told, s.gens, limit)
     match step:
         case Rest(why):
             yield f"{who} rests: {why}", to(Fl(), s)
@@ -464,6 +515,7 @@ def _decide(
                 man=frozenset(x for x in s.man if x[0] != n),
                 kept=frozenset(x for x in s.kept if x[0] > n),
                 swept=frozenset(x for x in s.swept if x[0] > n),
+                decided=frozenset(x for x in s.decided if x[0] != n),
             )
             yield f"{who} trims {n}", to(Fl(), rest)
         case Resume(window):
@@ -476,15 +528,24 @@ def _decide(
             assert me.mark is not None
             window = plan(rules, attempts, me.mark, s.gens, listed, s.emp, f)
             at = "begin" if rules.begin else "write"
+            at = "settle" if s.other is not None and rules.chosen else at
             yield f"{who} takes {[*map(tuple, attempts)]}", to(Fl(at, window=window), s)
         case _:
             raise AssertionError(step)
 
 
+def _limit(rules: Rules, s: State) -> int | None:
+    """Return the last epoch that may be trimmed: what the other target has; None: all that is recorded."""
+    if s.other is None or not rules.slowest:
+        return None
+    return s.other.recorded.epoch if s.other.recorded else -1
+
+
 def _told(rules: Rules, s: State, me: Fl, listed: frozenset[tuple[int, int, int]]) -> Told:
     """Return what a flusher knows of attempts as it decides."""
     again = listed | s.man if rules.relists else listed
-    return Told(listed, again, me.notes or Notes(s.kept, s.swept))
+    decided = s.decided if rules.chosen else frozenset()
+    return Told(listed, again, me.notes or Notes(s.kept, s.swept), decided)
 
 
 def _again(
@@ -585,6 +646,8 @@ def _shown(rules: Rules, s: State, begun: BegunEpoch, run: int, row: int) -> Sta
     seen = s.seen[n] | {(run, row)}
     if len({who for who, _ in seen}) > 1:
         raise BrokenError("two attempts mixed")
+    if s.other is not None and any(who != run for who, _ in s.other.seen[n]):
+        raise BrokenError("two histories")
     if s.com[n] != run and rules.judged:
         raise BrokenError("attempt that Spark did not keep")
     cell = (begun.base_us + row, n)
@@ -670,6 +733,8 @@ class Told(NamedTuple):
     again: frozenset[tuple[int, int, int]]
     """Listed after the notes."""
     notes: Notes
+    decided: frozenset[tuple[int, int]]
+    """What stands for both targets."""
 
 
 def _attempts(listed: frozenset[tuple[int, int, int]]) -> tuple[Attempt, ...]:
@@ -684,10 +749,11 @@ def decide(
     mark: Mark | None,
     told: Told,
     gens: tuple[int, ...],
+    trimmable: int | None = None,
 ) -> Step:
     """Ask `next_step`, and `choose`, about what a flusher has read."""
     attempts = _attempts(told.listed)
-    view = View(com, recorded, IDENTITY, True, mark, attempts)
+    view = View(com, recorded, IDENTITY, True, mark, attempts, trimmable=trimmable)
     step = next_step(view, OWNER)
     if not isinstance(step, Choose):
         return step
@@ -697,6 +763,12 @@ def decide(
 
 def _chosen(rules: Rules, step: Choose, told: Told, gens: tuple[int, ...]) -> Choice:
     notes = told.notes
+    for n, g in told.decided:
+        if n == step.epoch:
+            listed = (a for a in _attempts(told.listed) if a.epoch == n)
+            read = {a: Published(_manifest(a, gens, told.listed, frozenset()), "-") for a in listed}
+            chosen = Chosen(epoch=n, generation=g, digest="-", offsets_digest="offsets")
+            return as_chosen(chosen, read)
     contenders = tuple(
         Contender(attempt, f"run{gens[attempt.generation - 1]}", "offsets")
         for attempt in _attempts(told.listed)

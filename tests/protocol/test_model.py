@@ -20,6 +20,10 @@ LATE = Rules(epochs=1, runs=3, early=True, herald=True, sweeper=True, patient=Fa
 attempt; but its segments are there."""
 
 
+BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
+"""Two ledgers: without a proof, what is flushed may be the wrong attempt; but it is the same in both."""
+
+
 @pytest.mark.parametrize(
     ("what", "rules"),
     [
@@ -51,6 +55,7 @@ attempt; but its segments are there."""
             "staged rows, 2 runs, 2 epochs in one window, a late commit",
             replace(STAGED, runs=2, epochs=2, window=2, flushers=1),
         ),
+        ("2 targets, 2 runs, 1 epoch, a choice that waits for no proof", BOTH),
         (
             "one driver at a time, without rule 11's proof",
             Rules(epochs=3, proof=False, zombie=False),
@@ -121,6 +126,12 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
         ),
         pytest.param(
             replace(LATE, note=False), "missing segment", id="18-no-note-of-what-was-swept"
+        ),
+        pytest.param(
+            replace(BOTH, chosen=False), "two histories", id="11-each-target-chooses-for-itself"
+        ),
+        pytest.param(
+            replace(BOTH, slowest=False), "missing segment", id="18-trim-by-the-first-target"
         ),
         pytest.param(
             replace(LATE, second_look=False), "missing segment", id="18-no-look-after-the-note"
