@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from state_backends import open_backend
 from tests.protocol.engine import NOW_US
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_budget import Driver
@@ -15,6 +16,7 @@ from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.admin.attach import plan_attach, plan_detach
 from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogFull, NoFlusher, OptionError
@@ -188,3 +190,20 @@ def test_waiting_is_for_each_target_or_for_one(world: SeveralWorld) -> None:
     flush(world.flusher(name=ADDED))
     assert wait_until_flushed(checkpoint, world.log, 5).epoch == 1
     assert time.monotonic() - started < 5
+
+
+def test_rule_22_what_is_given_up_for_one_target_stays_for_the_other(
+    world: SeveralWorld, tmp_path: Path
+) -> None:
+    """`skip --to` copies the files, and they go when the other target has the epoch."""
+    epochs(world, 1)
+    to = open_backend(str(tmp_path / "kept"))
+    asked = query(world).of(CELLS)
+    planned = plan_skip(asked, world.targets[CELLS], 1, to, NOW_US, begun=False)
+    assert "2 files of it are copied" in planned.consequences
+    assert len(planned.carry_out(NOW_US).decision.files) == len(to.list()) == 2
+    flush(world.flusher(name=CELLS))
+    flush(world.flusher(name=ADDED))
+    assert (world.rows(CELLS), sorted(world.rows(ADDED))) == ([("0", 0)], [("0", 0), ("1", 1)])
+    flush(world.flusher(name=CELLS))
+    assert waiting(world) == []

@@ -25,7 +25,7 @@ from wal_sink.admin.refuse_flusher import PATIENCE, Patience, refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.ledger import Mark
 from wal_sink.model.records import Intervention, LogIdentity
 from wal_sink.targets.base import Target
 
@@ -142,13 +142,16 @@ def plan_adopt(
     :raises TargetUnavailable: the ledger cannot be read.
     """
     noted = query.checkpoint.log_url()
-    old = query.log.identity()
+    old = query.log.of(
+        ""
+    ).identity()  # as it lies there: one of several targets sees a later first epoch
     if old is None:
         raise OptionError(
             f"{query.log.url} has no log.json: nothing is published there, or it is lost",
             "Restore log.json from a copy; if the log is elsewhere, pass --wal.",
         )
-    with ledger_row(target, Owner(query.query_id, old.log_id, query.checkpoint.url)) as row:
+    owner = query.owner(old)._replace(checkpoint=query.checkpoint.url)
+    with ledger_row(target, owner) as row:
         mark = row.read()
     plan = Adoption(query, target, noted, old, mark)
     if plan.before == plan.after:

@@ -122,10 +122,11 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
     every, mine = _logged(query), query.log.target
     logged, given = options_of(mine, every), options_of(mine, _lower(options))
     name = logged.get("target")
+    first = f"{mine}." if mine else ""
     if name is not None:
-        refuse_unregistered(name, given.get("target"), is_registered=is_registered(name))
+        refuse_unregistered(name, given.get("target"), first, is_registered=is_registered(name))
     kind = declared_options(given.get("target", name or "cassandra"))
-    refuse_unconfirmed(kind, logged, given, os.environ, first=f"{mine}." if mine else "")
+    refuse_unconfirmed(kind, logged, given, os.environ, first)
     found = configure(_merged(query, every, _lower(options)))  # the log is not read again
     return next(each.target for each in found.destinations if each.name == mine)
 

@@ -55,19 +55,22 @@ def refuse_unconfirmed(
         )
 
 
-def refuse_unregistered(logged: str, given: str | None, *, is_registered: bool) -> None:
+def refuse_unregistered(
+    logged: str, given: str | None, first: str = "", *, is_registered: bool
+) -> None:
     """Refuse to import what only the log names.
 
     :param logged: option `target`, as the log has it.
     :param given: the operator's, None without one.
+    :param first: with what the user begins the target's options, where there are several targets.
     :param is_registered: whether an installed package has registered a target of the logged name.
     :raises OptionError: the operator has to say it.
     """
     if given is None and not is_registered:
-        pair = shlex.quote(f"target={printable(logged)}")
+        pair = shlex.quote(f"{first}target={printable(logged)}")
         raise OptionError(
-            f"Only the log says that option target is {printable(logged)}, which no package installed here"
-            " registers. Who can write to the log could have written that",
+            f"Only the log says that option {first}target is {printable(logged)}, which no package installed"
+            " here registers. Who can write to the log could have written that",
             f"If it is right, add: --option {pair}. Else correct it, or install the package that has it.",
         )
 

@@ -62,9 +62,9 @@ class Skip(NamedTuple):
         """Say what the operator agrees to."""
         text = f"Epoch {self.seen.epoch} of query {self.query.query_id} will not be flushed. "
         if self.to is not None:
-            text += (
-                f"{len(self.files)} files of it move from {self.query.log.url} to {self.to.url}."
-            )
+            text += f"{len(self.files)} files of it "
+            text += "are copied" if self.query.log.several else "move"
+            text += f" from {self.query.log.url} to {self.to.url}."
         else:
             text += f"It has no manifest in {self.query.log.url}: its rows are lost."
             if self.seen.segments:
@@ -91,7 +91,10 @@ class Skip(NamedTuple):
                 f"The log is as {decision.by} left it; what this command has copied is not needed.",
             )
         copied = {copy.path for copy in decision.files}
-        self.query.log.delete(path for path in self.files if path in copied)
+        if (
+            not self.query.log.several
+        ):  # else another target may need them; they are trimmed with the epoch
+            self.query.log.delete(path for path in self.files if path in copied)
         with ledger_row(self.target, self.query.owner(self.query.identity())) as row:
             return Skipped(
                 query_id=self.query.query_id,

@@ -263,9 +263,9 @@ class Flusher:
         if not self._target.finish(window):
             return
         self._record(window, given_up)
-        if not self.trimmer.waits:
+        if trimmable := self.trimmer.at_once(window):
             attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}
-            self.trimmer.trim([epoch.epoch for epoch in window.epochs], attempts)
+            self.trimmer.trim(trimmable, attempts)
 
     def _write(self, window: Window, chosen: Sequence[Published], given_up: frozenset[int]) -> bool:
         """Write the rows; False when that is interrupted, or was finished by another flusher."""

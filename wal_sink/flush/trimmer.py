@@ -48,10 +48,12 @@ class Trimmer:
         self.half_written: int | None = None
         """Files of killed writers that were deleted; None before the first sweep."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether a flushed epoch stays in the log for some time, or for another target."""
-        return bool(self._delay.seconds) or self._shared is not None
+    def at_once(self, window: Window) -> list[int]:
+        """Return the epochs of a window that need not stay, for some time or for another target."""
+        if self._delay.seconds:
+            return []
+        limit = self._shared.trimmable(self._log, ()) if self._shared is not None else window.last
+        return [begun.epoch for begun in window.epochs if begun.epoch <= limit]
 
     def trimmable(self, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]) -> int | None:
         """Return the highest epoch that may be trimmed, with those before it; None: all that are flushed."""

@@ -1,0 +1,126 @@
+"""Commands about a query with several targets: two tables of one SQLite file."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sqlite_target import SqliteOptions, SqliteTarget
+from tests.protocol.engine import World
+from wal_sink.cli.main import app
+from wal_sink.targets.base import Target
+
+
+class TwoTables(World):
+    """Its targets are `left` and `right`."""
+
+    folder: Path
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        """Both tables."""
+        database = str(self.folder / "shop.db")
+        return {
+            name: SqliteTarget(SqliteOptions(path=database, table=name))
+            for name in ("left", "right")
+        }
+
+    def keys(self, table: str) -> list[str]:
+        """Return what a table has."""
+        connection = sqlite3.connect(self.folder / "shop.db")
+        try:
+            return [k for (k,) in connection.execute(f"SELECT k FROM {table} ORDER BY k")]
+        finally:
+            connection.close()
+
+    def command(self, verb: str, *arguments: str) -> Result:
+        """Run `wal-sink <verb> CHECKPOINT … --json` in this process."""
+        given = {"targets": "left,right"}
+        for name in ("left", "right"):
+            given |= {
+                f"{name}.target": "sqlite_target:SqliteTarget",
+                f"{name}.sqlite.path": str(self.folder / "shop.db"),
+                f"{name}.table": name,
+            }
+        options = [text for pair in given.items() for text in ("--option", "=".join(pair))]
+        checkpoint = str(self.folder / "checkpoint")
+        return CliRunner().invoke(app, [verb, checkpoint, *arguments, *options, "--json"])
+
+    def told(self, verb: str, *arguments: str) -> dict[str, Any]:
+        """Run it, and return its document."""
+        done = self.command(verb, *arguments)
+        assert done.exit_code == 0, done.output
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+@pytest.fixture
+def two(world: World, tmp_path: Path) -> TwoTables:
+    """Return a query with two epochs, none of them flushed."""
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        for name in ("left", "right"):
+            connection.execute(f"CREATE TABLE {name} (k TEXT, v INTEGER)")
+    connection.close()
+    made = TwoTables(world.checkpoint, world.log_backend)
+    made.query_id, made.folder, made.clock = world.query_id, tmp_path, world.clock
+    run = made.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2)])
+    return made
+
+
+def test_commands_are_about_each_target_or_about_one(two: TwoTables) -> None:
+    """`flush` sends to both at once, unless one is named."""
+    assert two.told("flush", "--target", "left")["epochs"] == 2
+    assert (two.keys("left"), two.keys("right")) == (["a", "b"], [])
+    found = two.told("status")
+    assert (found["flushed"], found["pending_epochs"], found["target"]) == (-1, 2, "")
+    assert [(each["target"], each["flushed"]) for each in found["targets"]] == [
+        ("left", 1),
+        ("right", -1),
+    ]
+    assert two.told("status", "--target", "left")["pending_epochs"] == 0
+    assert two.told("inspect")["flushed"] == -1
+    assert two.told("inspect", "--target", "left")["flushed"] == 1
+    seen = two.told("verify")["targets"]
+    assert [(each["target"], each["ledger"], each["findings"]) for each in seen] == [
+        ("left", 1, []),
+        ("right", None, []),
+    ]
+    done = two.told("flush")["targets"]
+    assert [(each["target"], each["epochs"]) for each in done] == [("left", 0), ("right", 2)]
+    assert two.keys("right") == ["a", "b"]
+    assert two.told("status")["safe_to_delete"]
+
+
+def test_a_change_names_its_target(two: TwoTables) -> None:
+    """Without a name it says which there are."""
+    refused = two.command("rewind", "--to", "-1", "--yes")
+    assert (refused.exit_code, json.loads(refused.stdout)["error"]) == (2, "OptionError")
+    assert "has the targets left, right" in json.loads(refused.stdout)["what"]
+    unknown = two.command("status", "--target", "middle")
+    assert "There is no target middle" in json.loads(unknown.stdout)["what"]
+
+
+def test_a_target_is_detached_and_attached_by_commands(two: TwoTables) -> None:
+    """`verify` says what it lacks meanwhile."""
+    assert two.told("detach", "--target", "right", "--yes")["state"]["verb"] == "detached"
+    two.told("flush")
+    assert two.told("status")["detached"] == ["right"]
+    (left,) = two.told("verify")["targets"]
+    assert left["notes"][0] == "target right was detached, and lacks these epochs: all from 0 on"
+    attached = two.told("attach", "--target", "right", "--yes")
+    assert attached["state"]["epoch"] == 2
+    run = two.run()
+    run.batch([("c", 3)])
+    two.told("flush")
+    assert (two.keys("left"), two.keys("right")) == (["a", "b", "c"], ["c"])
+    notes = [each["notes"] for each in two.told("verify")["targets"]]
+    said = "target right was detached, and lacks these epochs: 0 to 1"
+    assert [each[0] for each in notes] == [said, said]
+    assert two.log.segments() == []
