@@ -1377,8 +1377,8 @@ BUGS = (
     Bug(
         "what one target gives up is taken from the others",
         "wal_sink/admin/skip.py",
-        "        if not self.query.log.several:  #",
-        "        if True:  #",
+        "        if not self.query.log.several:\n",
+        "        if True:\n",
         ("tests/protocol/test_detached_targets.py",),
     ),
 )

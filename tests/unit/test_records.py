@@ -20,6 +20,7 @@ from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Column, Plan
 from wal_sink.model.records import (
+    Chosen,
     Claim,
     Decision,
     ErrorReport,
@@ -32,6 +33,7 @@ from wal_sink.model.records import (
     LogUrl,
     Stop,
     Swept,
+    TargetState,
     Ticket,
     WithoutSink,
 )
@@ -70,6 +72,14 @@ MANIFEST = Manifest(
 )
 
 GOLDEN_RECORDS: dict[str, Record] = {
+    "chosen": Chosen(epoch=41, generation=3, digest="d" * 64, offsets_digest="c" * 64),
+    "target_state": TargetState(
+        verb="attached",
+        epoch=42,
+        by="operator@host",
+        at_us=US,
+        why="named in the option targets",
+    ),
     "log_url": LogUrl(log="file:///data/ckpt/orders/wal_sink/q"),
     "log_identity": LogIdentity(
         log_id="fedcba9876543210fedcba9876543210",

@@ -91,9 +91,8 @@ class Skip(NamedTuple):
                 f"The log is as {decision.by} left it; what this command has copied is not needed.",
             )
         copied = {copy.path for copy in decision.files}
-        if (
-            not self.query.log.several
-        ):  # else another target may need them; they are trimmed with the epoch
+        # Another target may need them: of several, they are trimmed with the epoch.
+        if not self.query.log.several:
             self.query.log.delete(path for path in self.files if path in copied)
         with ledger_row(self.target, self.query.owner(self.query.identity())) as row:
             return Skipped(
