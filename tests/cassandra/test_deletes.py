@@ -220,3 +220,85 @@ def test_a_start_warns_of_a_short_gc_grace(
         assert "gc_grace" not in caplog.text
         target_of(cassandra, table).plan(SCHEMA, "key")
     assert "gc_grace_seconds = 600" in caplog.text
+
+
+CLUSTERING: dict[str, tuple[pa.DataType, Any, Any]] = {
+    "ascii": (pa.string(), "", "a"),
+    "boolean": (pa.bool_(), False, True),
+    "tinyint": (pa.int8(), -1, 1),
+    "smallint": (pa.int16(), -1, 1),
+    "int": (pa.int32(), -(2**31), 0),
+    "bigint": (pa.int64(), -1, 2**62),
+    "varint": (pa.decimal128(38, 0), Decimal(-(10**30)), Decimal(0)),
+    "decimal": (pa.decimal128(10, 3), Decimal("-1.500"), Decimal("0.001")),
+    "float": (pa.float32(), -0.5, float("inf")),
+    "double": (pa.float64(), -0.0, float("nan")),
+    "timestamp": (pa.timestamp("us", "UTC"), -1_000, 5_000),
+    "date": (pa.date32(), dt.date(1901, 2, 3), DAY),
+    "time": (pa.string(), "00:00:00", "23:59:59.999999999"),
+    "uuid": (pa.string(), IDS[1], IDS[2]),
+    "timeuuid": (
+        pa.string(),
+        "123e4567-e89b-12d3-a456-426614174000",
+        f"{'0' * 8}-0000-1000-8000-{'0' * 12}",
+    ),
+    "inet": (pa.string(), "192.0.2.1", "2001:db8::1"),
+    "blob": (pa.binary(), b"", b"\xff"),
+    "frozen<set<int>>": (pa.list_(pa.int32()), [], [2, 1]),
+    "frozen<map<text, int>>": (pa.map_(pa.string(), pa.int32()), [("a", 1)], []),
+    "frozen<tuple<int, text>>": (
+        pa.struct([("n", pa.int32()), ("t", pa.string())]),
+        {"n": 1},
+        {"t": ""},
+    ),
+}
+"""Each type that a key may have, with two values of it."""
+
+
+@pytest.mark.parametrize("encodes", [True, False], ids=["encoded", "bound"])
+def test_a_key_of_every_type_finds_its_rows(
+    cassandra: Node, shared: str, monkeypatch: pytest.MonkeyPatch, *, encodes: bool
+) -> None:
+    """Row j has the first value in its first j columns, and the second one in all others.
+
+    So a delete by the first values of n columns takes the rows from j = n on.
+    """
+    if not encodes:
+        monkeypatch.setattr(writer, "hook", lambda _: False)
+    names = [f"c{number}" for number in range(len(CLUSTERING))]
+    name = f"{shared}.t_{secrets.token_hex(4)}"
+    columns = ", ".join(f"{each} {cql}" for each, cql in zip(names, CLUSTERING, strict=True))
+    cassandra.execute(
+        f"CREATE TABLE {name} (k int, {columns}, j int, PRIMARY KEY (k, {', '.join(names)}))"
+    )
+    numbers = range(len(names) + 1)
+    schema = pa.schema(
+        [
+            ("k", pa.int32()),
+            *((each, kind) for each, (kind, _, _) in zip(names, CLUSTERING.values(), strict=True)),
+            ("j", pa.int32()),
+            ("op", pa.string()),
+        ]
+    )
+
+    def changes(op: str, many: range, *, deletes: bool) -> pa.RecordBatch:
+        arrays = [
+            pa.array([first if i < j else None if deletes else second for j in many], kind)
+            for i, (kind, first, second) in enumerate(CLUSTERING.values())
+        ]
+        ends = [pa.array(many, pa.int32()), pa.array([op] * len(many))]
+        return pa.record_batch(
+            [pa.array([7] * len(many), pa.int32()), *arrays, *ends], schema=schema
+        )
+
+    target = target_of(cassandra, name)
+    write(target, changes("upsert", numbers, deletes=False))
+    assert {row.j for row in cassandra.execute(f"SELECT j FROM {name}")} == set(numbers)
+    plan = target.plan(schema, "key")
+    with target.connect(Owner(secrets.token_hex(8), "log", "checkpoint")) as session:
+        for number in reversed(numbers):
+            one = changes("delete", range(number, number + 1), deletes=True)
+            session.write(plan, Slice(0, target.check(one, plan), US + 1_000))
+            session.drain()
+            found = {row.j for row in cassandra.execute(f"SELECT j FROM {name}")}
+            assert found == set(range(number))
