@@ -15,7 +15,9 @@ import pytest
 import wal_sink
 from state_backends import open_backend
 from tests.protocol.engine import NOW_US, World
+from tests.protocol.test_corruption import query
 from wal_sink import errors
+from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CheckpointNotVisible, Fenced, FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.model import paths
@@ -262,6 +264,8 @@ def test_what_the_flusher_says(world: World) -> None:
     assert look(world).last_error == "TargetUnavailable: It broke"
     report(world, age_s=3600)
     assert "ago by that host's clock; it last said: writing" in str(look(world))
+    found = verify(query(world), lambda: world.target, NOW_US)
+    assert any("it last said: writing" in note for note in found.notes)
 
 
 # --- await_flushed --------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ class SqlTarget(Target):
             )
         return TargetUnavailable(
             f"{self.name} does not answer: {type(error).__name__}: {error}",
-            "See that the database runs and can be reached.",
+            "See that the database runs, can be reached, and is not locked by another client.",
         )
 
     def _make_ledger(self, connection: Any) -> None:
