@@ -22,6 +22,7 @@ from wal_sink import errors
 from wal_sink.flush.read_window import pieces, read_piece
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.ledger import Mark, Owner
+from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults
 
@@ -147,3 +148,43 @@ def test_a_word_that_is_not_known_publishes_nothing() -> None:
     with pytest.raises(errors.InvalidRow, match="is no operation"):
         run.publish([("a", 1)])
     assert not [path for path in world.log_backend.list() if path.startswith(("seg", "man"))]
+
+
+class AuditedWorld(DeletingWorld):
+    """The same, with a second target that appends every change, its word as a column like any other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.audit = CellStore(CellStoreOptions(keys="k,op,v"))
+        self.audit.clock_us = self.store.clock_us
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        """One follows the source, the other one keeps its history."""
+        return {"state": self.cells, "audit": self.audit}
+
+    def frame(self, rows: Rows) -> pa.RecordBatch:
+        """Return rows with a value in deletes, too: no key of the history is null."""
+        batch = super().frame(rows)
+        return batch.set_column(2, "v", batch.column("v").fill_null(0))
+
+
+def test_of_several_targets_one_deletes_and_another_keeps_the_change() -> None:
+    """What the word means is the business of the target that names its column."""
+    world = AuditedWorld()
+    run = world.run()
+    run.batch([("a", 1), ("b", 2), ("c", 3)])
+    run.batch([("a", None), ("b", 4)], [("c", None), ("c", 5)])
+    for name in world.targets:
+        flusher = world.flusher(name=name)
+        flush(flusher)
+        flusher.close()
+    assert world.table() == {"b": 4, "c": 5}
+    values = {
+        ("a", "upsert", 1),
+        ("b", "upsert", 2),
+        ("c", "upsert", 3),
+        ("b", "upsert", 4),
+        ("c", "upsert", 5),
+    }
+    assert set(world.audit.rows()) == {*values, ("a", "delete", 0), ("c", "delete", 0)}
