@@ -80,8 +80,14 @@ class Driver:
             self.ended()
 
     def ended(self, *, gave_way: bool = False) -> None:
-        """End the run as a query does whose driver lives on."""
+        """End the run as a query does whose driver lives on.
+
+        :param gave_way: over a file of another run; then the driver asks it first how far it had come, as
+            its events may be lost.
+        """
         if self.run is not None:
+            if gave_way:
+                self.run_history.caught_up(self.world.query_id, self.run.run_id, self.run.next - 1)
             self.run_history.terminated(self.world.query_id, self.run.run_id, gave_way=gave_way)
             self.run = None
 

@@ -81,7 +81,8 @@ class Judge(logging.Handler):
         self.read_ledger: Callable[[], Mark | None] = lambda: None
         """Reads the ledger row of the query."""
         self.timestamps_lost_us = 0
-        """When the ledger row was lost: a restored log does not know the timestamps used till then."""
+        """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
+        timestamps used till then."""
         self.attempts: dict[tuple[int, str], Computed] = {}
         self._by_value: list[Computed] = []
         self._by_digest: dict[str, Computed] = {}
@@ -283,7 +284,7 @@ class Judge(logging.Handler):
             stays = shown is not None and (
                 shown.epoch in site.given_up
                 or (shown.lost and shown.begun_us > kept[newest].begun_us)
-                or (shown.lost and shown.begun_us < self.timestamps_lost_us)
+                or (shown.lost and shown.begun_us <= self.timestamps_lost_us)
             )
             if shown is not kept[newest] and not stays:
                 self.violate(f"the newest value of {SHARED} is of {kept[newest].name}, not {shown}")

@@ -19,6 +19,7 @@ class Backup(NamedTuple):
     checkpoint: dict[str, Files]
     log: dict[str, Files]
     kept: dict[int, Computed | None]
+    completed: dict[int, Computed | None]
     given_up: set[int]
 
 
@@ -51,7 +52,11 @@ class Site:
     def backup(self) -> Backup:
         """Copy everything."""
         return Backup(
-            self.checkpoint.snapshot(), self.log.snapshot(), dict(self.kept), set(self.given_up)
+            self.checkpoint.snapshot(),
+            self.log.snapshot(),
+            dict(self.kept),
+            dict(self.completed),
+            set(self.given_up),
         )
 
     def restore(self, backup: Backup) -> None:
@@ -61,7 +66,7 @@ class Site:
         for epoch, attempt in self.kept.items():
             if attempt is not None and backup.kept.get(epoch) is not attempt:
                 attempt.lost = True
-        self.kept, self.completed = dict(backup.kept), dict(backup.kept)
+        self.kept, self.completed = dict(backup.kept), dict(backup.completed)
         for attempt in self.kept.values():
             if attempt is not None:
                 attempt.committed = True  # the checkpoint may have been set back since

@@ -50,6 +50,11 @@ class Database:
         """Ledger rows by query."""
         return self.cells.ledger
 
+    def lose_shadowed_timestamps(self) -> None:
+        """Tell the judge, where the row is shadowed, that it does not say with which timestamps was begun."""
+        if self.cells.shadowed_until_us:
+            self.judge.timestamps_lost_us = MACHINE.true_us
+
     def tell_time(self) -> int:
         """Return the time; one of three nodes may be two days ahead."""
         self._asked += 1
@@ -158,6 +163,7 @@ class Connection(Session):
             outcome = self._ledger.begin(window)
             if outcome is Outcome.APPLIED:
                 self._database.judge.begun(window)
+                self._database.lose_shadowed_timestamps()
             return outcome
 
         return self._conditional("begin", f"{window.first}..{window.last}", effect)

@@ -111,11 +111,17 @@ class Mount(StateBackend):
         raise TypeError("a simulated mount stays in its process")
 
     def _io(self, verb: str, path: str, effect: Callable[[], object]) -> object:
-        if self._volume.away or (self._volume.full and verb in _NEEDS_ROOM):
-            self._process.disturbed = True
+        self._note_disturbance(verb)
         if self._volume.away:
             raise OSError(errno.EIO, "the store is away", path)
-        return self._process.io(verb, path, effect)
+        try:
+            return self._process.io(verb, path, effect)
+        finally:
+            self._note_disturbance(verb)  # the process may have stood still before the call
+
+    def _note_disturbance(self, verb: str) -> None:
+        if self._volume.away or (self._volume.full and verb in _NEEDS_ROOM):
+            self._process.disturbed = True
 
     def _put(self, path: str, data: bytes, *, exclusive: bool = True) -> None:
         self._changed(path)
