@@ -846,8 +846,29 @@ BUGS = (
     Bug(
         "a window of another log taken for this one's",
         "wal_sink/flush/other_log.py",
-        "                return published.digest == begun.digest\n",
+        "                return published.digest == begun.digest and not self._is_left(begun, attempts)\n",
         "                return True\n",
+        ("tests/protocol/test_restored.py",),
+    ),
+    Bug(
+        "what Spark went back behind recorded as flushed here",
+        "wal_sink/flush/other_log.py",
+        "                return published.digest == begun.digest and not self._is_left(begun, attempts)\n",
+        "                return published.digest == begun.digest\n",
+        ("tests/protocol/test_restored.py",),
+    ),
+    Bug(
+        "what Spark went back behind finished as the ledger row says",
+        "wal_sink/flush/flusher.py",
+        "                self._history.refuse_left(window, view)\n",
+        "",
+        ("tests/protocol/test_restored.py",),
+    ),
+    Bug(
+        "a replay from the same offsets taken for another history",
+        "wal_sink/flush/other_log.py",
+        "                if published and published.manifest.offsets_digest != begun.offsets_digest:\n",
+        "                if published:\n",
         ("tests/protocol/test_restored.py",),
     ),
     Bug(

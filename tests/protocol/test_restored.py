@@ -168,6 +168,56 @@ def test_rule_23_an_interrupted_flush_of_the_lost_log_is_not_finished(world: Wor
     assert world.table() == world.expected() == {"a": 0, "b": 2, "c": 3}
 
 
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("purged", [True, False])
+def test_rule_23_what_spark_went_back_behind_is_not_flushed_from_the_ledger_row(
+    world: World, *, finished: bool, purged: bool
+) -> None:
+    """The restored log has the manifest that the row names; the checkpoint is set back behind it."""
+    run = world.run()
+    run.batch([("a", 0)])
+    run.batch([("lost", 1)])
+    backup = Backup(world)
+    flusher = world.flusher()
+    if not finished:
+        flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]  # it dies
+    for _ in range(2):
+        flusher.run_once()
+    run.end()
+    backup.restore()
+    world.checkpoint.delete(["commits/1", "offsets/1"])
+    run = world.run()
+    run.batch([("b", 1)], offset="9")
+    run.batch([("c", 2)])
+    if purged:
+        world.checkpoint.delete(["offsets/0", "offsets/1"])
+    error = stops(world)
+    assert isinstance(error, Diverged)
+    assert "rewind CHECKPOINT --to -1" in error.remedy
+    assert world.log.flushed_epochs() == []
+
+    rewind(world, -1)
+    world.flush()
+    assert world.table() == world.expected() | ({"lost": 1} if finished else {})
+
+
+def test_rule_23_a_replay_from_the_same_offsets_is_no_other_history(world: World) -> None:
+    """The row names the attempt of before; the one that Spark computed again has the same rows to flush."""
+    run = world.run()
+    run.batch([("a", 0)])
+    run.batch([("b", 1)])
+    backup = Backup(world)
+    world.flush()
+    run.end()
+    backup.restore()
+    world.checkpoint.delete(["commits/1", "offsets/1"])
+    run = world.run()
+    run.batch([("b", 1)])
+    run.batch([("c", 2)])
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "b": 1, "c": 2}
+
+
 def test_rule_23_a_clone_at_the_same_path_stops_one_of_the_two(world: World) -> None:
     """A volume's snapshot is mounted under the same path elsewhere, with the same ledger."""
     run = world.run()

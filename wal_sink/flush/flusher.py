@@ -210,6 +210,7 @@ class Flusher:
                 # The flusher compares manifests as it reads them; an epoch that is passed over has none.
                 if not window.epochs[0].manifest:
                     self._history.refuse_other_log(step, view)
+                self._history.refuse_left(window, view)
                 self._flush(window, given_up=given_up_since_begun(self._log, window))
             case Begin() | PassOver():
                 self._begin(step, view)

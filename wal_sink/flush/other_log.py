@@ -7,8 +7,10 @@ compared by the digest of its manifests, which no other run can make: `docs/prot
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
+from wal_sink.errors import CorruptLog
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt
@@ -41,6 +43,17 @@ class History:
         else:
             refuse_foreign(foreign, view)
 
+    def refuse_left(self, window: Window, view: View) -> None:
+        """Refuse to finish a begun window if Spark went back behind one of its epochs; seldom reads.
+
+        :raises Diverged: it did.
+        """
+        for begun in window.epochs:
+            rivals = [each for each in view.attempts if each.epoch == begun.epoch]
+            left = self._is_left(begun, rivals)
+            if left and begun.epoch not in given_up_since_begun(self._log, window):
+                refuse_foreign(begun.epoch, view)
+
     def foreign_epoch(
         self, window: Window, attempts: Sequence[Attempt], checkpointed: int
     ) -> int | None:
@@ -60,16 +73,16 @@ class History:
     def _is_here(self, begun: BegunEpoch, attempts: Sequence[Attempt], checkpointed: int) -> bool:
         """Whether an epoch is of this log.
 
-        It is if its manifest is here, to the byte; or if a record here says that it was flushed. Without
-        either, an epoch that Spark has not reached here is not. One that is checkpointed and has no attempt
-        left was flushed and trimmed here (rule 12), though its record is lost; but not if it has a manifest
-        in the ledger, and would be passed over here. Beside attempts, an epoch without manifest is of this
-        log only if it would be passed over here, too.
+        It is if its manifest is here, to the byte, and Spark has not gone back behind it; or if a record here
+        says that it was flushed. Without either, an epoch that Spark has not reached here is not. One that is
+        checkpointed and has no attempt left was flushed and trimmed here (rule 12), though its record is
+        lost; but not if it has a manifest in the ledger, and would be passed over here. Beside attempts, an
+        epoch without manifest is of this log only if it would be passed over here, too.
         """
         if begun.manifest:
             published = self._log.manifest(Attempt(begun.epoch, begun.generation))
             if published is not None:
-                return published.digest == begun.digest
+                return published.digest == begun.digest and not self._is_left(begun, attempts)
         # The record is read after the manifest: a flusher creates the one before it deletes the other.
         record = self._log.flushed(begun.epoch)
         if record is not None and record.names(begun.digest, begun.offsets_digest):
@@ -82,3 +95,16 @@ class History:
         if begun.manifest:
             return not isinstance(choice, PassOver)
         return isinstance(choice, PassOver) and choice.offsets_digest == begun.offsets_digest
+
+    def _is_left(self, begun: BegunEpoch, attempts: Sequence[Attempt]) -> bool:
+        """Whether a later run has computed an epoch from other source offsets: Spark went back behind it.
+
+        A replay from the same offsets is no other history. An attempt that cannot be read tells nothing.
+        """
+        later = (each for each in attempts if begun.manifest and each.generation > begun.generation)
+        for attempt in later:
+            with contextlib.suppress(CorruptLog):
+                published = self._log.manifest(attempt)
+                if published and published.manifest.offsets_digest != begun.offsets_digest:
+                    return True
+        return False

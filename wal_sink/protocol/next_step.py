@@ -169,8 +169,8 @@ def refuse_foreign(foreign: int | None, view: View) -> None:
         assert view.identity is not None
         mark = view.recorded.epoch if view.recorded else view.identity.first_epoch - 1
         raise Diverged(
-            f"The ledger row follows another log: what it says of epoch {foreign} is not in this one, which"
-            f" is flushed up to {mark}",
+            f"The ledger row follows another log: what it says of epoch {foreign} is not in this one, or"
+            f" Spark has computed it here from other source offsets; this log is flushed up to {mark}",
             f"Nothing of this log is deleted. {remedies.restored(mark)}",
         )
 
