@@ -42,6 +42,13 @@ DELTA = ("tests/delta/test_commits.py", "tests/delta/test_target_contract.py")
 
 BUGS = (
     Bug(
+        "only the first piece of a slice is copied",
+        "wal_sink/targets/postgresql/copy.py",
+        "        for begin in range(0, batch.num_rows, _PIECE):\n",
+        "        for begin in range(0, min(batch.num_rows, _PIECE), _PIECE):\n",
+        ("tests/postgresql/test_table.py",),
+    ),
+    Bug(
         "two threads learn a record at once",
         "wal_sink/model/codec.py",
         "        msgspec.json.Decoder(kind)\n",

@@ -13,6 +13,7 @@ from tests.postgresql.delivery import bring, target_of
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.postgresql.catalogue import read_relation
+from wal_sink.targets.postgresql.copy import _PIECE
 from wal_sink.targets.postgresql.names import TableName
 from wal_sink.testing.postgresql.server import Server
 
@@ -232,3 +233,27 @@ def test_a_wrong_password_a_wrong_parameter_and_nobody_there(
     with pytest.raises(TargetUnavailable) as caught:
         PostgresqlTarget(nowhere).plan(BATCH.schema, "key")
     assert "hush" not in str(caught.value)
+
+
+def test_a_slice_that_is_encoded_in_pieces_arrives_whole(postgresql: Server, schema: str) -> None:
+    """Nulls, bits and lists on both sides of each border."""
+    postgresql.execute(
+        f"CREATE TABLE {schema}.t (id int, flag bool, word text, tags text[], j jsonb)"
+    )
+    ids = range(2 * _PIECE + 5)
+    rows = [
+        (
+            i,
+            (None, True, False)[i % 3],
+            None if i % 5 == 0 else f"w{i}",
+            [None, f"t{i}"][: i % 3] if i % 7 else None,
+            f'{{"n": {i}}}' if i % 2 else None,
+        )
+        for i in ids
+    ]
+    types = [pa.int32(), pa.bool_(), pa.string(), pa.list_(pa.string()), pa.string()]
+    arrays = [pa.array(c, t) for c, t in zip(zip(*rows, strict=True), types, strict=True)]
+    batch = pa.record_batch(arrays, names=["id", "flag", "word", "tags", "j"])
+    bring(target_of(postgresql, f"{schema}.t"), batch)
+    found = postgresql.execute(f"SELECT id, flag, word, tags, j::text FROM {schema}.t ORDER BY id")
+    assert found == rows

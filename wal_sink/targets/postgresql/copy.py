@@ -21,6 +21,9 @@ from wal_sink.targets.postgresql.names import MAX_BYTES, TableName, listed, quot
 from wal_sink.targets.postgresql.types import parse, staged_type
 from wal_sink.targets.values.operations import are_deletes
 
+_PIECE = 8_192
+"""Rows that are encoded at once, while the server takes those before them."""
+
 ORDINAL = "wal_sink ordinal"
 """The temporary table's column with the position of a row in its batch."""
 DELETED = "wal_sink deleted"
@@ -155,7 +158,8 @@ def _copy(connection: Any, into: str, batch: pa.RecordBatch, types: Sequence[str
     statement = f"COPY {into} ({listed(batch.schema.names)}) FROM STDIN (FORMAT binary)"
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         copy.write(encoder.write_header())
-        copy.write(encoder.write_batch(batch))
+        for begin in range(0, batch.num_rows, _PIECE):
+            copy.write(encoder.write_batch(batch.slice(begin, _PIECE)))
         copy.write(encoder.finish())
 
 

@@ -59,6 +59,8 @@ class Broker:
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
             "transaction.state.log.num.partitions": 1,
+            # How soon a transaction ends whose time is over: 10 s is what brokers do.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
             "auto.create.topics.enable": "false",
             **settings,
         }
