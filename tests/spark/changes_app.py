@@ -12,7 +12,11 @@ from pathlib import Path
 
 import wal_sink
 from changes import OPTIONS, changed_customers
-from wal_sink.testing.crash.pausing import PAUSING_TARGET, PausingDataSource
+from wal_sink.testing.crash.pausing import (
+    PAUSING_POSTGRESQL,
+    PAUSING_TARGET,
+    PausingDataSource,
+)
 from wal_sink.testing.local_spark import local_session
 
 
@@ -29,7 +33,7 @@ def main(config: dict[str, str]) -> None:
             **OPTIONS,
         },
         "postgresql": {
-            "target": "tests.spark.postgresql_app:PausingPostgresql",
+            "target": PAUSING_POSTGRESQL,
             "postgresql.uri": config["uri"],
             "postgresql.mode": "upsert",
             "table": config["table"],
