@@ -20,6 +20,7 @@ class TwoTables(World):
     """Its targets are `left` and `right`."""
 
     folder: Path
+    place = "checkpoint"
 
     @property
     def targets(self) -> dict[str, Target]:
@@ -48,7 +49,7 @@ class TwoTables(World):
                 f"{name}.table": name,
             }
         options = [text for pair in given.items() for text in ("--option", "=".join(pair))]
-        checkpoint = str(self.folder / "checkpoint")
+        checkpoint = str(self.folder / self.place)
         return CliRunner().invoke(app, [verb, checkpoint, *arguments, *options, "--json"])
 
     def told(self, verb: str, *arguments: str) -> dict[str, Any]:
@@ -124,3 +125,18 @@ def test_a_target_is_detached_and_attached_by_commands(two: TwoTables) -> None:
     said = "target right was detached, and lacks these epochs: 0 to 1"
     assert [each[0] for each in notes] == [said, said]
     assert two.log.segments() == []
+
+
+def test_a_query_that_was_moved_is_adopted_for_each_target(two: TwoTables) -> None:
+    """Each ledger row names log and checkpoint; the flush to a target stops until its row is adopted."""
+    two.told("flush")
+    (two.folder / two.place).rename(two.folder / "moved")
+    two.place = "moved"
+    assert two.command("flush").exit_code == 5
+    two.told("adopt", "--target", "left", "--yes")
+    assert two.told("flush", "--target", "left")["pending_epochs"] == 0
+    assert two.command("flush", "--target", "right").exit_code == 5
+    two.told("adopt", "--target", "right", "--yes")
+    two.told("flush")
+    again = two.command("adopt", "--target", "right", "--yes")
+    assert "There is nothing to adopt" in json.loads(again.stdout)["remedy"]

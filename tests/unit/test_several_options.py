@@ -1,0 +1,98 @@
+"""Options of several targets: what is refused at the start, with what to do; and whose each of them is."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from wal_sink.configuration import Configuration, configure
+from wal_sink.errors import OptionError
+
+GIVEN = {
+    "checkpointLocation": "/data/checkpoint",
+    "targets": "orders, Books",
+    "orders.target": "cassandra",
+    "orders.keyspace": "shop",
+    "orders.table": "orders",
+    "orders.cassandra.contactPoints": "10.0.0.1",
+    "Books.target": "postgresql",
+    "books.postgresql.uri": "postgresql://ann:Geheim@db/shop",
+    "books.TABLE": "orders",
+}
+
+
+def without(*names: str) -> dict[str, str]:
+    return {name: value for name, value in GIVEN.items() if name not in names}
+
+
+def test_each_target_has_its_options() -> None:
+    """Names are case-insensitive, and no secret is in what a run's claim records."""
+    found = configure(GIVEN)
+    assert found.names == ("orders", "books")
+    assert [each.target.name for each in found.destinations] == ["cassandra", "postgresql"]
+    assert [each.target.writes_to for each in found.destinations] == ["shop.orders", "orders"]
+    assert found.location.several
+    assert found.public["orders.keyspace"] == "shop"
+    assert found.public["books.target"] == "postgresql"
+    assert "target" not in found.public
+    assert "Geheim" not in json.dumps(found.public)
+    again = configure(found.public | {"books.postgresql.uri": GIVEN["books.postgresql.uri"]})
+    assert again.public == found.public
+    copy = pickle.loads(pickle.dumps(found))
+    assert isinstance(copy, Configuration)
+    assert copy.names == found.names
+
+
+def test_what_happens_when_the_log_is_full_is_said_for_each() -> None:
+    """Else `wal.onFull` says it."""
+    given = {"wal.onFull": "fail", "books.onFull": "detach"}
+    assert [each.on_full for each in configure(GIVEN | given).destinations] == ["fail", "detach"]
+    with pytest.raises(OptionError, match=r"books\.onFull is wait") as caught:
+        configure(GIVEN | {"books.onFull": "wait"})
+    assert "block, fail, detach" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "remedy"),
+    [
+        (without("orders.target"), "orders.target is missing", '.option("orders.target", …)'),
+        (without("orders.keyspace"), "Target orders: Option keyspace is missing", "orders"),
+        (GIVEN | {"orders.tabel": "x"}, "Target orders: Unknown option tabel", "mean table"),
+        (GIVEN | {"oders.table": "x"}, "Unknown option oders.table", "Did you mean"),
+        (GIVEN | {"keyspace": "x"}, "Option keyspace says nothing", "such as orders.keyspace"),
+        (GIVEN | {"target": "kafka"}, "Option target says nothing", "such as orders.target"),
+        (GIVEN | {"targets": "orders,cassandra"}, "names cassandra, with which", "to_cassandra"),
+        (GIVEN | {"targets": "orders,wal"}, "names wal, with which", "to_wal"),
+        (GIVEN | {"targets": "orders,orders"}, "names orders twice", "own name"),
+        (GIVEN | {"targets": "or-ders"}, "'or-ders', which cannot be a name", "a letter"),
+        (GIVEN | {"targets": "a" * 25}, "which cannot be a name", "at most 23"),
+        (GIVEN | {"wal.maxBytez": "1"}, "Unknown option wal.maxBytez", "wal.maxBytes"),
+        (
+            GIVEN | {"cassandra.contactPoints": "h"},
+            "Option cassandra.contactPoints says nothing",
+            "such as orders.cassandra.contactPoints",
+        ),
+        (GIVEN | {"orders.target": "lake"}, "Target orders: Option target is lake", "cassandra"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: dict[str, str], what: str, remedy: str) -> None:
+    """And the remedy has the option's whole name, or the one that was meant."""
+    with pytest.raises(OptionError) as caught:
+        configure(given)
+    assert what in caught.value.what
+    assert remedy in caught.value.remedy
+    assert "Geheim" not in str(caught.value)
+
+
+def test_two_targets_are_two_tables() -> None:
+    """Each row would be there twice otherwise; the same name in another database is another table."""
+    twice = without("Books.target", "books.postgresql.uri") | {
+        "books.target": "cassandra",
+        "books.keyspace": "shop",
+        "books.cassandra.contactPoints": "10.0.0.1",
+    }
+    with pytest.raises(OptionError, match="Targets orders and books are the same table"):
+        configure(twice)
+    assert configure(twice | {"books.cassandra.contactPoints": "10.9.9.9"}).names
