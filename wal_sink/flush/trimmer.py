@@ -52,8 +52,10 @@ class Trimmer:
         """Return the epochs of a window that need not stay, for some time or for another target."""
         if self._delay.seconds:
             return []
-        limit = self._shared.trimmable(self._log, ()) if self._shared is not None else window.last
-        return [begun.epoch for begun in window.epochs if begun.epoch <= limit]
+        epochs, limit = [begun.epoch for begun in window.epochs], window.last
+        if self._shared is not None:
+            limit = self._shared.trimmable(self._log, epochs)
+        return [epoch for epoch in epochs if epoch <= limit]
 
     def trimmable(self, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]) -> int | None:
         """Return the highest epoch that may be trimmed, with those before it; None: all that are flushed."""

@@ -87,12 +87,13 @@ def flushed_epoch(log: Log) -> int:
     return min((limit for _, limit in flushed_limits(log)), default=-1)
 
 
-def flushed_limits(log: Log, *, fresh: bool = False) -> Iterator[tuple[Log, int]]:
+def flushed_limits(log: Log, *, fresh: bool = False, before: str = "") -> Iterator[tuple[Log, int]]:
     """Yield each attached target's view with its last flushed epoch, or what lies before its first one.
 
     :param fresh: see `target_names`.
+    :param before: the target that comes before the others; each costs a listing when it is asked for.
     """
-    for view in views(log.of(""), fresh=fresh):
+    for view in sorted(views(log.of(""), fresh=fresh), key=lambda each: each.target != before):
         state = state_of(view)
         if state is not None and state.verb != "detached":
             yield view, _limit(view, state)

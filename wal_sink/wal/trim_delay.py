@@ -64,17 +64,22 @@ class SharedTrimDelay:
         self.seconds = seconds
         self._clock_us = clock_us
         self._delays: dict[str, TrimDelay] = {}
+        self._slowest = ""
 
     def trimmable(self, log: Log, epochs: Iterable[int]) -> int:
         """Return the highest epoch that may be trimmed, with all before it.
 
-        :param epochs: of which there are manifests, ascending.
+        :param epochs: of which there are manifests, ascending. If a target lacks the first of them, the
+            others are not asked.
         """
         limit, there = None, list(epochs)
         # Listed after what the caller has seen as flushed: see `wal.attached`.
-        for view, flushed in flushed_limits(log, fresh=True):
+        for view, flushed in flushed_limits(log, fresh=True, before=self._slowest):
             delay = self._delays.setdefault(view.target, TrimDelay(self.seconds, self._clock_us))
             kept = delay.trimmable(view, view.newest_flushed(), there) if self.seconds else None
             mine = flushed if kept is None else min(kept, flushed)
             limit = mine if limit is None else min(limit, mine)
+            if there and limit < there[0]:
+                self._slowest = view.target
+                break
         return -1 if limit is None else limit
