@@ -34,23 +34,31 @@ def wal_sink(*arguments: object, folder: Path) -> subprocess.CompletedProcess[st
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("target", "ghosts"),
+    ("option", "targets", "ghosts"),
     [
         # Half of an epoch, a whole one, half of one.
-        pytest.param("cassandra", 2, marks=pytest.mark.cassandra),
+        pytest.param(
+            "--targets", ["cassandra", "postgresql"], 2, marks=pytest.mark.cassandra, id="both"
+        ),
         # The whole one: of a transaction that dies nothing stays.
-        pytest.param("postgresql", 1, marks=pytest.mark.postgresql),
+        pytest.param("--target", ["postgresql"], 1, id="postgresql"),
     ],
 )
-def test_each_row_once_and_the_control_has_ghosts(tmp_path: Path, target: str, ghosts: int) -> None:
+@pytest.mark.postgresql
+def test_each_row_once_and_the_control_has_ghosts(
+    tmp_path: Path, option: str, targets: list[str], ghosts: int
+) -> None:
     """A hundredth of the data, in a third of the epochs; the windows are hit all the same."""
-    arguments = ("--json", "--target", target, "--flights", FLIGHTS)
+    arguments = ("--json", option, ",".join(targets), "--flights", FLIGHTS)
     done = wal_sink("demo", *arguments, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    assert found["target"] == target
-    assert found["server"] in done.stderr
-    ours = FLIGHTS + FLIGHTS // 10
+    assert found["target"] == ",".join(targets)
+    for server in found["server"].split(" and "):
+        assert server in done.stderr
+    tables = [table for table in found["tables"] if table["sink"] == "wal_sink"]
+    assert {table["target"] for table in tables} == {*targets}
+    ours = len(targets) * (FLIGHTS + FLIGHTS // 10)
     assert [found[name] for name in ("expected", "found", "missing", "extra")] == [ours, ours, 0, 0]
     all_flights, tenth = (
         flights.rows_per_file(n, epochs(FLIGHTS)) for n in (FLIGHTS, FLIGHTS // 10)
@@ -76,6 +84,8 @@ def test_each_row_once_and_the_control_has_ghosts(tmp_path: Path, target: str, g
         (["--folder", "."], "--folder"),
         (["--flights", "3"], "--flights"),
         (["--target", "kafka"], "--target"),
+        (["--targets", "cassandra,kafka"], "--targets"),
+        (["--targets", "cassandra,cassandra"], "--targets"),
         (["--flight", "3000"], "--flight"),
     ],
 )
@@ -105,7 +115,7 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
 def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
     """A report of tables that hold some letters in place of the rows a, b and c."""
     comparisons = [
-        comparison("q", sink, table, judge("abc", found))
+        comparison("q", sink, table, judge("abc", found), "cassandra")
         for sink, table, found in (
             ("wal_sink", "flights_by_origin_day", ours),
             ("foreachBatch", "tenth_flights_foreach_batch", control),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
@@ -37,6 +37,10 @@ def demo(
         Literal["cassandra", "postgresql"],
         typer.Option(help="Where the flights go: a private server is started."),
     ] = "cassandra",
+    targets: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Several of them, filled by the same queries."),
+    ] = None,
     picture: Annotated[
         Path, typer.Option(help="File for the picture; its suffix says the format.")
     ] = Path("wal-sink-demo.svg"),
@@ -55,14 +59,15 @@ def demo(
     brought along; PostgreSQL is the installed package, or a container where there is none.
     """
     with output(as_json=as_json) as console:
-        _check(target, picture, folder)
+        names = _names(target, targets)
+        _check(names, picture, folder)
         from wal_sink.demo.run import run  # noqa: PLC0415 - what it imports is an extra
 
         with _place(folder) as place, _Progress(console) as progress:
             found = run(
                 place,
                 picture.absolute(),
-                target=target,
+                targets=names,
                 flights=flights,
                 say=partial(console.print, soft_wrap=True),
                 sampled=progress.update,
@@ -77,12 +82,28 @@ def demo(
             raise typer.Exit(1)
 
 
-def _check(target: str, picture: Path, folder: Path | None) -> None:
+def _names(target: str, targets: str | None) -> list[str]:
+    """Return the targets that were asked for.
+
+    :raises OptionError: one of them is unknown, or is there twice.
+    """
+    names = [target] if targets is None else [name.strip() for name in targets.split(",")]
+    if not set(names) <= set(_NEEDED_FOR) or len(set(names)) < len(names):
+        raise OptionError(
+            f"--targets {targets} is no list of targets that the demo has.",
+            f"Name each of these at most once: {','.join(_NEEDED_FOR)}.",
+        )
+    return names
+
+
+def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
     """Refuse what would fail after minutes.
 
     :raises OptionError: naming the option.
     """
-    needed = {**_NEEDED, **_NEEDED_FOR[target]}
+    needed = dict(_NEEDED)
+    for target in targets:
+        needed |= _NEEDED_FOR[target]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         extras = ",".join(dict.fromkeys(needed.values()))
@@ -144,7 +165,8 @@ def _print(console: Console, found: Report) -> None:
     table = Table("", "expected", "found", "missing", "extra")
     for row in found.tables:
         counts = (row.expected, row.found, row.missing, row.extra)
-        table.add_row(f"{row.sink}: {row.query}", *(f"{count:,}" for count in counts))
+        several = f" ({row.target})" if row.target != found.target else ""
+        table.add_row(f"{row.sink}: {row.query}{several}", *(f"{count:,}" for count in counts))
     console.print(table)
     console.print(f"{found.server}, {found.seconds:.0f} seconds. Picture: {found.picture}")
     if not found.problems:

@@ -14,16 +14,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from wal_sink.demo.cassandra import CassandraClient
 from wal_sink.demo.control import write_batch
 from wal_sink.demo.database import Client
-from wal_sink.demo.postgresql import PostgresqlClient
 from wal_sink.demo.queries import QUERIES, Query
+from wal_sink.demo.several import client_of
 from wal_sink.testing import flights
 from wal_sink.testing.crash.pausing import PausingDataSource
 from wal_sink.testing.local_spark import local_session
-
-CLIENTS: dict[str, type[Client]] = {"cassandra": CassandraClient, "postgresql": PostgresqlClient}
 
 
 def main(folder: Path, client: Client) -> None:
@@ -55,4 +52,4 @@ def start(spark: SparkSession, query: Query, folder: Path, client: Client) -> St
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), CLIENTS[sys.argv[2]](sys.argv[3]))
+    main(Path(sys.argv[1]), client_of(sys.argv[2], sys.argv[3]))

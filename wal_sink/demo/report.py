@@ -27,6 +27,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     query: str
     sink: str
     table: str
+    target: str
     expected: int
     found: int
     missing: int
@@ -50,7 +51,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the picture."""
     target: str
     server: str
-    """Which one the rows went to."""
+    """Which one, or which ones, the rows went to."""
 
     @property
     def problems(self) -> list[str]:
@@ -96,7 +97,7 @@ def report(
     )
 
 
-def comparison(query: str, sink: str, table: str, verdict: Verdict) -> Comparison:
+def comparison(query: str, sink: str, table: str, verdict: Verdict, target: str) -> Comparison:
     """Make a comparison of the oracle's verdict."""
     counts = {**verdict._asdict(), "examples": tuple(map(str, verdict.examples))}
-    return Comparison(query=query, sink=sink, table=table, **counts)
+    return Comparison(query=query, sink=sink, table=table, target=target, **counts)

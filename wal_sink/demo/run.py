@@ -3,47 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from wal_sink.demo.cassandra import Cassandra
 from wal_sink.demo.database import Database
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
 from wal_sink.demo.picture import draw
-from wal_sink.demo.postgresql import Postgresql
 from wal_sink.demo.queries import (
     FLIGHTS,
     QUERIES,
     TENTH,
-    Query,
     epochs,
     in_source,
     in_table,
     write_sources,
 )
 from wal_sink.demo.report import Comparison, Death, Report, comparison, report
+from wal_sink.demo.several import Several
 from wal_sink.demo.watch import Sample, Watch
 from wal_sink.testing.crash.driver import Driver
 from wal_sink.testing.crash.pausing import PAUSES, pauses
 from wal_sink.testing.oracle import judge
-
-DATABASES: Mapping[str, type[Database]] = {kind.target: kind for kind in (Cassandra, Postgresql)}
 
 
 def run(
     folder: Path,
     picture: Path,
     *,
-    target: str,
+    targets: Sequence[str],
     flights: int | None,
     say: Callable[[str], None],
     sampled: Callable[[Sample], None],
 ) -> Report:
     """Run the demo in an empty folder.
 
-    :param target: one of `DATABASES`.
+    :param targets: one or several of `several.DATABASES`.
     :param flights: how many to stream; all if None.
     :param picture: the file to draw, its suffix says the format.
     :param say: is told what happens, a line each.
@@ -51,7 +47,7 @@ def run(
     :raises WalSinkError: the demo could not be run to its end; its outcome is in the report.
     """
     began = time.monotonic()
-    with DATABASES[target].start(folder, say) as database:
+    with Several.open(targets, folder, say) as database:
         sources = write_sources(folder, flights)
         sizes = {name: source.num_rows for name, source in sources.items()}
         say(f"Streaming {sizes[FLIGHTS.source]:,} flights, and every tenth of them twice more …")
@@ -63,9 +59,9 @@ def run(
             with _driver(folder, database, "last") as driver:
                 driver.finish()
         say("Comparing the tables with the source …")
-        comparisons = [_compare(database, query, sources) for query in QUERIES]
+        comparisons = [*_compare(database, sources)]
         draw(picture, watch.samples, deaths)
-        title = database.title
+        target, title = database.target, database.title
     seconds = time.monotonic() - began
     return report(comparisons, deaths, seconds, str(picture), target=target, server=title)
 
@@ -108,6 +104,9 @@ def _driver(
     )
 
 
-def _compare(database: Database, query: Query, sources: dict[str, pa.Table]) -> Comparison:
-    verdict = judge(in_source(sources[query.source], query), in_table(database.rows(query)))
-    return comparison(query.name, query.sink, query.table, verdict)
+def _compare(database: Database, sources: dict[str, pa.Table]) -> Iterator[Comparison]:
+    """Compare every table of every database with its source; the control writes to the first one."""
+    for number, part in enumerate(database.parts):
+        for query in QUERIES if number == 0 else [q for q in QUERIES if q.sink == "wal_sink"]:
+            verdict = judge(in_source(sources[query.source], query), in_table(part.rows(query)))
+            yield comparison(query.name, query.sink, query.table, verdict, part.target)
