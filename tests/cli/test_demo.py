@@ -13,7 +13,9 @@ import pytest
 from wal_sink.demo.kills import KILLS
 from wal_sink.demo.queries import epochs
 from wal_sink.demo.report import Death, Report, comparison, report
+from wal_sink.demo.several import client_of
 from wal_sink.testing import flights
+from wal_sink.testing.crash.pausing import PAUSING_TARGET
 from wal_sink.testing.oracle import judge
 
 FLIGHTS = 2_400
@@ -32,24 +34,13 @@ def wal_sink(*arguments: object, folder: Path) -> subprocess.CompletedProcess[st
 
 @pytest.mark.slow_first
 @pytest.mark.spark
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("option", "targets", "ghosts"),
-    [
-        # Half of an epoch, a whole one, half of one.
-        pytest.param(
-            "--targets", ["cassandra", "postgresql"], 2, marks=pytest.mark.cassandra, id="both"
-        ),
-        # The whole one: of a transaction that dies nothing stays.
-        pytest.param("--target", ["postgresql"], 1, id="postgresql"),
-    ],
-)
+@pytest.mark.cassandra
 @pytest.mark.postgresql
-def test_each_row_once_and_the_control_has_ghosts(
-    tmp_path: Path, option: str, targets: list[str], ghosts: int
-) -> None:
+@pytest.mark.timeout(900)
+def test_each_row_once_and_the_control_has_ghosts(tmp_path: Path) -> None:
     """A hundredth of the data, in a third of the epochs; the windows are hit all the same."""
-    arguments = ("--json", option, ",".join(targets), "--flights", FLIGHTS)
+    targets = ["cassandra", "postgresql"]
+    arguments = ("--json", "--targets", ",".join(targets), "--flights", FLIGHTS)
     done = wal_sink("demo", *arguments, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
@@ -63,7 +54,7 @@ def test_each_row_once_and_the_control_has_ghosts(
     all_flights, tenth = (
         flights.rows_per_file(n, epochs(FLIGHTS)) for n in (FLIGHTS, FLIGHTS // 10)
     )
-    assert found["control_extra"] == ghosts * tenth
+    assert found["control_extra"] == 2 * tenth, "half of an epoch, a whole one, half of one"
     assert [kill["window"] for kill in found["kills"]] == [kill.window for kill in KILLS]
     writing, published, flushing = (kill["rows_discarded"] for kill in found["kills"])
     size = all_flights + tenth
@@ -74,6 +65,19 @@ def test_each_row_once_and_the_control_has_ghosts(
     assert picture.parent == tmp_path
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
     assert "SIGKILL in epoch" in done.stderr
+
+
+def test_the_application_writes_to_one_target_or_several() -> None:
+    """One has the sink's plain options; of several each has its own, and the first can stand still."""
+    one = client_of("postgresql", "postgresql://host/db").options("t")
+    assert (one["postgresql.uri"], one["table"]) == ("postgresql://host/db", "t")
+    where = json.dumps({"cassandra": "9042", "postgresql": "postgresql://host/db"})
+    several = client_of("cassandra,postgresql", where).options("t")
+    assert several["targets"] == "in_cassandra,in_postgresql"
+    assert several["in_cassandra.cassandra.port"] == "9042"
+    assert several["in_cassandra.target"] == PAUSING_TARGET
+    assert several["in_postgresql.target"] == "postgresql"
+    assert several["in_postgresql.postgresql.uri"] == "postgresql://host/db"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_a_distribution_adds_a_target(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         assert target_type("far").name == "far"
-        with pytest.raises(OptionError, match="cassandra, .*far"):
+        with pytest.raises(OptionError, match=r"cassandra, .*far"):
             target_type("near")
     finally:
         sys.modules.pop("far_away", None)
