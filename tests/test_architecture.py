@@ -53,10 +53,10 @@ ROOMS = {
     ".target": ".session .check .schema .driver .options targets.operations targets.base model options",
     "targets.cassandra": ".target .options",
     "targets.sql": "targets.names targets.values targets.base model options errors",
-    "targets.kafka": "targets.base model options errors",
-    "targets.delta": "targets.names targets.base model options errors",
-    "targets.postgresql": "targets.sql targets.names targets.values targets.operations targets.base model"
-    " options errors",
+    "targets.kafka": "targets.extras targets.base model options errors",
+    "targets.delta": "targets.extras targets.names targets.base model options errors",
+    "targets.postgresql": "targets.sql targets.extras targets.names targets.values targets.operations"
+    " targets.base model options errors",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log knows no target.
     "checkpoint": "model state_backends errors",
     "wal": "checkpoint model state_backends log_context errors remedies",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pyarrow as pa
 
-from wal_sink.errors import OptionError
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Delivery, Kind, Session, Target
 from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.extras import importing
+
+_WHERE = "the driver of Spark, its executors and every flusher run"
 
 
 class DeltaTarget(Target):
@@ -44,7 +45,7 @@ class DeltaTarget(Target):
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table."""
-        with _installed():
+        with importing("delta", _WHERE):
             from wal_sink.targets.delta.plan import agree  # noqa: PLC0415 -- delta-rs
 
         return agree(self.options, schema, key)
@@ -57,12 +58,12 @@ class DeltaTarget(Target):
 
     def load(self) -> None:
         """Import delta-rs."""
-        with _installed():
+        with importing("delta", _WHERE):
             import wal_sink.targets.delta.session  # noqa: F401, PLC0415 -- delta-rs
 
     def connect(self, owner: Owner) -> Session:
         """Make a session; it looks at the table when it is used."""
-        with _installed():
+        with importing("delta", _WHERE):
             from wal_sink.targets.delta.session import DeltaSession  # noqa: PLC0415 -- delta-rs
 
         return DeltaSession(self.options, owner)
@@ -72,18 +73,3 @@ class DeltaTarget(Target):
         from wal_sink.targets.delta.errors import classify  # noqa: PLC0415 -- delta-rs
 
         return classify(error)
-
-
-@contextlib.contextmanager
-def _installed() -> Iterator[None]:
-    """Surround the import of delta-rs.
-
-    :raises OptionError: it is not installed.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            f"Option target is delta, and {error.name} is not installed.",
-            "pip install 'wal_sink[delta]', where the driver of Spark, its executors and every flusher run.",
-        ) from error

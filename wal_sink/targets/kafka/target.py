@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pyarrow as pa
 
-from wal_sink.errors import OptionError
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Delivery, Kind, Session, Target
+from wal_sink.targets.extras import importing
 from wal_sink.targets.kafka.options import KafkaOptions
+
+_WHERE = "the driver of Spark and every flusher run"
 
 
 class KafkaTarget(Target):
@@ -58,7 +59,7 @@ class KafkaTarget(Target):
         return self._agreed(schema, key, create=False)
 
     def _agreed(self, schema: pa.Schema, key: str, *, create: bool) -> Plan:
-        with _installed():
+        with importing("kafka", _WHERE):
             from wal_sink.targets.kafka.topics import agree  # noqa: PLC0415 -- librdkafka
 
         return agree(self.options, schema, key, create=create)
@@ -71,12 +72,12 @@ class KafkaTarget(Target):
 
     def load(self) -> None:
         """Import librdkafka."""
-        with _installed():
+        with importing("kafka", _WHERE):
             import wal_sink.targets.kafka.session  # noqa: F401, PLC0415 -- librdkafka
 
     def connect(self, owner: Owner) -> Session:
         """Make a session; it connects when it is used."""
-        with _installed():
+        with importing("kafka", _WHERE):
             from wal_sink.targets.kafka.session import KafkaSession  # noqa: PLC0415 -- librdkafka
 
         return KafkaSession(self.options, owner)
@@ -86,18 +87,3 @@ class KafkaTarget(Target):
         from wal_sink.targets.kafka.errors import classify  # noqa: PLC0415 -- librdkafka
 
         return classify(error)
-
-
-@contextlib.contextmanager
-def _installed() -> Iterator[None]:
-    """Surround the import of the client.
-
-    :raises OptionError: it is not installed.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            f"Option target is kafka, and {error.name} is not installed.",
-            "pip install 'wal_sink[kafka]', where the driver of Spark and every flusher run.",
-        ) from error

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.errors import OptionError
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind
+from wal_sink.targets.extras import importing
 from wal_sink.targets.operations import described, operation_shape
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.sql import SqlColumn, SqlTarget
@@ -111,11 +111,6 @@ def _connection() -> Any:
 
     :raises OptionError: it is not installed.
     """
-    try:
+    with importing("postgresql", "the driver of Spark and every flusher run"):
         from wal_sink.targets.postgresql import connection  # noqa: PLC0415 -- the driver
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            f"Option target is postgresql, and {error.name} is not installed.",
-            "pip install 'wal_sink[postgresql]', where the driver of Spark and every flusher run.",
-        ) from error
     return connection
