@@ -348,6 +348,13 @@ BUGS = (
         "    highest = min(candidate.attempt for candidate in candidates)\n    if len(candidates) > 1",
     ),
     Bug(
+        "a refused rewind brings back what was flushed again",
+        "wal_sink/admin/rewind.py",
+        "max(to + 1, min(records, default=0))",
+        "to + 1",
+        ("tests/protocol/test_stalled_flusher.py",),
+    ),
+    Bug(
         "manifests are not listed again after notes and events",
         "wal_sink/flush/choose_window.py",
         "        listed = {*step.attempts, *self._log.attempts(fresh=True)}\n",
