@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from wal_sink.demo.databases import Clients
 from wal_sink.demo.kills import KILLS
 from wal_sink.demo.queries import epochs
 from wal_sink.demo.report import Death, Report, comparison, report
-from wal_sink.demo.several import client_of
 from wal_sink.testing import flights
 from wal_sink.testing.crash.pausing import PAUSING_TARGET
 from wal_sink.testing.oracle import judge
@@ -69,10 +69,10 @@ def test_each_row_once_and_the_control_has_ghosts(tmp_path: Path) -> None:
 
 def test_the_application_writes_to_one_target_or_several() -> None:
     """One has the sink's plain options; of several each has its own, and the first can stand still."""
-    one = client_of("postgresql", "postgresql://host/db").options("t")
+    one = Clients(json.dumps({"postgresql": "postgresql://host/db"})).options("t")
     assert (one["postgresql.uri"], one["table"]) == ("postgresql://host/db", "t")
     where = json.dumps({"cassandra": "9042", "postgresql": "postgresql://host/db"})
-    several = client_of("cassandra,postgresql", where).options("t")
+    several = Clients(where).options("t")
     assert several["targets"] == "in_cassandra,in_postgresql"
     assert several["in_cassandra.cassandra.port"] == "9042"
     assert several["in_cassandra.target"] == PAUSING_TARGET

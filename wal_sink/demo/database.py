@@ -42,11 +42,6 @@ class Database(ABC):
     def address(self) -> str:
         """Where its server listens: for the `Client` of the application."""
 
-    @property
-    def parts(self) -> Sequence[Database]:
-        """Return the databases of which it consists."""
-        return (self,)
-
     @abstractmethod
     def count(self, table: str) -> int:
         """Count the rows that a reader sees."""

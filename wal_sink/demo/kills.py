@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from wal_sink.demo.database import Database
+from wal_sink.demo.databases import Databases
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, Query
 from wal_sink.model import paths
 from wal_sink.testing.crash.pausing import Pause, Point
@@ -58,14 +58,14 @@ KILLS = (
 )
 
 
-def window_hit(folder: Path, query: Query, epoch: int, database: Database) -> Window:
+def window_hit(folder: Path, query: Query, epoch: int, databases: Databases) -> Window:
     """Read from files and ledger how far `epoch` was when the driver died."""
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
     query_id = checkpoint.query_id()
     log = location.open_log(query_id)
     if checkpoint.last_commit() >= epoch:
-        found = database.ledger(query_id)
+        found = databases.ledger(query_id)
         begun = found and found.flushed < epoch and f'"epoch":{epoch},' in found.begun
         return "while an epoch is being flushed" if begun else "none of them"
     if any(attempt.epoch == epoch for attempt in log.attempts()):

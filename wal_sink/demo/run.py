@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wal_sink.demo.database import Database
+from wal_sink.demo.databases import Databases
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
 from wal_sink.demo.picture import draw
 from wal_sink.demo.queries import (
@@ -21,7 +21,6 @@ from wal_sink.demo.queries import (
     write_sources,
 )
 from wal_sink.demo.report import Comparison, Death, Report, comparison, report
-from wal_sink.demo.several import Several
 from wal_sink.demo.watch import Sample, Watch
 from wal_sink.testing.crash.driver import Driver
 from wal_sink.testing.crash.pausing import PAUSES, pauses
@@ -39,7 +38,7 @@ def run(
 ) -> Report:
     """Run the demo in an empty folder.
 
-    :param targets: one or several of `several.DATABASES`.
+    :param targets: one or several of `databases.DATABASES`.
     :param flights: how many to stream; all if None.
     :param picture: the file to draw, its suffix says the format.
     :param say: is told what happens, a line each.
@@ -47,28 +46,28 @@ def run(
     :raises WalSinkError: the demo could not be run to its end; its outcome is in the report.
     """
     began = time.monotonic()
-    with Several.open(targets, folder, say) as database:
+    with Databases.start(targets, folder, say) as databases:
         sources = write_sources(folder, flights)
         sizes = {name: source.num_rows for name, source in sources.items()}
         say(f"Streaming {sizes[FLIGHTS.source]:,} flights, and every tenth of them twice more …")
         number = epochs(sizes[FLIGHTS.source])
-        with Watch(folder, database, sizes, number, sampled) as watch:
+        with Watch(folder, databases, sizes, number, sampled) as watch:
             deaths = [
-                _die(folder, database, watch, kill, kill.epoch(number), say) for kill in KILLS
+                _die(folder, databases, watch, kill, kill.epoch(number), say) for kill in KILLS
             ]
-            with _driver(folder, database, "last") as driver:
+            with _driver(folder, databases, "last") as driver:
                 driver.finish()
         say("Comparing the tables with the source …")
-        comparisons = [*_compare(database, sources)]
+        comparisons = [*_compare(databases, sources)]
         draw(picture, watch.samples, deaths)
-        target, title = database.target, database.title
+        target, title = databases.targets, databases.title
     seconds = time.monotonic() - began
     return report(comparisons, deaths, seconds, str(picture), target=target, server=title)
 
 
 def _die(
     folder: Path,
-    database: Database,
+    databases: Databases,
     watch: Watch,
     kill: Kill,
     epoch: int,
@@ -76,11 +75,11 @@ def _die(
 ) -> Death:
     """Start the application, kill it when all queries have reached their points; say what that left."""
     points = kill.pauses(folder, epoch)
-    with _driver(folder, database, str(epoch), {PAUSES: pauses(*points)}) as driver:
+    with _driver(folder, databases, str(epoch), {PAUSES: pauses(*points)}) as driver:
         driver.reach(lambda: all(Path(point.marker).exists() for point in points))
         driver.kill()
     death = Death(
-        window=window_hit(folder, FLIGHTS, epoch, database),
+        window=window_hit(folder, FLIGHTS, epoch, databases),
         epoch=epoch,
         rows_discarded=sum(discarded_rows(folder, query) for query in (FLIGHTS, TENTH)),
         seconds=round(watch.seconds, 1),
@@ -93,10 +92,10 @@ def _die(
 
 
 def _driver(
-    folder: Path, database: Database, name: str, environment: dict[str, str] | None = None
+    folder: Path, databases: Databases, name: str, environment: dict[str, str] | None = None
 ) -> Driver:
     return Driver(
-        ["-m", "wal_sink.demo.app", str(folder), database.target, database.address],
+        ["-m", "wal_sink.demo.app", str(folder), databases.addresses],
         folder / f"driver-{name}.log",
         {"TZ": "UTC", **(environment or {})},
         folder,
@@ -104,9 +103,9 @@ def _driver(
     )
 
 
-def _compare(database: Database, sources: dict[str, pa.Table]) -> Iterator[Comparison]:
+def _compare(databases: Databases, sources: dict[str, pa.Table]) -> Iterator[Comparison]:
     """Compare every table of every database with its source; the control writes to the first one."""
-    for number, part in enumerate(database.parts):
+    for number, database in enumerate(databases.all):
         for query in QUERIES if number == 0 else [q for q in QUERIES if q.sink == "wal_sink"]:
-            verdict = judge(in_source(sources[query.source], query), in_table(part.rows(query)))
-            yield comparison(query.name, query.sink, query.table, verdict, part.target)
+            verdict = judge(in_source(sources[query.source], query), in_table(database.rows(query)))
+            yield comparison(query.name, query.sink, query.table, verdict, database.target)

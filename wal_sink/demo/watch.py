@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from wal_sink.demo.database import Database
+from wal_sink.demo.databases import Databases
 from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.errors import WalSinkError
 from wal_sink.testing import flights
@@ -49,14 +49,14 @@ class Watch(threading.Thread):
     def __init__(
         self,
         folder: Path,
-        database: Database,
+        databases: Databases,
         rows: Mapping[str, int],
         epochs: int,
         say: Callable[[Sample], None],
     ) -> None:
         super().__init__(name="wal_sink-demo-watch", daemon=True)
         self.samples: list[Sample] = []
-        self._folder, self._database, self._rows, self._say = folder, database, rows, say
+        self._folder, self._databases, self._rows, self._say = folder, databases, rows, say
         self._epochs = epochs
         self._began = time.monotonic()
         self._left = threading.Event()
@@ -98,7 +98,7 @@ class Watch(threading.Thread):
         if total > _COUNTABLE:
             visible = min(total, (self._flushed(query) + 1) * size)
         else:
-            visible = self._database.count(query.table)
+            visible = self._databases.count(query.table)
         return Progress(total, visible, min(total, (self._checkpointed(query) + 1) * size))
 
     def _checkpointed(self, query: Query) -> int:
