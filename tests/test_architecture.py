@@ -39,7 +39,7 @@ ROOMS = {
     # The databases. They know neither the log nor the protocol, so that a target can be written without them.
     "targets": "model options observer errors",
     "targets.values": "targets.operations",
-    ".names": "targets.names",
+    ".names": "targets.names errors",
     ".options": ".names targets.operations options errors",
     ".types": ".names targets.values model",
     ".check": ".types targets.values targets.operations model errors",
@@ -50,7 +50,8 @@ ROOMS = {
     " observer log_context errors",
     ".ledger": ".schema .driver .names model errors",
     ".session": ".ledger .write .schema .driver .options .names targets.base model observer errors",
-    ".target": ".session .check .schema .driver .options targets.operations targets.base model options",
+    ".target": ".session .check .schema .driver .options .names targets.operations targets.base model"
+    " options",
     "targets.cassandra": ".target .options",
     "targets.sql": "targets.names targets.values targets.base model options errors",
     "targets.kafka": "targets.extras targets.base model options errors",

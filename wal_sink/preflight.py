@@ -26,6 +26,9 @@ class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     """What the target says of the column: part of its key, `required` (it takes no null), `regular`, …"""
 
+    column: str = ""
+    """The name of the target's column, where it is another one."""
+
     target: str = ""
     """Name of the target, if it is one of several."""
 
@@ -37,7 +40,8 @@ class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fits(self) -> str:
         """Say how the column is written."""
-        return f"{self.source} to {self.type} ({self.role})"
+        name = f"{self.column} " if self.column else ""
+        return f"{self.source} to {name}{self.type} ({self.role})"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +81,12 @@ def preflight(raw: Mapping[str, str], schema: pa.Schema) -> Checked:
         in_force=configuration.in_force(f"{configuration.location.logs}/<query id>"),
         columns=tuple(
             CheckedColumn(
-                name=each.name, source=each.source, type=each.type, role=each.role, target=target
+                name=each.name,
+                source=each.source,
+                type=each.type,
+                role=each.role,
+                column=each.column,
+                target=target,
             )
             for target, plan in plans.items()
             for each in plan.columns

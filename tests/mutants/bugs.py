@@ -18,6 +18,7 @@ HEARTBEAT = ("tests/unit/test_heartbeat.py", "tests/protocol/test_future_heartbe
 
 INDEXES = ("tests/unit/test_cassandra_indexes.py",)
 DELETES = ("tests/unit/test_operations.py",)
+COLUMNS = ("tests/unit/test_cassandra_columns.py",)
 
 
 class Bug(NamedTuple):
@@ -1261,6 +1262,20 @@ BUGS = (
         '        pc.match_substring(values, "\\0"),\n',
         '        pc.match_substring(values, "\\0never"),\n',
         ("tests/postgresql/test_types.py",),
+    ),
+    Bug(
+        "a column with another name in the table is written under the DataFrame's",
+        "wal_sink/targets/cassandra/write/statements.py",
+        '    columns = ", ".join(quote(column.in_table) for column in plan.columns)\n',
+        '    columns = ", ".join(quote(column.name) for column in plan.columns)\n',
+        COLUMNS,
+    ),
+    Bug(
+        "two columns are written to one",
+        "wal_sink/targets/cassandra/schema/compare.py",
+        "        elif column in schema.names and column not in names:\n",
+        "        elif column in schema.names and not names:\n",
+        COLUMNS,
     ),
     Bug(
         "a delete is sent as an upsert",

@@ -28,7 +28,14 @@ KNOWN = [
     *("flush.distributedAboveBytes", "trim.delay", "cassandra.secureConnectBundle"),
     *("cassandra.ssl.enabled", "cassandra.ssl.caCertificate", "cassandra.ssl.clientCertificate"),
     *("cassandra.ssl.clientKey", "cassandra.ssl.clientKeyPassword", "cassandra.ssl.checkHostname"),
-    *("wal.maxBytes", "wal.onFull", "targets", "operationColumn", "operations"),
+    *(
+        "wal.maxBytes",
+        "wal.onFull",
+        "targets",
+        "cassandra.columns",
+        "operationColumn",
+        "operations",
+    ),
 ]
 """The contract with checks outside of the project: what is built."""
 

@@ -95,7 +95,8 @@ def _attempt(found: AttemptView) -> list[RenderableType]:
     parts += [Text(printable(problem), "red") for problem in found.problems]
     columns = Table("column", "in the stream", "in the table", "role", title="Schema")
     for column in found.columns:
-        texts = (column.name, column.source, column.type, column.role)
+        name = f"{column.column} " if column.column else ""
+        texts = (column.name, column.source, f"{name}{column.type}", column.role)
         columns.add_row(*(Text(printable(text)) for text in texts))
     segments = Table("segment", "partition", "task attempt", "rows", "bytes", title="Segments")
     segments.columns[0].overflow = "fold"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from wal_sink.model.codec import Record, digest, learn
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
+class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A column of the DataFrame, and the column of the target that it is written to."""
 
     name: str
@@ -22,6 +22,13 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["partition", "clustering", "static", "regular", "required", "operation"]
     """What the target says of the column: "required" takes no null, "regular" does. "operation" says whether
     the row is an upsert or a delete: the table has no such column."""
+    column: str = ""
+    """Name in the target, where it is another one than in the DataFrame."""
+
+    @property
+    def in_table(self) -> str:
+        """The name of the target's column."""
+        return self.column or self.name
 
 
 class Plan(Record, frozen=True, kw_only=True):

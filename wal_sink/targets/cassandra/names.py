@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from wal_sink.errors import OptionError
 from wal_sink.targets.names import did_you_mean, quote
 
-__all__ = ["TableName", "did_you_mean", "is_table_name", "quote"]
+__all__ = ["TableName", "did_you_mean", "is_table_name", "quote", "read_columns"]
+
+COLUMNS_OPTION = "cassandra.columns"
+_EXAMPLE = f'Write it as {COLUMNS_OPTION}={{"customerId": "customer_id"}}'
 
 
 class TableName(NamedTuple):
@@ -24,3 +30,46 @@ class TableName(NamedTuple):
 def is_table_name(name: str) -> bool:
     """Whether Cassandra allows the name for a keyspace or a table; columns may be called anything."""
     return re.fullmatch(r"[A-Za-z0-9_]{1,222}", name) is not None
+
+
+def read_columns(text: str) -> Mapping[str, str]:
+    """Return which column of the table a column of the DataFrame is written to, from the option's text.
+
+    :returns: the table's by the DataFrame's names, for those that differ.
+    :raises OptionError: it cannot be understood, or two columns are written to one.
+    """
+    if not text.strip():
+        return {}
+    try:
+        pairs = json.loads(text, object_pairs_hook=tuple)  # of an object; an array is a list
+    except ValueError:
+        pairs = None
+    if not isinstance(pairs, tuple):
+        raise OptionError(
+            f"Option {COLUMNS_OPTION} is not a JSON object: {text}",
+            f"{_EXAMPLE}, in double quotes.",
+        )
+    found: dict[str, str] = {}
+    for name, column in pairs:
+        if not isinstance(column, str) or not name or not column:
+            raise OptionError(
+                f"Option {COLUMNS_OPTION} says that {name!r} is written to {column!r}, which is no name.",
+                f"{_EXAMPLE}: the DataFrame's name, then the table's.",
+            )
+        if name in found:
+            raise OptionError(
+                f"Option {COLUMNS_OPTION} has the column {name!r} twice.",
+                "Leave out one of the two.",
+            )
+        if column in found.values():
+            raise OptionError(
+                f"Option {COLUMNS_OPTION} has two columns that are written to {column!r}.",
+                "A column of the table gets its values from one: drop the other one, or coalesce the two.",
+            )
+        found[name] = column
+    return {name: column for name, column in found.items() if name != column}
+
+
+def names_shape(names: Mapping[str, str]) -> dict[str, str]:
+    """Return what the target's shape has of `read_columns`: nothing where all names are the same."""
+    return {COLUMNS_OPTION: json.dumps(dict(names), sort_keys=True)} if names else {}

@@ -11,7 +11,12 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, Options, fields, from_environment
-from wal_sink.targets.cassandra.names import TableName, is_table_name
+from wal_sink.targets.cassandra.names import (
+    COLUMNS_OPTION,
+    TableName,
+    is_table_name,
+    read_columns,
+)
 from wal_sink.targets.operations import Operation, OperationColumn, Operations, read_words
 
 CONSISTENCY_LEVELS = (
@@ -109,6 +114,13 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         Literal["unset", "write"],
         Meta(description="unset: a null leaves the older value; write: it clears it (tombstone)"),
     ] = msgspec.field(name="cassandra.nulls", default="unset")
+    columns: Annotated[
+        str,
+        Meta(
+            description='JSON object of columns that have another name in the table, such as {"customerId":'
+            " \"customer_id\"}: the DataFrame's name, then the table's"
+        ),
+    ] = msgspec.field(name=COLUMNS_OPTION, default="")
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
     operations: Operations = msgspec.field(name="operations", default="")
     batch_bytes: Annotated[
@@ -141,6 +153,7 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         for part in self.ledger:
             _refuse_bad_name("cassandra.ledgerTable", part)
         read_words(self.operation_column, self.operations)
+        self._refuse_names_of_what_is_not_written()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -168,6 +181,20 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
     def words(self) -> Mapping[str, Operation]:
         """What each word of the operation column means."""
         return read_words(self.operation_column, self.operations)
+
+    @property
+    def column_names(self) -> Mapping[str, str]:
+        """The table's names of columns that have another one there, by the DataFrame's."""
+        return read_columns(self.columns)
+
+    def _refuse_names_of_what_is_not_written(self) -> None:
+        """Refuse another name for a column that the table does not have."""
+        if self.operation_column in self.column_names:
+            raise OptionError(
+                f"Option {COLUMNS_OPTION} names {self.operation_column}, which operationColumn names, too:"
+                " it is not written.",
+                f"Leave it out of {COLUMNS_OPTION}.",
+            )
 
     def _refuse_beside_a_bundle(self) -> None:
         for name in (*self._given("cassandra.contactPoints"), *self._given("cassandra.ssl.")):

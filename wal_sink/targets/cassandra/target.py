@@ -12,6 +12,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind, Session, Target
 from wal_sink.targets.cassandra.driver.credentials import with_environment
+from wal_sink.targets.cassandra.names import names_shape
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.operations import described, operation_shape
 
@@ -39,6 +40,7 @@ class CassandraTarget(Target):
             "keyspace": self._options.keyspace,
             "table": self._options.table,
             "cassandra.nulls": self._options.nulls,
+            **names_shape(self._options.column_names),
             **operation_shape(self._options.operation_column, self._options.words),
         }
 
@@ -54,9 +56,11 @@ class CassandraTarget(Target):
         nulls = {"unset": "a null keeps the older value", "write": "a null clears the older value"}
         ledger = f"{given.ledger.keyspace}.{given.ledger.table}"
         where = given.where if given.secure_connect_bundle else f"{given.where}, port {given.port}"
+        renamed = ", ".join(f"{name} as {column}" for name, column in given.column_names.items())
         return {
             "target": f"{self.name} at {where}, {given.consistency_level}",
             "table": f"{given.keyspace}.{given.table}, ledger in {ledger}",
+            **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
             **described(given.operation_column, given.words),
         }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.cassandra.names import did_you_mean, quote
+from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean, quote
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.types.cql_type import (
@@ -21,14 +22,23 @@ from wal_sink.targets.cassandra.types.cql_type import (
 from wal_sink.targets.cassandra.types.mismatch import mismatches
 from wal_sink.targets.cassandra.types.spark_types import canonical
 
+_SAME: Mapping[str, str] = MappingProxyType({})
 
-def match_columns(schema: pa.Schema, live: TableMetadata) -> tuple[Column, ...]:
+
+def match_columns(
+    schema: pa.Schema, live: TableMetadata, names: Mapping[str, str] = _SAME
+) -> tuple[Column, ...]:
     """Match the DataFrame's columns with the table's; return them in the DataFrame's order.
 
+    :param names: the table's names of columns that have another one there, by the DataFrame's.
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
     _refuse_table(schema, live)
-    problems = [*_about_names(schema, live), *_about_types(schema, live)]
+    problems = [
+        *_about_other_names(schema, names),
+        *_about_names(schema, live, names),
+        *_about_types(schema, live, names),
+    ]
     if problems:
         raise SchemaMismatch(
             f"The DataFrame does not fit {live.name}:\n"
@@ -36,14 +46,16 @@ def match_columns(schema: pa.Schema, live: TableMetadata) -> tuple[Column, ...]:
             "Correct each line above, in the DataFrame or in the table, and start again.",
         )
     by_name = {column.name: column for column in live.columns}
+    found = ((field, by_name[names.get(field.name, field.name)]) for field in schema)
     return tuple(
         Column(
             name=field.name,
             source=str(canonical(field.type)),
-            type=by_name[field.name].type,
-            role=by_name[field.name].role,
+            type=column.type,
+            role=column.role,
+            column=names.get(field.name, ""),
         )
-        for field in schema
+        for field, column in found
     )
 
 
@@ -62,12 +74,12 @@ def refuse_changed(plan: Plan, live: TableMetadata) -> None:
     """
     now = {column.name: column for column in live.columns}
     changes = [
-        f"{column.name} was {column.type} ({column.role}), "
-        + (f"is {_described(now[column.name])}" if column.name in now else "is gone")
+        f"{column.in_table} was {column.type} ({column.role}), "
+        + (f"is {_described(now[column.in_table])}" if column.in_table in now else "is gone")
         for column in plan.columns
-        if now.get(column.name) != (column.name, column.type, column.role)
+        if now.get(column.in_table) != (column.in_table, column.type, column.role)
     ]
-    planned = {column.name for column in plan.columns}
+    planned = {column.in_table for column in plan.columns}
     changes += [
         f"{column.name} is new, {_described(column)}"
         for column in live.key
@@ -98,13 +110,13 @@ def refuse_hidden(plan: Plan, live: TableMetadata, first_us: int) -> None:
     :param first_us: the lowest write timestamp of the rows, microseconds since 1970.
     :raises SchemaMismatch: there is such a column.
     """
-    hidden = [column for column in plan.columns if live.dropped.get(column.name, -1) >= first_us]
+    hidden = [c for c in plan.columns if live.dropped.get(c.in_table, -1) >= first_us]
     if hidden:
-        names = ", ".join(column.name for column in hidden)
+        names = ", ".join(column.in_table for column in hidden)
         before_us = first_us - 1_000  # the server keeps milliseconds
         again = " ".join(
-            f"ALTER TABLE {plan.table} DROP {quote(column.name)} USING TIMESTAMP {before_us};"
-            f" ALTER TABLE {plan.table} ADD {quote(column.name)} {column.type}"
+            f"ALTER TABLE {plan.table} DROP {quote(column.in_table)} USING TIMESTAMP {before_us};"
+            f" ALTER TABLE {plan.table} ADD {quote(column.in_table)} {column.type}"
             f"{' static' if column.role == 'static' else ''};"
             for column in hidden
         )
@@ -155,28 +167,48 @@ def _refuse_table(schema: pa.Schema, live: TableMetadata) -> None:
         )
 
 
-def _about_names(schema: pa.Schema, live: TableMetadata) -> Iterator[str]:
+def _about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[str]:
+    for name, column in names.items():
+        if name not in schema.names:
+            yield (
+                f"{name}: {COLUMNS_OPTION} names it, and the DataFrame has no such column."
+                f" {did_you_mean(name, schema.names)}"
+            ).rstrip() + f" Correct it in {COLUMNS_OPTION}, or leave it out."
+        elif column in schema.names and column not in names:
+            yield (
+                f"{name}: {COLUMNS_OPTION} writes it to {column}, and so is the DataFrame's {column}. Drop"
+                f" one of the two, or write {column} to another column."
+            )
+
+
+def _about_names(schema: pa.Schema, live: TableMetadata, names: Mapping[str, str]) -> Iterator[str]:
     known = {column.name for column in live.columns}
+    written = [names.get(name, name) for name in schema.names]
     for name, count in Counter(schema.names).items():
         if count > 1:
             yield f"{name}: the DataFrame has {count} columns of this name. Rename all but one."
-        if name not in known:
+        if (column := names.get(name, name)) not in known:
+            near = did_you_mean(column, known - {*written})
+            where = (
+                f"the table has no column {column}"
+                if name in names
+                else "the table has no such column"
+            )
+            remedy = f"Correct {COLUMNS_OPTION}." if name in names else "Rename or drop it."
+            yield f"{name}: {where}. {near}".rstrip() + f" {remedy}"
+    for key in live.key:
+        if key.name not in written:
             yield (
-                f"{name}: the table has no such column. {did_you_mean(name, known - {*schema.names})}"
-            ).rstrip() + " Rename or drop it."
-    for column in live.key:
-        if column.name not in schema.names:
-            yield (
-                f"{column.name}: it is in the table's primary key ({column.role} key, {column.type}) "
+                f"{key.name}: it is in the table's primary key ({key.role} key, {key.type}) "
                 "and not in the DataFrame. Add it."
             )
 
 
-def _about_types(schema: pa.Schema, live: TableMetadata) -> Iterator[str]:
+def _about_types(schema: pa.Schema, live: TableMetadata, names: Mapping[str, str]) -> Iterator[str]:
     types = {column.name: column.type for column in live.columns}
     for field in schema:
-        if field.name in types:
-            tree = parse(types[field.name], live.types)
+        if (cql := types.get(names.get(field.name, field.name))) is not None:
+            tree = parse(cql, live.types)
             yield from map(str, mismatches(field.name, field.type, tree))
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from wal_sink.model.plan import Column
 from wal_sink.targets.cassandra.types.cql_type import CqlType, UserTypes, parse
 from wal_sink.targets.cassandra.types.index_rule import IndexRule, Part
@@ -80,10 +82,12 @@ def index_rules(
     """Return what the indexes refuse of the columns that are written.
 
     :param types: the keyspace's user-defined types.
+    :returns: with the DataFrame's names of the columns.
     """
-    trees = {column.name: parse(column.type, types) for column in columns}
+    trees = {column.in_table: parse(column.type, types) for column in columns}
+    names = {column.in_table: column.name for column in columns}
     rules = (_rule(index, trees, limits) for index in indexes)
-    return tuple(rule for rule in rules if rule is not None)
+    return tuple(replace(rule, column=names[rule.column]) for rule in rules if rule is not None)
 
 
 def _rule(

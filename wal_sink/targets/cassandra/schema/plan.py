@@ -42,14 +42,15 @@ def make_plan(
         written = without_operation(
             schema, options.operation_column, [column.name for column in live.columns], live.name
         )
-        columns = match_columns(written, live)
+        columns = match_columns(written, live, options.column_names)
         ensure_ledger_table(connection.session, options.ledger, create=create)
     _log_consequences(options, live)
     details = {"keyspace": options.keyspace, "table": options.table, "nulls": options.nulls}
     if options.operation_column:
         details |= operation_details(options.operation_column, options.words)
+        names = {column.in_table: column.name for column in columns}
         details |= clustering_details(
-            [column.name for column in live.key if column.role == "clustering"]
+            [names[column.name] for column in live.key if column.role == "clustering"]
         )
     if types := used_types(columns, live):
         details["types"] = user_types_text(types)

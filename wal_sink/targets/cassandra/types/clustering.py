@@ -14,7 +14,7 @@ DETAIL = "clustering"
 def clustering_details(names: Sequence[str]) -> dict[str, str]:
     """Return what a plan's details have of them.
 
-    :param names: in the table's order, which is not the DataFrame's.
+    :param names: as the DataFrame calls them, in the table's order, which is not the DataFrame's.
     """
     return {DETAIL: json.dumps(list(names))}
 

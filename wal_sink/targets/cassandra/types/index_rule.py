@@ -37,6 +37,7 @@ class IndexRule(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one index takes of one column."""
 
     column: str
+    """As the DataFrame calls it."""
     index: str
     """Name of the index, unquoted."""
     part: Part = "value"

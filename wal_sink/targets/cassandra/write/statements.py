@@ -102,14 +102,14 @@ class Statements:
 
 def insert(plan: Plan) -> str:
     """Return the statement for one row: a value for each column of the plan, then the timestamp."""
-    columns = ", ".join(quote(column.name) for column in plan.columns)
+    columns = ", ".join(quote(column.in_table) for column in plan.columns)
     marks = ", ".join("?" for _ in plan.columns)
     return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}) USING TIMESTAMP ?"  # noqa: S608 -- quoted names
 
 
 def delete(plan: Plan) -> str:
     """Return the statement for one delete: the timestamp, then a value for each column of the plan."""
-    where = " AND ".join(f"{quote(column.name)} = ?" for column in plan.columns)
+    where = " AND ".join(f"{quote(column.in_table)} = ?" for column in plan.columns)
     return f"DELETE FROM {plan.table} USING TIMESTAMP ? WHERE {where}"  # noqa: S608 -- quoted names
 
 

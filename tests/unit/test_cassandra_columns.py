@@ -1,0 +1,162 @@
+"""`cassandra.columns`: columns that have another name in the table than in the DataFrame."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from tests.unit.test_cassandra_compare import COLUMNS, live
+from wal_sink.configuration import configure
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
+from wal_sink.model.plan import Column, Plan, plan_key
+from wal_sink.preflight import CheckedColumn
+from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.names import read_columns
+from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, refuse_hidden
+from wal_sink.targets.cassandra.schema.indexes import IndexMetadata, TermLimits, index_rules
+from wal_sink.targets.cassandra.types.index_rule import DETAIL, rules_text
+from wal_sink.targets.cassandra.write.statements import delete, insert
+
+GIVEN = {
+    "checkpointLocation": "/data/checkpoint",
+    "cassandra.contactPoints": "127.0.0.1",
+    "keyspace": "shop",
+    "table": "orders",
+}
+NAMES = {"orderId": "id", "theShop": "shop"}
+SCHEMA = pa.schema([("theShop", pa.string()), ("day", pa.date32()), ("orderId", pa.int32())])
+
+
+def plan() -> Plan:
+    """Return what is agreed with the table."""
+    details = {"nulls": "unset", "keyspace": "shop", "table": "orders"}
+    columns = match_columns(SCHEMA, live(*COLUMNS), NAMES)
+    return Plan(
+        key="k", target="cassandra", table='"shop"."orders"', columns=columns, details=details
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "remedy"),
+    [
+        ("customerId=customer_id", "not a JSON object", "double quotes"),
+        ('["a", "b"]', "not a JSON object", "double quotes"),
+        ('"a"', "not a JSON object", "double quotes"),
+        ('{"a": 1}', "'a' is written to 1", "the table's"),
+        ('{"a": {"b": "c"}}', "which is no name", "the table's"),
+        ('{"a": ""}', "which is no name", "the table's"),
+        ('{"": "a"}', "which is no name", "the table's"),
+        ('{"a": "x", "a": "y"}', "'a' twice", "Leave out one"),
+        ('{"a": "x", "b": "x"}', "two columns that are written to 'x'", "coalesce"),
+    ],
+)
+def test_names_that_cannot_be_understood_are_refused(text: str, words: str, remedy: str) -> None:
+    """At the start, with a remedy."""
+    with pytest.raises(OptionError, match=words) as caught:
+        configure(GIVEN | {"cassandra.columns": text})
+    assert remedy in caught.value.remedy
+
+
+def test_what_is_not_written_has_no_name_in_the_table() -> None:
+    with pytest.raises(OptionError, match="operationColumn names, too") as caught:
+        configure(GIVEN | {"cassandra.columns": '{"op": "what"}', "operationColumn": "op"})
+    assert "Leave it out" in caught.value.remedy
+
+
+def test_a_start_says_them_and_makes_a_plan_for_them() -> None:
+    """Without the option, or with names that are the same, the plan is the one of before."""
+    target = configure(GIVEN | {"cassandra.columns": json.dumps(NAMES)}).target
+    assert "orderId as id, theShop as shop" in target.description["columns"]
+    plain = configure(GIVEN | {"cassandra.columns": '{"day": "day"}'}).target
+    assert plain.shape == configure(GIVEN).target.shape
+    assert "columns" not in plain.description
+    assert plan_key(SCHEMA, "c", plain.shape) != plan_key(SCHEMA, "c", target.shape)
+
+
+def test_each_column_is_written_to_its_own() -> None:
+    """By statements with the table's names; two may change places."""
+    assert [(c.name, c.in_table, c.type, c.role) for c in plan().columns] == [
+        ("theShop", "shop", "text", "static"),
+        ("day", "day", "date", "clustering"),
+        ("orderId", "id", "bigint", "partition"),
+    ]
+    assert '("shop", "day", "id")' in insert(plan())
+    assert delete(plan()).endswith('WHERE "shop" = ? AND "day" = ? AND "id" = ?')
+    swapped = pa.schema([("id", pa.date32()), ("day", pa.int64())])
+    columns = match_columns(swapped, live(*COLUMNS), {"id": "day", "day": "id"})
+    assert [column.type for column in columns] == ["date", "bigint"]
+    checked = CheckedColumn(name="a", source="int32", type="int", role="regular", column="b")
+    assert checked.fits == "int32 to b int (regular)"
+
+
+def test_the_plan_travels_and_one_without_other_names_is_written_as_before() -> None:
+    assert Plan.from_json(plan().to_json(), "plan") == plan()
+    same = Column(name="a", source="int32", type="int", role="regular")
+    text = Plan(key="k", target="t", table="t", columns=(same,)).to_json()
+    assert set(json.loads(text)["columns"][0]) == {"name", "source", "type", "role"}
+
+
+@pytest.mark.parametrize(
+    ("names", "lines"),
+    [
+        (
+            {"orderid": "id"},
+            ["orderid: cassandra.columns names it", "differs in upper and lower case only"],
+        ),
+        ({"orderId": "ID"}, ["the table has no column ID", "Correct cassandra.columns"]),
+        (
+            {"theShop": "day", "orderId": "id"},
+            ["theShop: cassandra.columns writes it to day", "so is the DataFrame's day"],
+        ),
+        (
+            {"theShop": "shop"},
+            ["id: it is in the table's primary key", "orderId: the table has no"],
+        ),
+        (
+            {"theShop": "amount", "orderId": "id"},
+            ["theShop: string does not fit the table's decimal"],
+        ),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(names: dict[str, str], lines: list[str]) -> None:
+    """By the DataFrame's names, with a remedy each."""
+    with pytest.raises(SchemaMismatch) as caught:
+        match_columns(SCHEMA, live(*COLUMNS), names)
+    assert [line for line in lines if line not in str(caught.value)] == []
+
+
+def test_a_task_names_a_column_as_the_dataframe_does() -> None:
+    """Which is what its remedy speaks of."""
+    rows = pa.record_batch([["x"], [None], [1]], schema=SCHEMA)
+    with pytest.raises(InvalidRow, match=r"Column day is part .* orderId=1") as caught:
+        check(rows, plan())
+    assert '["day"]' in caught.value.remedy
+    assert check(rows[:0], plan()).schema.names == SCHEMA.names
+
+
+def test_an_index_is_of_the_tables_column_and_refuses_the_dataframes() -> None:
+    index = IndexMetadata("by_shop", "CUSTOM", {"target": "shop", "class_name": "sai"})
+    (rule,) = index_rules([index], plan().columns, {}, TermLimits(text=3))
+    assert rule.column == "theShop"
+    details = {**plan().details, DETAIL: rules_text([rule])}
+    indexed = Plan(key="k", target="c", table="t", columns=plan().columns, details=details)
+    with pytest.raises(InvalidRow, match=r"Column theShop .* by_shop"):
+        check(pa.record_batch([["long"], [0], [1]], schema=SCHEMA), indexed)
+
+
+def test_a_table_that_changes_is_compared_by_its_own_names() -> None:
+    refuse_changed(plan(), live(*COLUMNS))
+    with pytest.raises(SchemaMismatch, match=r"shop was text \(static\), is gone"):
+        refuse_changed(plan(), live(*(c for c in COLUMNS if c.name != "shop")))
+    dropped = live(*COLUMNS)._replace(dropped={"shop": 9})
+    with pytest.raises(SchemaMismatch, match="was without shop") as caught:
+        refuse_hidden(plan(), dropped, 5)
+    assert 'ADD "shop" text static' in caught.value.remedy
+
+
+def test_exact_names() -> None:
+    """Of any characters; only those that differ count."""
+    assert read_columns('{"Ä b": "c\\"d", "same": "same"}') == {"Ä b": 'c"d'}
+    assert read_columns(" ") == {}
