@@ -164,13 +164,30 @@ def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
     by_lower = {name.lower(): name for name in (*known, *SPARK_OPTIONS)}
     for key in raw:
         if key.lower() not in by_lower:
-            near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.5)
+            near = [by_lower[name] for name in _nearest(key.lower(), by_lower)]
             raise OptionError(
                 f"Unknown option {key}.",
-                f"Did you mean {by_lower[near[0]]}?"
+                f"Did you mean {' or '.join(near)}?"
                 if near
                 else f"Known options: {', '.join(sorted(by_lower.values()))}.",
             )
+
+
+def _nearest(typed: str, known: Iterable[str]) -> list[str]:
+    """Return what a misspelt name may mean: a name whose last part it is or is nearly, or the nearest name.
+
+    Who comes from another sink knows the last part, such as `ttl` of `cassandra.ttl`. A short word is near to
+    many, and a wrong guess would mislead: it needs more letters in common.
+    """
+    last: dict[str, list[str]] = {}
+    for name in known:
+        last.setdefault(name.rpartition(".")[2], []).append(name)
+    part = typed.rpartition(".")[2]
+    if part in last:
+        return sorted(last[part])
+    whole = difflib.get_close_matches(typed, known, n=1, cutoff=0.5 if len(typed) > 5 else 0.75)
+    parts = difflib.get_close_matches(part, last, n=1, cutoff=0.8)
+    return whole or (sorted(last[parts[0]]) if parts else [])
 
 
 def public(options: Options) -> dict[str, str]:

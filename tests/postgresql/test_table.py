@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.postgresql.delivery import bring, target_of
+from tests.transcripts import transcript
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.postgresql.catalogue import read_relation
@@ -220,8 +221,13 @@ def test_a_wrong_password_a_wrong_parameter_and_nobody_there(
     table = f"{schema}.t"
     target = PostgresqlTarget(PostgresqlOptions(uri=postgresql.uri_of("postgres"), table=table))
     monkeypatch.setenv("WAL_SINK_POSTGRESQL_PASSWORD", "wrong")
-    with pytest.raises(WalSinkError, match="password authentication failed"):
+    with pytest.raises(OptionError) as caught:
         target.plan(BATCH.schema, "key")
+    said = str(caught.value).replace(str(postgresql.port), "5432")
+    assert f"wal_sink.errors.OptionError: {said}\n" == transcript("wrong password")
+    elsewhere = postgresql.uri_of("postgres", postgresql.password, "nowhere")
+    with pytest.raises(OptionError, match="has no such database"):
+        PostgresqlTarget(PostgresqlOptions(uri=elsewhere, table=table)).plan(BATCH.schema, "key")
     monkeypatch.setenv("WAL_SINK_POSTGRESQL_PASSWORD", postgresql.password)
     assert target.plan(BATCH.schema, "key").table == f'"{schema}"."t"'
     monkeypatch.delenv("WAL_SINK_POSTGRESQL_PASSWORD")
@@ -230,9 +236,9 @@ def test_a_wrong_password_a_wrong_parameter_and_nobody_there(
     with pytest.raises(OptionError, match="colour"):
         PostgresqlTarget(unknown).plan(BATCH.schema, "key")
     nowhere = PostgresqlOptions(uri="postgresql://u:hush@127.0.0.1:1/d", table=table)
-    with pytest.raises(TargetUnavailable) as caught:
+    with pytest.raises(TargetUnavailable) as away:
         PostgresqlTarget(nowhere).plan(BATCH.schema, "key")
-    assert "hush" not in str(caught.value)
+    assert "hush" not in str(away.value)
 
 
 def test_a_slice_that_is_encoded_in_pieces_arrives_whole(postgresql: Server, schema: str) -> None:

@@ -18,13 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.tables import stream
+from tests.transcripts import transcript
 from wal_sink import errors
 from wal_sink.spark.failure import failure_in
 from wal_sink.testing.cassandra.node import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
-
-TRANSCRIPTS = Path(__file__).parents[2] / "docs" / "mistakes.md"
 
 
 class Shop(NamedTuple):
@@ -91,7 +90,7 @@ def update_mode(shop: Shop) -> None:
 
 
 def unknown_option(shop: Shop) -> None:
-    shop.run(ttl="60")
+    shop.run(nulls="write")
 
 
 MISTAKES: list[Callable[[Shop], None]] = [
@@ -171,14 +170,6 @@ def test_what_is_no_error_of_the_sink_is_left_alone() -> None:
     assert failure_in("[STREAM_FAILED] Query terminated: java.lang.OutOfMemoryError") is None
     assert failure_in("ModuleNotFoundError: No module named 'wal_sinks'") is None
     assert failure_in("ValueError: wal_sink.errors.InvalidRow: no") is None
-
-
-def transcript(mistake: str) -> str:
-    """Return what `docs/mistakes.md` shows of a mistake."""
-    text = TRANSCRIPTS.read_text(encoding="utf-8")
-    found = re.search(rf"(?ims)^## {mistake}$.*?^```text\n(.*?)^```$", text)
-    assert found, mistake
-    return found[1]
 
 
 def plain(text: str, shop: Shop) -> str:

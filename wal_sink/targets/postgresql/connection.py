@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 import time
@@ -98,11 +99,17 @@ def connect(options: PostgresqlOptions) -> WatchedConnection:
 
     The password is that of the options, or else that of the environment now.
 
-    :raises OptionError: libpq does not know a parameter of the URI.
+    :raises OptionError: libpq does not know a parameter of the URI; the server refuses the login, or has no
+        such database.
     :raises TargetUnavailable: the server is a replica.
     :raises psycopg.Error: it does not answer, or refuses.
     """
-    connection = WatchedConnection.connect(**_parameters(options), prepare_threshold=None)
+    try:
+        connection = WatchedConnection.connect(**_parameters(options), prepare_threshold=None)
+    except psycopg.OperationalError as error:
+        if (wrong := wrong_option(str(error), options)) is not None:
+            raise wrong from error
+        raise
     try:
         connection.watch(options.request_timeout)
         if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
@@ -139,6 +146,30 @@ def classify(error: Exception) -> Kind:
         passing = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         return "retry" if passing else "fatal"
     return "retry" if error.sqlstate.startswith(_PASSING) else "fatal"
+
+
+def wrong_option(said: str, options: PostgresqlOptions) -> OptionError | None:
+    """Return what is wrong with user, password or database; None: it is not these.
+
+    libpq has no SQLSTATE of a connection that was refused, so its text decides. A server that speaks another
+    language is not understood, and its text is shown as that of any other error.
+    """
+    answer = " ".join(said.split()).rpartition("FATAL: ")[2]
+    uri = options.uri
+    if re.search(
+        r"no password supplied|password authentication failed|role .* (exist|log in)", answer
+    ):
+        return OptionError(
+            f"The server of postgresql.uri {uri} refuses the login: {answer}",
+            f"Correct the user in postgresql.uri, or the password: postgresql.password, or"
+            f" {PASSWORD_VARIABLE} where it comes from there: the environment is read again at each try.",
+        )
+    if re.search(r"database .* does not exist", answer):
+        return OptionError(
+            f"The server of postgresql.uri {uri} has no such database: {answer}",
+            "Correct the database, which is the last part of postgresql.uri, or create it.",
+        )
+    return None
 
 
 def _parameters(options: PostgresqlOptions) -> dict[str, Any]:

@@ -1,0 +1,16 @@
+"""The transcripts of docs/mistakes.md: what it shows of a mistake is what tests compare with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+MISTAKES = Path(__file__).parents[1] / "docs" / "mistakes.md"
+
+
+def transcript(mistake: str) -> str:
+    """Return what `docs/mistakes.md` shows of a mistake, by its heading."""
+    text = MISTAKES.read_text(encoding="utf-8")
+    found = re.search(rf"(?ims)^## {mistake}$.*?^```text\n(.*?)^```$", text)
+    assert found, mistake
+    return found[1]
