@@ -154,6 +154,39 @@ def test_the_function_raises_what_a_start_would_raise(tmp_path: Path) -> None:
         wal_sink.check(schema, **options, epochColumn="id")
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cassandra.contactPoint": "x"}, ["cassandra.contactPoint", "cassandra.contactPoints"]),
+        ({"cassandra.port": "ninety"}, ["cassandra.port", "int"]),
+        ({"wal.compression": "gzip"}, ["wal.compression", "lz4", "zstd", "none"]),
+        ({"wal.location": "gs://bucket/log"}, ["wal.location", "gs"]),
+        ({"wal.location": "memory://log"}, ["wal.location", "one process"]),
+        ({"cassandra.consistencyLevel": "ANY"}, ["cassandra.consistencyLevel", "ANY"]),
+        ({"cassandra.nulls": "drop"}, ["cassandra.nulls", "unset", "write"]),
+        ({"target": "oracle"}, ["target", "oracle", "cassandra"]),
+        ({"table": None}, ["table is missing"]),
+        ({"checkpointLocation": None}, ["checkpointLocation is missing"]),
+        ({"cassandra.contactPoints": None}, ["cassandra.contactPoints is missing"]),
+    ],
+)
+def test_an_option_that_does_not_fit(
+    tmp_path: Path, options: dict[str, str | None], words: list[str]
+) -> None:
+    """Unknown, missing, or of a value that is none: said before a server is asked."""
+    given = {
+        "checkpointLocation": str(tmp_path),
+        "cassandra.contactPoints": "127.0.0.1",
+        "keyspace": "shop",
+        "table": "orders",
+    } | options
+    schema = StructType([StructField("id", LongType())])
+    with pytest.raises(errors.OptionError) as caught:
+        wal_sink.check(schema, **{k: v for k, v in given.items() if v is not None})
+    for word in [*words, "What to do"]:
+        assert word in str(caught.value)
+
+
 @pytest.mark.parametrize(("ddl", "spark_type"), TYPES)
 def test_ddl_gives_the_types_that_tasks_get(ddl: str, spark_type: DataType) -> None:
     """As Spark hands them over, with their nullability."""

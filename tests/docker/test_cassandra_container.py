@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import docker
-from tests.cassandra import test_target_contract
 from tests.cassandra.node_contract import NodeContract
 from wal_sink.testing.cassandra.container import CassandraContainer
 from wal_sink.testing.cassandra.node import CassandraDidNotStart, Node
@@ -65,10 +64,6 @@ class TestCassandraContainer(NodeContract):
     def _all(self, node: Node) -> list[Any]:
         assert isinstance(node, CassandraContainer)
         return containers(id=node._container.get_container_id())
-
-
-class TestTarget(test_target_contract.TestCassandra):
-    """The target contract, over the container."""
 
 
 def volumes() -> set[str]:

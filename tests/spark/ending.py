@@ -55,18 +55,6 @@ def block(config: dict[str, Any]) -> None:
             spark.stop()
 
 
-def recipe(config: dict[str, Any]) -> None:
-    """What docs/operations.md recommends for a container."""
-    stopping: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
-    spark = local_session()
-    with wal_sink.register(spark, drain_timeout=20) as sink:
-        query = reach(config, sink, start(spark, config))
-        while not stopping and not query.awaitTermination(1):
-            pass
-        query.stop()
-
-
 def exits(config: dict[str, Any]) -> None:
     """Exit without `with` while the query runs."""
     spark = local_session()
@@ -107,7 +95,6 @@ def flushers() -> list[str]:
 
 APPLICATIONS = {
     "block": block,
-    "recipe": recipe,
     "exits": exits,
     "ends": ends,
     "notebook": notebook,

@@ -1,4 +1,9 @@
-"""What a user gets wrong is said with the option or column and the remedy, before anything is written."""
+"""What a user gets wrong, where it takes Spark to notice it: nothing is written.
+
+Options are checked without Spark in
+`tests/cli/test_check.py`, tables in `tests/cassandra/test_target_plan.py`,
+and values in `tests/unit/test_cassandra_check.py`. What Spark makes of an error is in `test_mistakes.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,6 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import expr
 
 import wal_sink
 from tests.spark.conftest import write_source
@@ -46,45 +50,6 @@ def refused(rows: DataFrame, table: Table, checkpoint: str, /, **options: object
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"cassandra.contactPoint": "x"}, ["cassandra.contactPoint", "cassandra.contactPoints"]),
-        ({"cassandra.port": "ninety"}, ["cassandra.port", "int"]),
-        ({"wal.compression": "gzip"}, ["wal.compression", "lz4", "zstd", "none"]),
-        ({"wal.location": "gs://bucket/log"}, ["wal.location", "gs"]),
-        ({"wal.location": "memory://log"}, ["wal.location", "one process"]),
-        ({"cassandra.consistencyLevel": "ANY"}, ["cassandra.consistencyLevel", "ANY"]),
-        ({"cassandra.nulls": "drop"}, ["cassandra.nulls", "unset", "write"]),
-        ({"target": "oracle"}, ["target", "oracle", "cassandra"]),
-        ({"cassandra.ttl": "60"}, ["cassandra.ttl"]),
-        ({"epochColumn": "text"}, ["epochColumn", "text"]),
-    ],
-)
-def test_options(
-    rows: DataFrame, table: Table, checkpoint: str, options: dict[str, str], words: list[str]
-) -> None:
-    """An option that is unknown, or has a value that does not fit."""
-    message = refused(rows, table, checkpoint, **options)
-    assert "OptionError" in message
-    for word in [*words, "What to do"]:
-        assert word in message
-
-
-def test_a_missing_option(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """Named, with what it means."""
-    query = (
-        rows.writeStream.format("wal_sink")
-        .option("checkpointLocation", checkpoint)
-        .option("keyspace", "k")
-        .option("table", "t")
-        .trigger(availableNow=True)
-        .start()
-    )
-    with pytest.raises(StreamingQueryException, match=r"cassandra\.contactPoints is missing"):
-        query.awaitTermination()
-
-
 def test_a_checkpoint_by_configuration_only(
     spark: SparkSession, rows: DataFrame, table: Table, checkpoint: str
 ) -> None:
@@ -106,49 +71,6 @@ def test_a_checkpoint_by_configuration_only(
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
 
 
-def test_a_missing_table(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """The error prints the statement that would make it."""
-    table.cassandra.execute(f"CREATE TABLE {table.keyspace}.wrong (id int PRIMARY KEY)")
-    message = refused(rows, table, checkpoint, table="nothere")
-    for word in ("SchemaMismatch", "CREATE TABLE", "nothere", '"id" bigint', "PRIMARY KEY"):
-        assert word in message
-
-
-def test_columns_that_do_not_fit(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """All of them in one message: a type, an unknown column, a missing key."""
-    table.cassandra.execute(
-        f"CREATE TABLE {table.keyspace}.narrow (name text PRIMARY KEY, id int, text text)"
-    )
-    message = refused(rows, table, checkpoint, table="narrow")
-    for word in ("SchemaMismatch", "name", "id", "int64", "int", "key"):
-        assert word in message
-
-
-def test_a_counter_table(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """It cannot be written twice with the same effect."""
-    table.cassandra.execute(
-        f"CREATE TABLE {table.keyspace}.counts (key uuid PRIMARY KEY, id counter)"
-    )
-    assert "counter" in refused(rows.drop("text"), table, checkpoint, table="counts")
-
-
-def test_an_unreachable_cluster_at_the_first_start(
-    rows: DataFrame, table: Table, checkpoint: str
-) -> None:
-    """The schema cannot be compared, so the query fails; nothing is lost."""
-    message = refused(rows, table, checkpoint, **{"cassandra.port": "1"})
-    for word in ("TargetUnavailable", "127.0.0.1"):
-        assert word in message
-
-
-def test_a_null_key(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """Found in the task, before anything is published."""
-    bad = rows.withColumn("key", expr("IF(id = 3, NULL, key)"))
-    message = refused(bad, table, checkpoint)
-    for word in ("InvalidRow", "key", "What to do"):
-        assert word in message
-
-
 def test_a_poison_row_and_restarts_do_not_fill_the_log(
     rows: DataFrame, table: Table, checkpoint: str
 ) -> None:
@@ -162,48 +84,12 @@ def test_a_poison_row_and_restarts_do_not_fill_the_log(
         assert log.segments() == []
 
 
-def test_a_string_that_is_no_uuid(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """Shown with its column."""
-    message = refused(rows.withColumn("key", expr("'not-a-uuid'")), table, checkpoint)
-    for word in ("InvalidRow", "key", "not-a-uuid"):
-        assert word in message
-
-
 def test_a_text_that_is_no_utf8(rows: DataFrame, table: Table, checkpoint: str) -> None:
     """Spark's cast of bytes, a Kafka value's say, does not look; the server would, when it is too late."""
     bytes_ = rows.selectExpr("key", "id", "CAST(X'FFFE' AS STRING) AS text")
     message = refused(bytes_, table, checkpoint)
     for word in ("InvalidRow", "text", "is not UTF-8", "make_valid_utf8"):
         assert word in message
-
-
-def test_a_key_that_overflows(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """Cassandra keeps keys of at most 65,535 bytes."""
-    table.cassandra.execute(
-        f"CREATE TABLE {table.keyspace}.long (text text PRIMARY KEY, id bigint)"
-    )
-    long = rows.select("id", expr("repeat('x', 70000) AS text"))
-    message = refused(long, table, checkpoint, table="long")
-    for word in ("InvalidRow", "text", "65,535"):
-        assert word in message
-
-
-def test_complete_mode(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """Results that change cannot be appended."""
-    query = (
-        rows.groupBy("text")
-        .count()
-        .writeStream.format("wal_sink")
-        .outputMode("complete")
-        .option("checkpointLocation", checkpoint)
-        .option("cassandra.contactPoints", "127.0.0.1")
-        .option("keyspace", table.keyspace)
-        .option("table", table.name)
-        .trigger(availableNow=True)
-        .start()
-    )
-    with pytest.raises(StreamingQueryException, match="append"):
-        query.awaitTermination()
 
 
 def test_a_batch_write(spark: SparkSession, table: Table, checkpoint: str) -> None:

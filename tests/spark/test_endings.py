@@ -217,18 +217,3 @@ def test_sigterm_that_raises_system_exit_neither_hangs_nor_loses(application: Ap
     assert application.table.ids() == ALL
     assert application.remains("block") == []
     assert none_left(driver.process.pid)
-
-
-def test_sigterm_by_the_recipe_ends_in_order(application: Application) -> None:
-    """The lines of docs/operations.md for a container: exit code 0 and nothing to say."""
-    driver = application.start("recipe", closed=True)
-    os.kill(driver.process.pid, signal.SIGTERM)
-    time.sleep(3)  # the query stops, and close() waits
-    assert driver.process.poll() is None
-    application.door.unlink()
-    driver.finish()
-    assert "Traceback" not in driver.log()
-    assert "epochs" not in driver.log()
-    assert application.table.ids() == ALL
-    assert application.remains("recipe") == []
-    assert none_left(driver.process.pid)

@@ -1,64 +1,156 @@
-"""One query into PostgreSQL and SQLite under SIGKILL: both tables equal the source."""
+"""One query into PostgreSQL, SQLite and Delta Lake under SIGKILL: all three equal the source.
+
+None of the tables has a key, so no upsert can hide a row that came twice. One test for all of them, since
+a start of Spark costs more than all that it does.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 import wal_sink
-from tests.spark.test_adding_rows import BOOKINGS, FILES, ROWS, Bookings, under_kills
 from wal_sink.testing.postgresql.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
+ROOT = Path(__file__).parents[2]
+FILES, ROWS = 8, 40
+BOOKINGS = [(f"a{n % 3}", n % 5) for n in range(ROWS)]
+
+Bookings = list[tuple[str, int]]
+
+
+class Bank:
+    """The three tables as other clients see them."""
+
+    def __init__(self, server: Server, schema: str, folder: Path) -> None:
+        self._server, self._books = server, f"{schema}.bookings"
+        server.execute(f"CREATE TABLE {self._books} (account text NOT NULL, amount numeric(9))")
+        file, self._lake = folder / "bank.db", str(folder / "lake")
+        self._copies = sqlite3.connect(file, isolation_level=None)
+        self._copies.execute("CREATE TABLE copies (account TEXT NOT NULL, amount INTEGER NOT NULL)")
+        lake = pa.schema([("account", pa.string()), ("amount", pa.int64())])
+        DeltaTable.create(self._lake, lake)
+        self.options = {
+            "targets": "books,copy,lake",
+            "books.target": "postgresql",
+            "books.postgresql.uri": server.uri,
+            "books.table": self._books,
+            "copy.target": "sqlite_target:SqliteTarget",
+            "copy.sqlite.path": str(file),
+            "copy.table": "copies",
+            "lake.target": "delta",
+            "lake.delta.path": self._lake,
+            "flush.distributedAboveBytes": "0",  # Delta's rows are staged by the tasks of jobs
+        }
+
+    def close(self) -> None:
+        """Close the connection to the file."""
+        self._copies.close()
+
+    def books(self) -> Bookings:
+        """Read what PostgreSQL has; no epoch is seen in part."""
+        found = self._server.execute(f"SELECT account, amount FROM {self._books}")
+        return whole([(str(account), int(amount)) for account, amount in found])
+
+    def copies(self) -> Bookings:
+        """Read what SQLite has."""
+        return whole(self._copies.execute("SELECT account, amount FROM copies").fetchall())
+
+    def lake(self) -> Bookings:
+        """Read what Delta Lake has."""
+        rows = DeltaTable(self._lake).to_pyarrow_table().to_pylist()
+        return whole([(row["account"], row["amount"]) for row in rows])
+
+    def behind(self) -> int:
+        """Count the rows of the one that is behind."""
+        return min(len(self.books()), len(self.copies()), len(self.lake()))
+
+    def staged(self) -> tuple[int, int]:
+        """Return how many files the lake has, and how many commits have added rows."""
+        table = DeltaTable(self._lake)
+        said = [commit.get("wal_sink", "") for commit in table.history()]
+        adding = (words for words in said if words.startswith("epochs "))
+        return len(table.file_uris()), sum(not words.endswith("begin") for words in adding)
+
+
+def whole(rows: Bookings) -> Bookings:
+    """Return the rows, which are of whole epochs."""
+    assert len(rows) % ROWS == 0, "a part of an epoch is visible"
+    return rows
+
 
 @pytest.fixture
-def copies(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """Make the second table; return a connection of another client to it."""
-    connection = sqlite3.connect(tmp_path / "bank.db", isolation_level=None)
-    connection.execute("CREATE TABLE copies (account TEXT NOT NULL, amount INTEGER NOT NULL)")
-    yield connection
-    connection.close()
+def bank(postgresql: Server, schema: str, tmp_path: Path) -> Iterator[Bank]:
+    """Make the tables."""
+    with contextlib.closing(Bank(postgresql, schema, tmp_path)) as made:
+        yield made
 
 
-def test_each_booking_is_in_both_tables_once(
-    postgresql: Server, schema: str, copies: sqlite3.Connection, tmp_path: Path
-) -> None:
-    """Killed when the one that is behind has two epochs; and `status` is about both, or each."""
-    postgresql.execute(f"CREATE TABLE {schema}.bookings (account text NOT NULL, amount numeric(9))")
+@contextlib.contextmanager
+def application(folder: Path, options: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the application in a process group of its own; kill what is left of it."""
+    path = os.pathsep.join((str(ROOT), str(ROOT / "examples")))
+    with (folder / "output").open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.bookings_app", str(folder), json.dumps(options)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
+            stdout=subprocess.PIPE,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
-    def booked() -> Bookings:
-        found = postgresql.execute(f"SELECT account, amount FROM {schema}.bookings")
-        return [(str(account), int(amount)) for account, amount in found]
 
-    def copied() -> Bookings:
-        return copies.execute("SELECT account, amount FROM copies").fetchall()
+def test_each_booking_is_in_each_table_once(bank: Bank, tmp_path: Path) -> None:
+    """Killed when the one that is behind has two epochs; and `status` is about all, or each."""
+    (tmp_path / "source").mkdir()
+    for number in range(FILES):
+        text = "\n".join(json.dumps({"account": a, "amount": b}) for a, b in BOOKINGS)
+        (tmp_path / "source" / f"{number}.json").write_text(text)
+    with application(tmp_path, bank.options) as process:
+        while bank.behind() < 2 * ROWS:
+            assert process.poll() is None, (tmp_path / "output").read_text()
+            time.sleep(0.1)  # reading a Delta table costs both cores
+    with application(tmp_path, bank.options) as process:
+        said, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, (tmp_path / "output").read_text()
+    drivers = json.loads(said.splitlines()[-1])
+    assert drivers == ["deltalake", "psycopg", "sqlite3"], "none of a database that it does not use"
 
-    options = {
-        "targets": "books,copy",
-        "books.target": "postgresql",
-        "books.postgresql.uri": postgresql.uri,
-        "books.table": f"{schema}.bookings",
-        "copy.target": "sqlite_target:SqliteTarget",
-        "copy.sqlite.path": str(tmp_path / "bank.db"),
-        "copy.table": "copies",
-    }
-    drivers = under_kills(tmp_path, options, lambda: min(booked(), copied(), key=len))
-    assert drivers == ["psycopg", "sqlite3"]
-    assert sorted(booked()) == sorted(copied()) == sorted(BOOKINGS * FILES)
+    assert sorted(bank.books()) == sorted(BOOKINGS * FILES)
+    assert sorted(bank.copies()) == sorted(bank.lake()) == sorted(BOOKINGS * FILES)
+    files, commits = bank.staged()
+    assert files > commits > 0, "no job has staged anything"
     found = wal_sink.status(str(tmp_path / "checkpoint"))
-    assert [each.target for each in found.targets] == ["books", "copy"]
+    assert [each.target for each in found.targets] == ["books", "copy", "lake"]
     assert (found.flushed, found.pending_epochs, found.safe_to_delete) == (FILES - 1, 0, True)
     log = Path(found.log.removeprefix("file://"))
-    flushed = {
-        name: [json.loads(path.read_text()) for path in sorted((log / "flushed" / name).iterdir())]
-        for name in ("books", "copy")
-    }
-    digests = [[record["digest"] for record in records] for records in flushed.values()]
-    assert digests[0] == digests[1], "two histories"
-    assert sum(record["rows"] for record in flushed["copy"]) == FILES * ROWS
-    assert not list((log / "manifests").glob("*")), "what both have is trimmed"
+    flushed = [
+        [json.loads(path.read_text()) for path in sorted((log / "flushed" / name).iterdir())]
+        for name in ("books", "copy", "lake")
+    ]
+    digests = [[record["digest"] for record in records] for records in flushed]
+    assert digests[0] == digests[1] == digests[2], "two histories"
+    assert sum(record["rows"] for record in flushed[1]) == FILES * ROWS
+    assert not list((log / "manifests").glob("*")), "what all have is trimmed"

@@ -1,8 +1,7 @@
-"""An application that adds rows to what has no key: `python -m tests.spark.adding_app FOLDER OPTIONS`.
+"""An application that adds rows to what has no key: `python -m tests.spark.bookings_app FOLDER OPTIONS`.
 
 It reads one file of `FOLDER/source` in each epoch, and ends when it has read and flushed all. `OPTIONS` is a
-JSON object; with the target kafka, rows become records. Its last line says which drivers of databases it has
-loaded.
+JSON object. Its last line says which drivers of databases it has loaded.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ def main(folder: Path, options: dict[str, str]) -> None:
             .option("maxFilesPerTrigger", 1)
             .json(str(folder / "source"))
         )
-        if options.get("target") == "kafka":
-            rows = rows.selectExpr("account AS key", "CAST(amount AS string) AS value")
         query = (
             rows.writeStream.format("wal_sink")
             .option("checkpointLocation", str(folder / "checkpoint"))
