@@ -83,6 +83,31 @@ MICROS = st.integers(-(2**51), 2**51)
 MOST = (2**63 - 1) // 1_000
 V1 = st.integers(0, 2**128 - 1).map(lambda n: str(uuid.UUID(int=n, version=1)))
 
+DIGITS = st.one_of(st.integers(-(10**90), 10**90), st.integers(0, 300).map(lambda n: -(2**n)))
+TEXTS = st.one_of(
+    st.builds(
+        "{}{}.{:040}e{}".format,
+        st.sampled_from(["", "-", "+"]),
+        *[st.integers(0, 10**40)] * 2,
+        st.integers(-99, 99),
+    ),
+    st.sampled_from(["0", "-0", ".5", "5.", "1E+3", "0.00"]),
+)
+
+
+def once(text: str) -> str:
+    """Write a number in the only way in which a key may have it."""
+    plain = f"{decimal.Decimal(text):f}"
+    whole, _, fraction = plain.partition(".")
+    fraction = fraction.rstrip("0")
+    return f"{whole}.{fraction}" if fraction else "0" if whole in ("-0", "0") else whole
+
+
+def packed(value: bytes) -> uuid.UUID:
+    """Return the uuid of 16 bytes."""
+    return uuid.UUID(bytes=value)
+
+
 SCALARS = [
     Case("ascii", pa.string(), st.text(st.characters(max_codepoint=127))),
     Case("text", pa.string(), st.text()),
@@ -97,11 +122,13 @@ SCALARS = [
     Case("varint", pa.int8(), whole(8)),
     Case("varint", pa.int64(), whole(64)),
     Case("varint", pa.decimal128(38, 0), decimals(0), int),
+    Case("varint", pa.string(), DIGITS.map(str), int),
     Case("float", pa.float32(), FLOATS),
     Case("double", pa.float32(), FLOATS),
     Case("double", pa.float64(), DOUBLES),
     Case("decimal", pa.int64(), whole(64), decimal.Decimal),
     Case("decimal", pa.decimal128(38, 18), decimals(18)),
+    Case("decimal", pa.string(), TEXTS, decimal.Decimal, as_key=once),
     Case(
         "timestamp",
         pa.timestamp("us", "Asia/Tokyo"),
@@ -122,6 +149,8 @@ SCALARS = [
     ),
     Case("uuid", pa.string(), st.uuids().map(str), uuid.UUID),
     Case("timeuuid", pa.string(), V1, uuid.UUID),
+    Case("uuid", pa.binary(), st.uuids().map(lambda each: each.bytes), packed),
+    Case("timeuuid", pa.binary(), V1.map(lambda text: uuid.UUID(text).bytes), packed),
     Case("inet", pa.string(), st.one_of(st.ip_addresses().map(str), MAPPED), inet),
     Case("blob", pa.binary(), st.binary()),
 ]

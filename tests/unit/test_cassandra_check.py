@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import uuid
 from typing import Any
 
 import pyarrow as pa
@@ -205,6 +206,48 @@ def test_what_is_no_uuid(bad: str) -> None:
     """Names the value, shortened, and the key of the row."""
     with pytest.raises(InvalidRow, match=r"Column c .*is not a uuid, in the row with id=2"):
         one("uuid", pa.array([UUID, None, bad]))
+
+
+@pytest.mark.parametrize("bad", [b"", bytes(15), bytes(17), uuid.uuid4().bytes])
+def test_bytes_that_are_no_timeuuid(bad: bytes) -> None:
+    """They are 16, and have the version in the seventh."""
+    good = uuid.uuid1().bytes
+    with pytest.raises(
+        InvalidRow, match=r"Column c .*is not a uuid of version 1, in the row with id=2"
+    ):
+        one("timeuuid", pa.array([good, None, bad]))
+
+
+@pytest.mark.parametrize(
+    ("cql", "bad"),
+    [
+        *[
+            ("varint", text)
+            for text in ("", "1.0", "1e3", "1_000", " 1", "1\n", "\uff11", "9" * 4_001)
+        ],
+        *[("decimal", text) for text in ("", ".", "NaN", "1e", "1e12345", "0x1", "-", "Infinity")],
+    ],
+)
+def test_texts_that_are_no_number(cql: str, bad: str) -> None:
+    """What Python or Java would take in one of its moods, too."""
+    with pytest.raises(InvalidRow, match=r"is not a (whole|decimal) number, in the row with id=1"):
+        one(cql, pa.array(["12", bad]))
+
+
+@pytest.mark.parametrize(
+    ("cql", "text", "other"),
+    [
+        ("varint", "7", "007"),
+        ("varint", "0", "-0"),
+        ("decimal", "1.5", "1.50"),
+        ("decimal", "10", "1e1"),
+    ],
+)
+def test_in_a_key_a_number_is_written_in_one_way(cql: str, text: str, other: str) -> None:
+    """Else two rows could become one; elsewhere it is written in any."""
+    with pytest.raises(InvalidRow, match="two texts of a number would be one"):
+        one(cql, pa.array([text, other]), "clustering")
+    one(cql, pa.array([text, other]))
 
 
 def test_digits_below_the_millisecond_in_a_key() -> None:

@@ -1,4 +1,7 @@
-"""Encodes `varint`, `decimal` and `duration`, whose length depends on the value. Kernels of numpy."""
+"""Encodes `varint`, `decimal` and `duration`, whose length depends on the value.
+
+Kernels of numpy, but for numbers that the log has as texts, since they can have any number of digits.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from wal_sink.targets.cassandra.encode import views
+from wal_sink.targets.cassandra.encode.distinct import distinct
 from wal_sink.targets.cassandra.encode.segments import Segment, Varying, fixed, tails
 from wal_sink.targets.cassandra.encode.views import Array
+from wal_sink.targets.values.digits import scaled
 
 _BYTES = np.array([2 ** (8 * n - 1) for n in range(1, 9)], np.uint64)
 """A number that is not below the n-th takes more than n bytes, with its sign."""
@@ -18,13 +23,21 @@ _HEADS = np.array([0xFF << (8 - extra) & 0xFF for extra in range(9)], np.uint8)
 
 
 def varint(column: pa.Array) -> tuple[Segment, ...]:
-    """Encode decimals as `varint`: two's complement, the highest byte first, in the fewest bytes."""
+    """Encode whole numbers as `varint`: two's complement, the highest byte first, in the fewest bytes."""
+    if pa.types.is_string(column.type):
+        return distinct(column, lambda text: _twos_complement(int(text)))
     width = column.type.bit_width // 8
     if width < 8:
         return varint(column.cast(pa.decimal128(column.type.precision, column.type.scale)))
     words = views.elements(column, f"V{width}").view("<u8").reshape(-1, width // 8)
     highest_first = words[:, ::-1].astype(">u8").view(np.uint8)
     return (tails(highest_first, _widths(words)),)
+
+
+def _twos_complement(number: int) -> bytes:
+    """Encode one number; `~` makes of a negative one what its bits but the sign are."""
+    bits = (number if number >= 0 else ~number).bit_length() + 1
+    return number.to_bytes((bits + 7) // 8, "big", signed=True)
 
 
 def _widths(words: Array) -> Array:
@@ -39,8 +52,15 @@ def _widths(words: Array) -> Array:
 
 
 def decimal(column: pa.Array) -> tuple[Segment, ...]:
-    """Encode decimals as `decimal`: the scale in four bytes, then the unscaled number as `varint`."""
+    """Encode numbers as `decimal`: the scale in four bytes, then the unscaled number as `varint`."""
+    if pa.types.is_string(column.type):
+        return distinct(column, _scaled)
     return fixed(column.type.scale, ">i4"), *varint(column)
+
+
+def _scaled(text: str) -> bytes:
+    unscaled, scale = scaled(text)
+    return scale.to_bytes(4, "big", signed=True) + _twos_complement(unscaled)
 
 
 def duration(column: pa.Array) -> tuple[Segment, ...]:

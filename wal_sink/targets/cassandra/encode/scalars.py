@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from wal_sink.targets.cassandra.encode import numbers, views
-from wal_sink.targets.cassandra.encode.segments import Segment, Varying, ends, fixed
+from wal_sink.targets.cassandra.encode.distinct import distinct
+from wal_sink.targets.cassandra.encode.segments import Segment, Varying, fixed
 
 Kernel = Callable[[pa.Array], tuple[Segment, ...]]
 """Encodes a column; what lies beneath nulls may become bytes, too, which the caller drops."""
@@ -45,12 +46,7 @@ def _uuid(column: pa.Array) -> tuple[Segment, ...]:
 
 
 def _inet(column: pa.Array) -> tuple[Segment, ...]:
-    """Encode each distinct address once; no kernel parses addresses."""
-    encoded = column.dictionary_encode()
-    addresses = [_packed(text) for text in encoded.dictionary.to_pylist()]
-    widths = np.fromiter(map(len, addresses), np.int32, len(addresses))
-    distinct = views.binaries(pa.py_buffer(b"".join(addresses)), ends(widths))
-    return _raw(distinct.take(encoded.indices))
+    return distinct(column, _packed)
 
 
 def _packed(text: str) -> bytes:

@@ -10,12 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.targets.cassandra.types import scalar_casts
-from wal_sink.targets.values import uuids
+from wal_sink.targets.values import digits, uuids
 from wal_sink.targets.values.literals import long
 
 TIME_PATTERN = r"\A([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?\z"
-_HEX = "[0-9a-fA-F]"
-TIMEUUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 _DAY = long(86_400 * 10**9)
 _NONE = pa.nulls(0, pa.bool_())
 """No value is bad."""
@@ -36,6 +34,19 @@ class Constraint(NamedTuple):
 def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
     def bad(column: pa.Array) -> pa.Array:
         return pc.invert(pc.match_substring_regex(scalar_casts.as_text(column), pattern))
+
+    return bad
+
+
+def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
+    """Say it of texts; a number is one whatever it is."""
+    unlike = _unlike(pattern)
+
+    def bad(column: pa.Array) -> pa.Array:
+        if not scalar_casts.is_text(scalar_casts.as_is(column)):
+            return _NONE
+        length = pc.binary_length(scalar_casts.as_text(column)).cast(pa.int64())
+        return pc.or_(unlike(column), pc.greater(length, long(digits.MOST)))
 
     return bad
 
@@ -111,18 +122,18 @@ ASCII = (
 )
 UUID = (
     Constraint(
-        _unlike(uuids.PATTERN),
+        uuids.are_none,
         "is not a uuid",
-        "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or "
-        "make the table's type text.",
+        "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or as 16 bytes, "
+        "or make the table's type text.",
     ),
 )
 TIMEUUID = (
     Constraint(
-        _unlike(TIMEUUID_PATTERN),
+        uuids.are_not_of_version_1,
         "is not a uuid of version 1",
         "A timeuuid is written as 8-4-4-4-12 hexadecimal digits, the third group of which begins "
-        "with 1. For other uuids make the table's type uuid.",
+        "with 1, or as its 16 bytes. For other uuids make the table's type uuid.",
     ),
 )
 INET = (
@@ -153,6 +164,35 @@ MILLISECONDS = (
         "has digits below the millisecond, which CQL's timestamp cannot hold: two could become one",
         'Truncate it knowingly, by date_trunc("MILLISECOND", …); the keys of a map within transform_keys, an '
         "array's elements within transform.",
+    ),
+)
+WHOLE = (
+    Constraint(
+        _no_digits(digits.WHOLE),
+        "is not a whole number",
+        f"Write it as digits, -12 or 12, at most {digits.MOST:,} of them, or make the table's type text.",
+    ),
+)
+DECIMAL = (
+    Constraint(
+        _no_digits(digits.DECIMAL),
+        "is not a decimal number",
+        f"Write it as -12.50 or 1.25e-30, in at most {digits.MOST:,} characters and with at most four digits "
+        "behind the e, or make the table's type text.",
+    ),
+)
+WHOLE_KEY = (
+    Constraint(
+        _no_digits(digits.WHOLE_ONCE),
+        "can be written in another way, and in a key two texts of a number would be one",
+        "Write it without a plus sign and without zeros in front.",
+    ),
+)
+DECIMAL_KEY = (
+    Constraint(
+        _no_digits(digits.DECIMAL_ONCE),
+        "can be written in another way, and in a key two texts of a number would be one",
+        "Write it as -12.5: no exponent, no plus sign, no zeros in front or at the end of the fraction.",
     ),
 )
 NO_NULLS = (

@@ -13,12 +13,12 @@ import pyarrow as pa
 from wal_sink.targets.cassandra.types import constraints
 from wal_sink.targets.cassandra.types.constraints import Constraint
 from wal_sink.targets.cassandra.types.scalar_casts import (
-    as_decimal,
     as_float,
     as_is,
     as_milliseconds,
     as_nanoseconds,
     as_nanoseconds_of_day,
+    as_number,
     as_text,
     cast_to,
 )
@@ -63,17 +63,24 @@ TYPES = {
     "int": ScalarType(("int", "smallint", "tinyint"), cast_to(pa.int32()), "int32"),
     "bigint": ScalarType(("bigint", "int", "smallint", "tinyint"), cast_to(pa.int64()), "int64"),
     "varint": ScalarType(
-        (WHOLE_DECIMAL, "bigint", "int", "smallint", "tinyint"), as_decimal, "decimal of scale 0"
+        (WHOLE_DECIMAL, "bigint", "int", "smallint", "tinyint", "string"),
+        as_number,
+        "decimal of scale 0, or string",
+        constraints.WHOLE,
+        key_constraints=constraints.WHOLE_KEY,
+        note="any number of digits from a string, checked",
     ),
     "float": ScalarType(("float",), as_float, "float", note="NaN and infinities as they are"),
     "double": ScalarType(
         ("double", "float"), cast_to(pa.float64()), "double", note="NaN and infinities as they are"
     ),
     "decimal": ScalarType(
-        ("decimal", "bigint", "int", "smallint", "tinyint"),
-        as_decimal,
-        "decimal",
-        note="the scale of Spark's type is kept: 1.50 is not 1.5 to a partition key",
+        ("decimal", "bigint", "int", "smallint", "tinyint", "string"),
+        as_number,
+        "decimal, or string",
+        constraints.DECIMAL,
+        key_constraints=constraints.DECIMAL_KEY,
+        note="the scale is kept: 1.50 is not 1.5 to a partition key; a string as `-1.50` or `1e400`, checked",
     ),
     "timestamp": ScalarType(
         ("timestamp",),
@@ -98,14 +105,18 @@ TYPES = {
         note="as nanoseconds, never days or months; ±292 years, checked",
     ),
     "uuid": ScalarType(
-        ("string",),
+        ("string", "binary"),
         uuids.as_uuid,
         "16 bytes",
         constraints.UUID,
-        note="8-4-4-4-12 digits, upper or lower case, checked",
+        note="8-4-4-4-12 digits, upper or lower case, or 16 bytes, checked",
     ),
     "timeuuid": ScalarType(
-        ("string",), uuids.as_uuid, "16 bytes", constraints.TIMEUUID, note="version 1, checked"
+        ("string", "binary"),
+        uuids.as_uuid,
+        "16 bytes",
+        constraints.TIMEUUID,
+        note="as a uuid; version 1, checked",
     ),
     "inet": ScalarType(
         ("string",),

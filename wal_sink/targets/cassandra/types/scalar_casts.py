@@ -27,14 +27,24 @@ def cast_to(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 as_text = cast_to(pa.string())
 
 
+def is_text(column: pa.Array) -> bool:
+    """Whether a column, which is no dictionary, has strings in some layout."""
+    kind = column.type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
 def as_float(column: pa.Array) -> pa.Array:
     """Round to 32 bits; what is out of range becomes infinite."""
     return column.cast(pa.float32(), safe=False)
 
 
-def as_decimal(column: pa.Array) -> pa.Array:
-    """Make decimals of scale 0 of integers; decimals stay as they are."""
+def as_number(column: pa.Array) -> pa.Array:
+    """Make decimals of scale 0 of integers; decimals stay as they are, and so do texts, of any length."""
     column = as_is(column)
+    if is_text(column):
+        return as_text(column)
     if pa.types.is_integer(column.type):
         return column.cast(pa.int64()).cast(pa.decimal128(19, 0))
     return column

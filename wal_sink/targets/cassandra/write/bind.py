@@ -9,6 +9,7 @@ import functools
 import itertools
 import socket
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -135,6 +136,7 @@ _BOUND: dict[str, Callable[[pa.Array], list[Any]]] = {
     "uuid": _each(lambda packed: UUID(bytes=packed)),
     "timeuuid": _each(lambda packed: UUID(bytes=packed)),
     "varint": _each(int),
+    "decimal": _each(Decimal),  # of the log's decimals, and of its texts
     "inet": _each(_address),
     "duration": _each(lambda nanoseconds: Duration(nanoseconds=nanoseconds)),
 }
