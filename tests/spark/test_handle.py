@@ -30,7 +30,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.loops import FlushLoops
 from wal_sink.flush.run_history import RUN_HISTORY
-from wal_sink.spark import internals
+from wal_sink.spark.internals import names
 from wal_sink.spark.query_flush import QueryFlush
 from wal_sink.spark.shutdown import Shutdown
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
@@ -58,11 +58,11 @@ def test_a_spark_that_lacks_a_name_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The canary: at `register`, naming what is missing and the versions that have it."""
-    monkeypatch.setattr(internals, "_STREAM_EXECUTION_METHODS", {"sink", "gone"})
+    monkeypatch.setattr(names, "STREAM_EXECUTION_METHODS", {"sink", "gone"})
     with pytest.raises(UnsupportedSpark, match=r"lacks StreamExecution\.gone(.|\n)*4\.3\.0"):
         wal_sink.register(spark)
     monkeypatch.undo()
-    monkeypatch.setattr(internals, "_PYTHON_TABLE", "org.example.Nothing")
+    monkeypatch.setattr(names, "PYTHON_TABLE", "org.example.Nothing")
     with pytest.raises(UnsupportedSpark, match=r"org\.example\.Nothing"):
         wal_sink.register(spark)
 
@@ -79,7 +79,7 @@ def test_an_epoch_is_heard_of_without_the_copy_of_its_progress(
 ) -> None:
     """That costs 0.1 s of CPU. With a pyspark that is built otherwise it is taken as it comes."""
     if spark_differs:
-        monkeypatch.setattr(internals, "_LISTENER_WRAPPER", "org.example.Nothing")
+        monkeypatch.setattr(names, "LISTENER_WRAPPER", "org.example.Nothing")
     copied: list[Any] = []
     copy = QueryProgressEvent.fromJObject
 

@@ -1,0 +1,48 @@
+"""Wraps every undocumented name of Spark that the sink uses; no other room uses one.
+
+`check_session` is the canary: it looks for each of them before the first query, so that `register` refuses a
+Spark that has changed, and no query finds it out at 3 a.m. Tested with the versions in `TESTED`.
+"""
+
+from wal_sink.spark.internals.events import CheckpointListener, add_listener, remove_listener
+from wal_sink.spark.internals.names import TESTED
+from wal_sink.spark.internals.query import (
+    has_ended,
+    is_active,
+    last_commit,
+    running_queries,
+    started_query,
+    stop,
+)
+from wal_sink.spark.internals.session import (
+    cancel_jobs,
+    check_session,
+    drop_interrupted_call,
+    is_stopped,
+    session_id,
+    slots,
+    worker_python,
+)
+from wal_sink.spark.internals.task import arrow_schema, current_task
+
+__all__ = [
+    "TESTED",
+    "CheckpointListener",
+    "add_listener",
+    "arrow_schema",
+    "cancel_jobs",
+    "check_session",
+    "current_task",
+    "drop_interrupted_call",
+    "has_ended",
+    "is_active",
+    "is_stopped",
+    "last_commit",
+    "remove_listener",
+    "running_queries",
+    "session_id",
+    "slots",
+    "started_query",
+    "stop",
+    "worker_python",
+]

@@ -1,0 +1,108 @@
+"""Asks a streaming query what Spark does not document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from wal_sink.spark.internals import names
+from wal_sink.spark.internals.session import is_stopped
+from wal_sink.spark.modes import refuse_mode
+from wal_sink.spark.started_query import Source, StartedQuery
+
+
+def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | None:
+    """Copy what the sink needs to know of a query; None when it writes to another format.
+
+    Reliable only inside `onQueryStarted`: in another thread the plan may not be there yet.
+
+    :raises OptionError: it does not run in plain micro-batches, see `refuse_mode`.
+    """
+    execution = query._jsq.streamingQuery()
+    sink = execution.sink()
+    if (
+        sink.getClass().getName() != names.PYTHON_TABLE
+        or sink.name().lower() != format_name.lower()
+    ):
+        return None
+    trigger = execution.trigger().getClass().getSimpleName()
+    refuse_mode(str(query.id), execution.getClass().getName(), trigger)
+    jvm: Any = SparkContext._jvm
+    given = execution.logicalPlan().writeOptions()
+    entries = given.toSeq()
+    options = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
+    given_as = [name for name in options if name.lower() == "checkpointlocation"]
+    for name in given_as:
+        del options[name]
+    options["checkpointLocation"] = str(execution.resolvedCheckpointRoot())
+    folder = jvm.java.lang.System.getProperty("user.dir")
+    found = execution.sources()  # known as soon as the plan is
+    sources = [found.apply(i) for i in range(found.length())]
+    return StartedQuery(
+        str(query.id),
+        options,
+        str(folder),
+        tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
+    )
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop a query, also inside `onQueryStarted`: there it never begins, and writes no offsets.
+
+    `query.stop()` inside `onQueryStarted` would wait for the thread that waits for it. In another thread it
+    would interrupt the delivery of the event, and Spark then removes the listener (4.3.0). So a query that
+    has not begun is only marked as stopped, as `stop()` does first; its thread sees the mark, and ends.
+    """
+    jvm: Any = SparkContext._jvm
+    initializing, terminated = (
+        names.find_class(jvm, classes).getField("MODULE$").get(None)
+        for classes in (names.INITIALIZING, names.TERMINATED)
+    )
+    marked = query._jsq.streamingQuery().state().compareAndSet(initializing, terminated)
+    if not marked and is_active(query):
+        query.stop()
+
+
+def last_commit(query: StreamingQuery) -> int | None:
+    """Return the last epoch that a run has checkpointed, or had found checkpointed; None: Spark tells none.
+
+    Spark keeps the progress of the last trigger; in an idle query it is about the epoch that comes next.
+    """
+    try:
+        progress = query._jsq.lastProgress()
+        if progress is None:
+            return None
+        wrote = progress.durationMs().containsKey("commitOffsets")
+        return int(progress.batchId()) - (0 if wrote else 1)
+    except (Py4JError, OSError):
+        return None
+
+
+def has_ended(query: StreamingQuery) -> bool:
+    """Whether a run can write nothing any more: its thread has ended, or the JVM does not answer."""
+    try:
+        return not query._jsq.streamingQuery().queryExecutionThread().isAlive()
+    except (Py4JError, OSError):
+        return True
+
+
+def running_queries(spark: SparkSession) -> list[StreamingQuery]:
+    """Return the session's active queries; none when the session is stopped or its JVM is gone."""
+    if is_stopped(spark):
+        return []
+    try:
+        return list(spark.streams.active)
+    except (Py4JError, OSError):
+        return []
+
+
+def is_active(query: StreamingQuery) -> bool | None:
+    """Whether a query was neither told to stop nor has failed; None when the JVM no longer answers."""
+    try:
+        return bool(query.isActive)
+    except (Py4JError, OSError):
+        return None
