@@ -65,7 +65,8 @@ ROOMS = {
     # How far it is. It never connects: no target is in its reach. The budget is decided from what waits.
     "progress": "wal checkpoint protocol model state_backends clock errors",
     # The two halves, which meet in the log alone; and what is counted.
-    "publish": "progress wal checkpoint protocol model state_backends arrow_batches errors",
+    "publish": "progress configuration wal checkpoint protocol model targets.base state_backends"
+    " arrow_batches clock errors",
     "flush": "progress wal checkpoint protocol model targets.base state_backends observer log_context clock"
     " errors remedies",
     "metrics": "progress wal checkpoint model observer clock errors",
@@ -78,7 +79,7 @@ ROOMS = {
     " targets.base options observer state_backends log_context remedies clock errors",
     "wal_sink": "spark preflight progress errors",
     # What production does not install: each needs an extra. `cli.demo` imports the demo when it is called.
-    "testing": "spark targets state_backends options model arrow_batches observer clock errors",
+    "testing": "spark publish targets state_backends options model arrow_batches observer clock errors",
     "demo": "wal_sink testing wal model errors",
     "cli": "demo admin preflight metrics progress wal model targets.base state_backends clock errors",
 }

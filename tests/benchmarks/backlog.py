@@ -19,7 +19,7 @@ import numpy as np
 from tests.benchmarks.rows import Source
 from wal_sink.configuration import configure
 from wal_sink.model.plan import plan_key
-from wal_sink.model.task import Appended, Task
+from wal_sink.model.task import Appended, Execution, Task
 from wal_sink.publish.append import append
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.publisher import Publisher
@@ -79,7 +79,7 @@ class _Query:
         )
         bounds = [first + (last - first) * part // _TASKS for part in range(_TASKS + 1)]
         publisher.publish(
-            epoch,
+            Execution(self._query_id, self._run_id, epoch),
             [
                 self._append(epoch, task, key, source, np.arange(*between))
                 for task, between in enumerate(itertools.pairwise(bounds))

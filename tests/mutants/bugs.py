@@ -537,15 +537,15 @@ BUGS = (
     Bug(
         "abort deletes",
         "wal_sink/spark/data_source.py",
-        "        if appended and len(appended) < len(messages):\n"
-        "            discard(self._configuration.location.open_log(appended[0].query_id), appended)\n",
-        "        log = self._configuration.location.open_log(appended[0].query_id)\n"
+        "        if len(appended) < len(messages):\n            self.micro_batch.discard(appended)\n",
+        "        location = self.micro_batch.configuration.location\n"
+        "        log = location.open_log(appended[0].query_id)\n"
         "        log.delete(segment.path for task in appended for segment in task.segments)\n",
     ),
     Bug(
         "a batch of which a task failed leaves its segments",
         "wal_sink/spark/data_source.py",
-        "        if appended and len(appended) < len(messages):\n",
+        "        if len(appended) < len(messages):\n",
         "        if False:\n",
         ("tests/protocol/test_stream_writer.py",),
     ),
@@ -560,8 +560,8 @@ BUGS = (
     Bug(
         "what an earlier commit has published is discarded",
         "wal_sink/publish/discard.py",
-        "            log.delete(sorted(paths - named))\n",
-        "            log.delete(sorted(paths))\n",
+        "            log.delete(sorted(reported - named))\n",
+        "            log.delete(sorted(reported))\n",
         ("tests/protocol/test_orphans.py",),
     ),
     Bug(

@@ -21,7 +21,7 @@ from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan, several_plans_key
-from wal_sink.model.task import Appended, Task
+from wal_sink.model.task import Appended, Execution, Task
 from wal_sink.protocol.steps import Rest, Step
 from wal_sink.publish.append import append
 from wal_sink.publish.fencing import take_ticket
@@ -269,6 +269,11 @@ class Run:
         checked = [t.check(batch, self.plans[name]) for name, t in world.targets.items()]
         return batch if world.several else checked[0]
 
+    @property
+    def execution(self) -> Execution:
+        """What Spark calls the micro-batch that comes next."""
+        return Execution(self.world.query_id, self.run_id, self.next)
+
     def commit(self, appended: list[Appended]) -> Manifest | None:
         """Call the sink's `commit()`."""
         publisher = Publisher(
@@ -278,7 +283,7 @@ class Run:
             options={},
             clock_us=self.world.clock,
         )
-        return publisher.publish(self.next, appended)
+        return publisher.publish(self.execution, appended)
 
     def write_commit(self, partitions: Sequence[Rows], *, heard: bool = True) -> None:
         """Write commits/N; an epoch that exists stays, as for Spark's rename without overwriting.

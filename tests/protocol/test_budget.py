@@ -79,7 +79,7 @@ class Driver:
             clock_us=self.run.world.clock,
             room=room,
         )
-        return publisher.publish(self.run.next, self.run.tasks(rows))
+        return publisher.publish(self.run.execution, self.run.tasks(rows))
 
     def batch(self, rows: Rows) -> None:
         """Run a batch to the end."""

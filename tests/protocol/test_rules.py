@@ -186,7 +186,7 @@ def test_rule_4_segments_carry_who_wrote_them(world: World) -> None:
     """Messages of two runs, or of another epoch, are never published together."""
     run, other = world.run(), world.run()
     run.write_offsets()
-    with pytest.raises(errors.WalSinkError, match="messages"):
+    with pytest.raises(errors.WalSinkError, match="reports of"):
         run.commit([*run.tasks([("a", 1)]), *other.tasks([("b", 1)])])
     assert world.log.attempts() == ()
 
@@ -198,7 +198,7 @@ def test_rule_4_messages_of_another_epoch_are_refused(world: World) -> None:
     appended = run.tasks([("a", 1)])
     run.next = 1
     run.write_offsets()
-    with pytest.raises(errors.WalSinkError, match="messages"):
+    with pytest.raises(errors.WalSinkError, match="reports of"):
         run.commit(appended)
     assert world.log.attempts() == ()
 

@@ -11,6 +11,7 @@ from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
 from wal_sink.options import SinkOptions
+from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.data_source import Message, WalSinkStreamWriter
 from wal_sink.testing.cell_store import CellStoreOptions
 from wal_sink.wal.location import locate
@@ -26,7 +27,7 @@ def started(tmp_path: Path) -> tuple[Run, WalSinkStreamWriter]:
     run.write_offsets()
     only = Destination("", "cell_store", CellStoreOptions(keys="k"), world.store)
     configuration = Configuration(SinkOptions(checkpoint=str(tmp_path)), (only,), location)
-    return run, WalSinkStreamWriter(configuration, run.plans)
+    return run, WalSinkStreamWriter(MicroBatch(configuration, run.plans))
 
 
 def test_rule_7_abort_after_an_effective_commit_deletes_nothing(

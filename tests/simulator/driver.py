@@ -217,7 +217,7 @@ class Run:
             options={},
             clock_us=clock.now_us,
             room=self._room(),
-        ).publish(epoch, [appended])
+        ).publish(task.execution, [appended])
         body = json.dumps({"nextBatchWatermarkMs": 0, "by": self.run_id})
         driver.store.create(f"commits/{epoch}", f"v1\n{body}".encode())
         if heard:

@@ -233,7 +233,7 @@ class ForgetfulDataSource(WalSinkDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
         assert isinstance(writer, WalSinkStreamWriter)
-        return ForgetfulWriter(writer._configuration, writer._plans)
+        return ForgetfulWriter(writer.micro_batch)
 
 
 class ForgetfulWriter(WalSinkStreamWriter):
@@ -241,7 +241,7 @@ class ForgetfulWriter(WalSinkStreamWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         message = super().write(iterator)
-        log = self._configuration.location.open_log(message.appended.query_id)
+        log = self.micro_batch.configuration.location.open_log(message.appended.query_id)
         log.delete(segment.path for segment in message.appended.segments)
         return message
 

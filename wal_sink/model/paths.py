@@ -209,6 +209,11 @@ parse_segment_run = _parser(
 )
 """Run that wrote a segment; version 0.1.0 did not name it."""
 
+parse_segment_nonce = _parser(
+    rf"{SEGMENTS}[0-9]{{20}}/[0-9]{{6,}}-[0-9]+-[0-9A-Za-z_-]+-([0-9a-f]{{32}})\.arrow", str
+)
+"""Nonce of a segment that tells its run."""
+
 parse_segment_epoch = _parser(rf"{SEGMENTS}{_EPOCH}/[^/]+\.arrow", int)
 """Epoch of a segment."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from wal_sink.model.manifest import SegmentRef
@@ -15,6 +17,19 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     segments: tuple[SegmentRef, ...]
 
+    @property
+    def execution(self) -> Execution:
+        """What the task was part of."""
+        return Execution(self.query_id, self.run_id, self.epoch)
+
+
+class Execution(NamedTuple):
+    """One run's computation of an epoch, as Spark names it to its tasks."""
+
+    query_id: str
+    run_id: str
+    epoch: int
+
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Identifies a task, as Spark does."""
@@ -24,3 +39,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     partition: int
     attempt: int
+    call: str = ""
+    """Hexadecimal digits with which the nonces of its segments begin: they tell the tasks of one call, where
+    Spark does not call once for an epoch."""
+
+    @property
+    def execution(self) -> Execution:
+        """What the task is part of."""
+        return Execution(self.query_id, self.run_id, self.epoch)

@@ -36,7 +36,8 @@ def append(
     :raises InvalidRow: from `check`; nothing of the epoch is published then.
     :raises LogFull: the disk is full.
     """
-    unique = paths.unique_in_run(task.run_id, uuid.uuid4().hex)
+    nonce = f"{task.call}{uuid.uuid4().hex}"[:32]
+    unique = paths.unique_in_run(task.run_id, nonce)
     path = paths.segment(task.epoch, task.partition, task.attempt, unique)
     segments: tuple[SegmentRef, ...] = ()
     with full_disk_errors(backend.url), contextlib.ExitStack() as stack:

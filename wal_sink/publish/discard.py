@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from state_backends import StateBackendError
 from wal_sink.errors import WalSinkError
+from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.task import Appended
+from wal_sink.model.task import Appended, Execution
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -28,20 +29,41 @@ def discard(log: Log, appended: Sequence[Appended]) -> None:
 
     :param appended: what tasks of one batch have reported; all that are known.
     """
-    for run_id, epoch in {(task.run_id, task.epoch) for task in appended}:
-        mine = [task for task in appended if (task.run_id, task.epoch) == (run_id, epoch)]
+    for execution in {task.execution for task in appended}:
+        mine = [task for task in appended if task.execution == execution]
         try:
             named = _named(
-                log, run_id, epoch
+                log, execution
             )  # by an earlier call for the same batch, if Spark made one
-            paths = {segment.path for task in mine for segment in task.segments}
-            log.delete(sorted(paths - named))
+            reported = {segment.path for task in mine for segment in task.segments}
+            log.delete(sorted(reported - named))
         except (OSError, StateBackendError, WalSinkError):
-            logger.warning("segments of epoch %d stay behind", epoch, exc_info=True)
+            logger.warning("segments of epoch %d stay behind", execution.epoch, exc_info=True)
 
 
-def _named(log: Log, run_id: str, epoch: int) -> set[str]:
+def discard_call(log: Log, execution: Execution, call: str) -> None:
+    """Delete the segments of one call, of whose tasks none has reported, and which has published nothing.
+
+    :param call: begins the nonce of their names, see `Task`. The segments of another call for the same epoch
+        stay: it may be about to publish them.
+    """
+    folder = paths.segment_folder(execution.epoch)
+    try:
+        written = [
+            path for path in log.backend.list(folder) if _is_of(path, execution.run_id, call)
+        ]
+        log.delete(written)
+    except (OSError, StateBackendError):
+        logger.warning("segments of epoch %d stay behind", execution.epoch, exc_info=True)
+
+
+def _is_of(path: str, run_id: str, call: str) -> bool:
+    nonce = paths.parse_segment_nonce(path)
+    return paths.parse_segment_run(path) == run_id and nonce is not None and nonce.startswith(call)
+
+
+def _named(log: Log, execution: Execution) -> set[str]:
     """Return the segments that the manifest of the run's attempt at the epoch names."""
-    ticket = log.ticket(run_id)
-    found = log.manifest(Attempt(epoch, ticket.generation + 1)) if ticket else None
+    ticket = log.ticket(execution.run_id)
+    found = log.manifest(Attempt(execution.epoch, ticket.generation + 1)) if ticket else None
     return {segment.path for segment in found.manifest.segments} if found else set()

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from state_backends import StateBackendError
-from wal_sink.errors import Fenced, NotRegistered, WalSinkError
+from wal_sink.errors import AlreadyPublished, Fenced, NotRegistered, WalSinkError
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Claim, Kept, Ticket
+from wal_sink.model.task import Execution
 from wal_sink.wal.forget_runs import RUNS_KEPT
 from wal_sink.wal.log import Log
 
@@ -74,6 +75,25 @@ def refuse_overtaken(log: Log, attempt: Attempt) -> None:
     """
     if log.highest_generation() > attempt.generation:
         raise fenced(f"Generation {attempt.generation} was overtaken at epoch {attempt.epoch}")
+
+
+def refuse_published(log: Log, execution: Execution) -> None:
+    """Refuse an epoch that this very run has published; whatever else speaks against it, the publisher sees.
+
+    :raises AlreadyPublished: its manifest is there.
+    :raises NotRegistered: the run has no ticket, or no longer.
+    """
+    ticket = log.ticket(execution.run_id)
+    if ticket is None:
+        raise _without_ticket(log, execution.run_id)
+    found = log.manifest(Attempt(execution.epoch, ticket.generation + 1))
+    if found is not None and found.manifest.run_id == execution.run_id:
+        raise AlreadyPublished(
+            f"Epoch {execution.epoch} is written a second time by one run; {found.manifest.rows} rows were"
+            " published the first time",
+            "Write each batch once: join what belongs to it with df.union(…) before. A batch that was written"
+            " is not written again after an error; let the function raise, and start the query again.",
+        )
 
 
 def _without_ticket(log: Log, run_id: str) -> NotRegistered:

@@ -28,7 +28,7 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.offsets import Offsets
 from wal_sink.model.records import LogIdentity
-from wal_sink.model.task import Appended
+from wal_sink.model.task import Appended, Execution
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.discard import discard
 from wal_sink.publish.fencing import claim_generation, fenced, note_kept, refuse_overtaken
@@ -87,22 +87,23 @@ class Publisher:
         self._clock_us = clock_us
         self._room = room
 
-    def publish(self, epoch: int, appended: Sequence[Appended]) -> Manifest | None:
+    def publish(self, execution: Execution, appended: Sequence[Appended]) -> Manifest | None:
         """Publish an epoch; None when it was flushed before and Spark merely replays it.
 
-        :param appended: what every task of the epoch reported, in the order of the partitions.
+        :param execution: the run that has computed it.
+        :param appended: what every task of it reported, in the order of the partitions.
         :raises CheckpointNotVisible, NotRegistered, Fenced, WrongOwner, Diverged,
             UnknownOffsetsFormat, SegmentNotVisible, AlreadyPublished: see `wal_sink.errors`.
         :raises LogFull, NoFlusher, StoppedWaiting: there is no room in the log, see `budget`; or the error
             at which the flusher has stopped.
         """
-        batch = _batch(epoch, appended)
+        batch = _batch(execution, appended)
         try:
             seen = self._admit(batch)
         except (OSError, StateBackendError, WalSinkError):
             discard(self._log, appended)
             raise
-        if seen.flushed >= epoch:
+        if seen.flushed >= batch.epoch:
             discard(self._log, appended)
             refuse_overtaken(self._log, seen.attempt)
             return None
@@ -256,14 +257,14 @@ class Publisher:
                 )
 
 
-def _batch(epoch: int, appended: Sequence[Appended]) -> _Batch:
+def _batch(execution: Execution, appended: Sequence[Appended]) -> _Batch:
     """Gather what the tasks report; they have to agree on query, run and epoch."""
-    owners = {(task.query_id, task.run_id, task.epoch) for task in appended}
-    if len(owners) != 1 or next(iter(owners))[2] != epoch:
+    others = {task.execution for task in appended} - {execution}
+    if others:
         raise WalSinkError(
-            f"commit({epoch}) was called with messages of {sorted(owners)}",
+            f"Epoch {execution.epoch} of run {execution.run_id} is to be published with reports of"
+            f" {sorted(others)}",
             "This is a bug in wal_sink or a change in Spark; please report it.",
         )
-    query_id, run_id, _ = owners.pop()
     segments = tuple(segment for task in appended for segment in task.segments)
-    return _Batch(epoch, query_id, run_id, segments)
+    return _Batch(execution.epoch, execution.query_id, execution.run_id, segments)

@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from wal_sink import arrow_batches
 from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan
+from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.targets.base import Session, Slice
@@ -86,15 +87,15 @@ class PausingDataSource(WalSinkDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
         assert isinstance(writer, WalSinkStreamWriter)
-        return PausingWriter(writer)
+        return PausingWriter(writer.micro_batch)
 
 
 class PausingWriter(WalSinkStreamWriter):
     """See `PausingDataSource`."""
 
-    def __init__(self, writer: WalSinkStreamWriter) -> None:
-        super().__init__(writer._configuration, writer._plans)  # noqa: SLF001 - from outside, on purpose
-        options = self._configuration.target_options
+    def __init__(self, micro_batch: MicroBatch) -> None:
+        super().__init__(micro_batch)
+        options = micro_batch.configuration.target_options
         self._table = str(getattr(options, "table", "") or getattr(options, "topic", ""))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:

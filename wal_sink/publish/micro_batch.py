@@ -1,0 +1,132 @@
+"""Takes a micro-batch from its rows to its manifest: the one path behind every door of Spark.
+
+A door only calls it, where Spark calls the door: the plans are agreed on the driver's host, each task appends
+its rows, and the driver's host publishes what all tasks have reported, or discards it. Nothing is kept from
+one call to the next: what the sink has to remember is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from state_backends import StateBackendError
+from wal_sink.clock import now_us
+from wal_sink.configuration import Configuration
+from wal_sink.errors import LogUnavailable
+from wal_sink.model.plan import Plan, several_plans_key
+from wal_sink.model.task import Appended, Execution, Task
+from wal_sink.protocol.budget import Budget
+from wal_sink.publish.append import append
+from wal_sink.publish.backpressure import Backpressure
+from wal_sink.publish.discard import discard, discard_call
+from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
+from wal_sink.publish.fencing import refuse_published
+from wal_sink.publish.publisher import Publisher
+from wal_sink.targets.base import Target
+from wal_sink.wal.log import Log
+from wal_sink.wal.store_errors import full_disk_errors, store_errors
+
+
+class MicroBatch(NamedTuple):
+    """What tasks and publisher of a micro-batch have to know. Pickles, because it travels to the tasks."""
+
+    configuration: Configuration
+    plans: Mapping[str, Plan]
+    """Of each target, by its name; all of one key."""
+
+    def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
+        """Append a partition's rows to the log, in the task; see `append`.
+
+        :raises InvalidRow: a target would refuse a row.
+        """
+        column = self.configuration.sink.epoch_column
+        return append(
+            batches,
+            task=task,
+            backend=self._log(task.query_id).backend,
+            check=lambda batch: self._checked(with_epoch(batch, column, task.epoch)),
+            compression=self.configuration.sink.compression,
+        )
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Let each target refuse rows. The only one casts them; of several each does so in its flush."""
+        for each in self.configuration.destinations:
+            checked = each.target.check(batch, self.plans[each.name])
+        return batch if self.configuration.names else checked
+
+    def refuse_second(self, execution: Execution) -> None:
+        """Refuse an epoch that its run has published already, before its rows are written once more.
+
+        :raises AlreadyPublished, NotRegistered: see `wal_sink.errors`.
+        """
+        refuse_published(self._log(execution.query_id), execution)
+
+    def publish(self, execution: Execution, appended: Sequence[Appended]) -> None:
+        """Publish the epoch, on the driver's host; nothing is sent before Spark has written `commits/N`.
+
+        :raises: see `Publisher.publish`.
+        """
+        checkpoint = self.configuration.location.open_checkpoint()
+        log = self._log(checkpoint.query_id())
+        sink = self.configuration.sink
+        of_targets = {each.name: each.on_full for each in self.configuration.destinations}
+        budget = Budget(sink.max_bytes, sink.on_full, of_targets if log.several else {})
+        publisher = Publisher(
+            log,
+            checkpoint,
+            plan=next(iter(self.plans.values())).key,
+            options=self.configuration.public,
+            clock_us=now_us,
+            room=Backpressure(budget, checkpoint, log, clock_us=now_us),
+        )
+        with full_disk_errors(log.url):
+            publisher.publish(execution, appended)
+
+    def discard(self, appended: Sequence[Appended]) -> None:
+        """Delete what tasks have reported of a batch of which a task has failed."""
+        if appended:
+            discard(self._log(appended[0].query_id), appended)
+
+    def discard_call(self, execution: Execution, call: str) -> None:
+        """Delete what tasks of one call have written, of which none has reported."""
+        discard_call(self._log(execution.query_id), execution, call)
+
+    def _log(self, query_id: str) -> Log:
+        return self.configuration.location.open_log(query_id)
+
+
+def agree(configuration: Configuration, schema: pa.Schema) -> MicroBatch:
+    """Agree with each target on the plan of rows of a schema; connects where the log does not have it yet.
+
+    :param schema: of the DataFrame, timestamps in UTC.
+    :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
+    :raises CheckpointNotVisible: the query has no checkpoint here.
+    """
+    checkpoint = configuration.location.open_checkpoint()
+    log = configuration.location.open_log(checkpoint.query_id())
+    columns = with_epoch_field(schema, configuration.sink.epoch_column)
+    there = {each.name: each.target for each in configuration.destinations}
+    key = several_plans_key(columns, {n: (each.name, each.shape) for n, each in there.items()})
+    plans = {name: _agreed(log.of(name), target, key, columns) for name, target in there.items()}
+    return MicroBatch(configuration, plans)
+
+
+def _agreed(log: Log, target: Target, key: str, schema: pa.Schema) -> Plan:
+    """Read the plan from the log; make it where the log has none, which alone connects to the target."""
+    with store_errors():
+        plan = log.plan(key)
+    if plan is None:
+        try:
+            log.backend.probe()
+        except StateBackendError as error:
+            raise LogUnavailable(
+                f"The log cannot be kept in {log.url}: {error}",
+                "Set wal.location to a place that driver and executors share and may write to.",
+            ) from error
+        log.create_plan(target.plan(schema, key))
+        plan = log.plan(key)
+        assert plan is not None
+    return plan
