@@ -40,14 +40,15 @@ ROOMS = {
     "targets": "model options observer errors",
     "targets.values": "targets.operations",
     ".names": "targets.names errors",
-    ".options": ".names targets.operations options errors",
     ".types": ".names targets.values model",
-    ".check": ".types targets.values targets.operations model errors",
     ".encode": ".types targets.values model",
+    ".times": ".encode .types targets.values model clock errors",
+    ".options": ".times .names targets.operations options errors",
+    ".check": ".times .types targets.values targets.operations model clock errors",
     ".driver": ".options targets.base options log_context errors",
-    ".schema": ".driver .types .options .names targets.operations model log_context errors",
-    ".write": ".schema .encode .driver .types .options .names targets.values targets.base model arrow_batches"
-    " observer log_context errors",
+    ".schema": ".driver .times .types .options .names targets.operations model log_context errors",
+    ".write": ".schema .times .encode .driver .types .options .names targets.values targets.base model"
+    " arrow_batches observer log_context errors",
     ".ledger": ".schema .driver .names model errors",
     ".session": ".ledger .write .schema .driver .options .names targets.base model observer errors",
     ".target": ".session .check .schema .driver .options .names targets.operations targets.base model"
@@ -95,7 +96,7 @@ OUTSIDE = {
     "confluent_kafka": "targets.kafka testing.kafka.broker",
     "deltalake": "targets.delta",
     "fsspec": "state_backends",
-    "numpy": "targets.cassandra",
+    "numpy": "targets.cassandra testing.cell_times",
     "pytest": "testing",
     "pandas": "",  # it takes half a second to load, and Arrow does what is needed
 }

@@ -11,6 +11,7 @@ from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.cassandra.node import Node
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.target import Table, TargetContract
+from wal_sink.testing.contracts.times import Make, TimesContract
 
 pytestmark = pytest.mark.cassandra
 
@@ -54,3 +55,21 @@ class TestCassandraDeletes(RangeDeletesContract):
         return target_of(cassandra, keyspace, operationColumn=COLUMN, operations=OPERATIONS)
 
     rows = TestCassandra.rows
+
+
+class TestCassandraTimes(TimesContract):
+    """Lives, and event times."""
+
+    @pytest.fixture
+    def make(self, cassandra: Node, keyspace: str) -> Make:
+        cassandra.execute(
+            f"CREATE TABLE {keyspace}.cells (k text, n int, v bigint, t text, PRIMARY KEY (k, n))"
+        )
+        self.node, self.table = cassandra, f"{keyspace}.cells"
+        return lambda options: target_of(cassandra, keyspace, **options)
+
+    rows = TestCassandra.rows
+
+    def lives(self, target: Target) -> dict[tuple[str, int], int | None]:
+        found = self.node.execute(f"SELECT k, n, TTL(v) AS life FROM {self.table}")
+        return {(row.k, row.n): row.life for row in found}

@@ -233,7 +233,7 @@ def test_a_keyspace_without_commit_log(cassandra: Node, table: str) -> None:
 def test_warnings(cassandra: Node, table: str, caplog: pytest.LogCaptureFixture) -> None:
     """What weakens the guarantee without breaking it is said at the start."""
     cassandra.execute(f"ALTER TABLE {table}.t WITH default_time_to_live = 60")
-    with caplog.at_level(logging.WARNING, logger="wal_sink"):
+    with caplog.at_level(logging.INFO, logger="wal_sink"):
         target(cassandra, table, consistencyLevel="ONE").plan(SCHEMA, "k")
     assert "cassandra.consistencyLevel is ONE" in caplog.text
     assert "default_time_to_live = 60" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
+from wal_sink.clock import now_us
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.cassandra
 
 V1 = "123e4567-e89b-12d3-a456-426614174000"
 US = 1_700_000_000_000_000
+S_US = 1_000_000
 
 
 class Place:
@@ -34,19 +37,22 @@ class Place:
         self.node = node
         self.keyspace = keyspace
 
-    def target(self, table: str, nulls: str = "unset") -> CassandraTarget:
+    def target(self, table: str, nulls: str = "unset", **more: str) -> CassandraTarget:
         raw = {
             "keyspace": self.keyspace,
             "table": table,
             "cassandra.contactPoints": self.node.host,
             "cassandra.port": str(self.node.port),
             "cassandra.nulls": nulls,
+            **{f"cassandra.{name}": value for name, value in more.items()},
         }
         return CassandraTarget(parse(raw, CassandraOptions))
 
-    def write(self, table: str, *batches: tuple[int, pa.RecordBatch], nulls: str = "unset") -> Plan:
+    def write(
+        self, table: str, *batches: tuple[int, pa.RecordBatch], nulls: str = "unset", **more: str
+    ) -> Plan:
         """Plan, check and write batches of one schema with their timestamps."""
-        target = self.target(table, nulls)
+        target = self.target(table, nulls, **more)
         plan = target.plan(batches[0][1].schema, uuid.uuid4().hex)
         with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
             for us, batch in batches:
@@ -106,17 +112,27 @@ def some(case: Case, count: int) -> list[Any]:
 
 
 def test_there_and_back(place: Place, wide: tuple[str, list[Case]]) -> None:
-    """Every type, alone and as a part of every shape; three batches that are slices of one."""
+    """Every type, alone and as a part of every shape; three batches that are slices of one.
+
+    Then again with lives; and those of the first batch end.
+    """
     table, cases = wide
     drawn = [some(case, 12) for case in cases]
     columns = {f"c{i}": case.array(drawn[i]) for i, case in enumerate(cases)}
     batch = pa.record_batch({"id": ints(*range(12)), **columns})
-    place.write(table, *((US, batch.slice(begin, 4)) for begin in (0, 4, 8)))
-    rows = {row.id: row for row in place.select(table)}
-    for i, (case, values) in enumerate(zip(cases, drawn, strict=True)):
-        back = [getattr(rows[j], f"c{i}") for j in range(12)]
-        got = [None if each is None else plain(each) for each in back]
-        assert got == [expected(case, value) for value in values], case.cql
+    slices = [batch.slice(begin, 4) for begin in (0, 4, 8)]
+    for us, options in ((US, {}), (now_us() - 90 * S_US, {"ttl": "100000"})):
+        place.write(table, *((us, each) for each in slices), **options)
+        rows = {row.id: row for row in place.select(table)}
+        for i, (case, values) in enumerate(zip(cases, drawn, strict=True)):
+            back = [getattr(rows[j], f"c{i}") for j in range(12)]
+            got = [None if each is None else plain(each) for each in back]
+            assert got == [expected(case, value) for value in values], case.cql
+    place.write(table, (now_us() - 50 * S_US, slices[0]), ttl="1")
+    deadline = time.monotonic() + 20
+    while len(left := place.select(table, "id")) > 8 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert {row.id for row in left} == {*range(4, 12)}
 
 
 def test_vectors(place: Place) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.target import CellsContract, Table
+from wal_sink.testing.contracts.times import Make, TimesContract
 
 
 class TestCellStore(CellsContract):
@@ -32,3 +34,19 @@ class TestCellStoreDeletes(RangeDeletesContract):
         )
 
     rows = TestCellStore.rows
+
+
+class TestCellStoreTimes(TimesContract):
+    """Its cells expire as those of Cassandra do."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return lambda options: CellStore(parse({"keys": "k,n", **options}, CellStoreOptions))
+
+    rows = TestCellStore.rows
+
+    def lives(self, target: Target) -> dict[tuple[str, int], int | None]:
+        assert isinstance(target, CellStore)
+        now_s = target.clock_us() // 1_000_000
+        ends = {key: row.cells["v"].ends_s for key, row in target.table.items()}
+        return {(k, n): None if end is None else end - now_s for (k, n), end in ends.items()}

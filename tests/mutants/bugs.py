@@ -18,6 +18,8 @@ HEARTBEAT = ("tests/unit/test_heartbeat.py", "tests/protocol/test_future_heartbe
 
 INDEXES = ("tests/unit/test_cassandra_indexes.py",)
 DELETES = ("tests/unit/test_operations.py",)
+TIMES = ("tests/unit/test_row_times.py", "tests/protocol/test_row_times.py")
+"""Where a bug about lives and event times is looked for."""
 COLUMNS = ("tests/unit/test_cassandra_columns.py",)
 
 
@@ -42,6 +44,76 @@ DELTA = ("tests/delta/test_commits.py", "tests/delta/test_target_contract.py")
 """Where a bug of the target Delta Lake is looked for."""
 
 BUGS = (
+    Bug(
+        "a life begins anew each time it is written",
+        "wal_sink/targets/cassandra/times/lives.py",
+        "        ends = stamps // _SECOND_US + most\n",
+        "        ends = now_s + 0 * stamps + most\n",
+        TIMES,
+    ),
+    Bug(
+        "an expiry is rounded down",
+        "wal_sink/targets/cassandra/times/lives.py",
+        'ends = -(-views.elements(batch.column(EXPIRES_US), "i8") // _SECOND_US)',
+        'ends = views.elements(batch.column(EXPIRES_US), "i8") // _SECOND_US',
+        TIMES,
+    ),
+    Bug(
+        "timestamps ahead of the clock lengthen lives",
+        "wal_sink/targets/cassandra/times/lives.py",
+        "np.minimum(ends - now_s, most)",
+        "ends - now_s",
+        TIMES,
+    ),
+    Bug(
+        "a clock that is ahead ends lives",
+        "wal_sink/targets/cassandra/times/lives.py",
+        "return min(times_us) // _SECOND_US",
+        "return max(times_us) // _SECOND_US",
+        TIMES,
+    ),
+    Bug(
+        "a row whose life is over has its values for a second",
+        "wal_sink/targets/cassandra/write/statements.py",
+        "                cleared=kind == _EXPIRED,\n",
+        "                cleared=False,\n",
+        TIMES,
+    ),
+    Bug(
+        "a row whose life is over lives for ever",
+        "wal_sink/targets/cassandra/write/statements.py",
+        "ttls = np.maximum(lives, 1) if",
+        "ttls = np.maximum(lives, 0) if",
+        TIMES,
+    ),
+    Bug(
+        "ties of event times are left to the database",
+        "wal_sink/targets/cassandra/check.py",
+        "    return settled(batch, plan, EVENT_US, functools.partial(by_key, batch, table, EVENT_US))\n",
+        "    return settled(batch, plan, EVENT_US, lambda: list(range(batch.num_rows)))\n",
+        TIMES,
+    ),
+    Bug(
+        "a delete that an upsert of one event time follows hides it",
+        "wal_sink/targets/cassandra/times/ties.py",
+        "(deletes[chosen] & ~np.isin(chosen, ends))",
+        "(deletes[chosen] & np.isin(chosen, ends))",
+        TIMES,
+    ),
+    Bug(
+        "an event of the far future hides what comes until then",
+        "wal_sink/targets/cassandra/times/read.py",
+        "_bad(pc.greater(values, long(ahead_us)))",
+        "_bad(pc.greater(values, long(2**62 + ahead_us)))",
+        TIMES,
+    ),
+    Bug(
+        "event times are those of the ledger",
+        "wal_sink/targets/cassandra/write/statements.py",
+        "        if EVENT_US in rows.batch.schema.names:\n",
+        "        if EVENT_US not in rows.batch.schema.names:\n",
+        TIMES,
+    ),
     Bug(
         "only the first piece of a slice is copied",
         "wal_sink/targets/postgresql/copy.py",
@@ -1280,8 +1352,8 @@ BUGS = (
     Bug(
         "a delete is sent as an upsert",
         "wal_sink/targets/cassandra/write/statements.py",
-        "    return np.where(deletes, given, _UPSERT)\n",
-        "    return np.where(deletes, _UPSERT, _UPSERT)\n",
+        "    return np.where(deletes, given, upserts)\n",
+        "    return np.where(deletes, upserts, upserts)\n",
         DELETES,
     ),
     Bug(
@@ -1294,8 +1366,8 @@ BUGS = (
     Bug(
         "a delete and an upsert of one slice have each other's timestamps",
         "wal_sink/targets/cassandra/write/statements.py",
-        "Stamped(kept, rows.stamps[chosen])",
-        "Stamped(kept, rows.stamps[: kept.num_rows])",
+        "Stamped(batch.filter(views.flags(chosen)), rows.stamps[chosen])",
+        "Stamped(batch.filter(views.flags(chosen)), rows.stamps[: chosen.sum()])",
         DELETES,
     ),
     Bug(

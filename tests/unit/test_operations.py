@@ -291,7 +291,7 @@ def test_each_row_becomes_the_statement_of_its_kind() -> None:
     parts = divided()
     found = {
         of.prepared.query_id.decode(): (where.tolist(), rows)
-        for of, where, rows in parts
+        for of, where, rows, *_ in parts
         if where is not None
     }
     assert {query: where for query, (where, _) in found.items()} == {
@@ -310,12 +310,12 @@ def test_encoded_rows_are_those_that_the_driver_binds() -> None:
     encoded = one_after_the_other(
         [
             encode(rows.batch, of.plan, rows.stamps, of.head, stamp_first=of.stamp_first)
-            for of, _, rows in parts
+            for of, _, rows, *_ in parts
         ]
     )
     data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
     expected: list[bytes] = []
-    for of, _, rows in parts:
+    for of, _, rows, *_ in parts:
         types = [column.type for column in of.plan.columns]
         types = ["bigint", *types] if of.stamp_first else [*types, "bigint"]
         bound = bind(rows.batch, of.plan, rows.stamps.tolist(), stamp_first=of.stamp_first)
@@ -346,7 +346,7 @@ def test_a_request_has_rows_of_its_partition_in_the_order_of_the_slice() -> None
     encoded = one_after_the_other(
         [
             encode(rows.batch, of.plan, rows.stamps, of.head, stamp_first=of.stamp_first)
-            for of, _, rows in parts
+            for of, _, rows, *_ in parts
         ]
     )
     where = places(parts)

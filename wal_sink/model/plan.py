@@ -19,9 +19,10 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Arrow type in the DataFrame, as `str(pyarrow.DataType)`, timestamps in UTC."""
     type: str
     """Type in the target, in the target's words."""
-    role: Literal["partition", "clustering", "static", "regular", "required", "operation"]
-    """What the target says of the column: "required" takes no null, "regular" does. "operation" says whether
-    the row is an upsert or a delete: the table has no such column."""
+    role: Literal["partition", "clustering", "static", "regular", "required", "operation", "time"]
+    """What the target says of the column: "required" takes no null, "regular" does. The table has no column
+    of the last two: "operation" says whether the row is an upsert or a delete, "time" how long it lives, or
+    when it happened."""
     column: str = ""
     """Name in the target, where it is another one than in the DataFrame."""
 
@@ -52,10 +53,10 @@ class Plan(Record, frozen=True, kw_only=True):
         return next((each.name for each in self.columns if each.role == "operation"), None)
 
     def of_table(self) -> Plan:
-        """Return the plan without the operation column: what the table has of it."""
-        if self.operation is None:
+        """Return the plan without the columns that are not written: what the table has of it."""
+        columns = tuple(each for each in self.columns if each.role not in ("operation", "time"))
+        if len(columns) == len(self.columns):
             return self
-        columns = tuple(each for each in self.columns if each.role != "operation")
         return msgspec.structs.replace(self, columns=columns)
 
 

@@ -11,10 +11,9 @@ that is written later.
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
@@ -26,6 +25,22 @@ from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind, Session, Slice, Target
+from wal_sink.targets.cassandra.times.given import (
+    EVENT_COLUMN,
+    EXPIRES_COLUMN,
+    TTL,
+    TTL_COLUMN,
+    EventColumn,
+    ExpiresColumn,
+    RowTimes,
+    Ttl,
+    TtlColumn,
+    for_server,
+    latest_expiry_s,
+    with_times,
+    without_times,
+)
+from wal_sink.targets.cassandra.times.read import EVENT_US, EXPIRES_US, LIFE_S
 from wal_sink.targets.operations import (
     DELETE,
     UPSERT,
@@ -39,7 +54,9 @@ from wal_sink.targets.operations import (
     with_operation,
     without_operation,
 )
-from wal_sink.targets.values.operations import read_operations
+from wal_sink.targets.values.operations import are_deletes, read_operations
+from wal_sink.testing.cell_rules import Cell, Row, newer
+from wal_sink.testing.cell_times import lives_of, of_each_key, timed
 
 Key = tuple[Any, ...]
 
@@ -51,25 +68,25 @@ class CellStoreOptions(Options, frozen=True, kw_only=True):
     nulls: Annotated[str, Meta(description="unset keeps an older value, write clears it")] = "unset"
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
     operations: Operations = msgspec.field(name="operations", default="")
+    ttl: Ttl = msgspec.field(name=TTL, default=None)
+    ttl_column: TtlColumn = msgspec.field(name=TTL_COLUMN, default="")
+    expires_column: ExpiresColumn = msgspec.field(name=EXPIRES_COLUMN, default="")
+    event_column: EventColumn = msgspec.field(name=EVENT_COLUMN, default="")
+
+    @property
+    def times(self) -> RowTimes:
+        """What is said of the times of rows."""
+        return RowTimes(
+            ttl_s=self.ttl,
+            ttl_column=self.ttl_column,
+            expires_column=self.expires_column,
+            event_column=self.event_column,
+        )
 
     @property
     def words(self) -> Mapping[str, Operation]:
         """What each word of the operation column means."""
         return read_words(self.operation_column, self.operations)
-
-
-class Cell(NamedTuple):
-    """A value, None for a deletion, and its write timestamp in microseconds."""
-
-    value: Any
-    us: int
-
-
-class Row(NamedTuple):
-    """The cells of a row by column, and the timestamp of its newest insert."""
-
-    cells: dict[str, Cell]
-    inserted_us: int
 
 
 class CellStore(Target):
@@ -97,11 +114,13 @@ class CellStore(Target):
         """Key columns and the nulls policy shape what is written."""
         given = self._options
         deletes = operation_shape(given.operation_column, given.words)
-        return {"keys": given.keys, "nulls": given.nulls, **deletes}
+        return {"keys": given.keys, "nulls": given.nulls, **deletes, **given.times.shape}
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Take any schema."""
         operation, words = self._options.operation_column, self._options.words
+        rows = without_operation(schema, operation, self.keys, "cells")
+        now_s, times = self.clock_us() // 1_000_000, self._options.times
         columns = tuple(
             Column(
                 name=field.name,
@@ -109,14 +128,18 @@ class CellStore(Target):
                 type=str(field.type),
                 role="partition" if field.name in self.keys else "regular",
             )
-            for field in without_operation(schema, operation, self.keys, "cells")
+            for field in without_times(rows, times, self.keys, "cells")
         )
         return Plan(
             key=key,
             target=self.name,
             table="cells",
-            columns=with_operation(columns, schema, operation),
-            details={"nulls": self._options.nulls, **operation_details(operation, words)},
+            columns=with_operation(with_times(columns, rows), schema, operation),
+            details={
+                "nulls": self._options.nulls,
+                **operation_details(operation, words),
+                **for_server(times, latest_expiry_s("NONE"), now_s).details,
+            },
         )
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -129,12 +152,16 @@ class CellStore(Target):
                 raise InvalidRow(f"Row {bad.row} {bad.problem}", bad.remedy)
             position = batch.schema.names.index(plan.operation)
             batch = batch.set_column(position, plan.operation, operations)
+        deletes = None if operations is None else are_deletes(operations)
+        batch = timed(batch, plan, deletes, self.clock_us())
         for index, row in enumerate(batch.select(keys).to_pylist()):
             given = [value is not None for value in row.values()]
             deletes = operations is not None and operations[index].as_py() == DELETE
             if not given[0] or given != sorted(given, reverse=True) or not (deletes or all(given)):
                 name = keys[given.index(False)]
                 raise InvalidRow(f"Key column {name} is null", "Filter such rows out.")
+        if EVENT_US in batch.schema.names:
+            batch = of_each_key(batch, plan, keys)
         return batch
 
     def connect(self, owner: Owner) -> Session:
@@ -148,14 +175,9 @@ class CellStore(Target):
     def rows(self) -> dict[Key, dict[str, Any]]:
         """Return what a reader of the table sees, by key."""
         with self.lock:
-            return {
-                key: {
-                    name: cell.value if cell.us > deleted_us else None
-                    for name, cell in row.cells.items()
-                }
-                for key, row in self.table.items()
-                if row.inserted_us > (deleted_us := self._deleted_us(key))
-            }
+            now_s = self.clock_us() // 1_000_000
+            seen = {key: row.seen(now_s, self._deleted_us(key)) for key, row in self.table.items()}
+        return {key: values for key, values in seen.items() if values is not None}
 
     def _deleted_us(self, key: Key) -> int:
         """Return the newest deletion of a row, or of a range that it is in; -1 for none."""
@@ -204,8 +226,15 @@ class CellSession(Session):
         """Write cell by cell."""
         clears = plan.details["nulls"] == "write"
         keys = _keys(plan)
-        for index, values in enumerate(rows.batch.to_pylist()):
-            us = rows.first_us + index
+        kinds = {column: rows.batch.schema.field(column).type for column in rows.batch.schema.names}
+        batch, lives = rows.batch, lives_of(plan, rows, self._store.clock_us())
+        events = batch.column(EVENT_US).to_pylist() if EVENT_US in kinds else None
+        batch = batch.select([name for name in kinds if name not in (EVENT_US, EXPIRES_US, LIFE_S)])
+        now_s = self._store.clock_us() // 1_000_000
+        for index, values in enumerate(batch.to_pylist()):
+            us = events[index] if events else rows.first_us + index
+            left = lives[index] if lives else None
+            ends_s = None if left is None else now_s + max(left, 1)
             operation = values.pop(plan.operation) if plan.operation else UPSERT
             key = tuple(values.pop(name) for name in keys)
             with self._store.lock:
@@ -214,15 +243,17 @@ class CellSession(Session):
                     newest = max(us, self._store.tombstones.get(prefix, -1))
                     self._store.tombstones[prefix] = newest
                     continue
-                row = self._store.table.get(key, Row({}, us))
+                inserted = Cell(True, us, ends_s)
+                row = self._store.table.get(key, Row({}, inserted))
                 cells = dict(row.cells)
                 for name, value in values.items():
                     if value is not None or clears:
-                        width = rows.batch.schema.field(name).type
-                        cells[name] = _newer(cells.get(name), Cell(value, us), width)
+                        over = left is not None and left < 1
+                        cell = Cell(None, us) if over or value is None else Cell(value, us, ends_s)
+                        cells[name] = newer(cells.get(name), cell, kinds[name])
                     else:
                         cells.setdefault(name, Cell(None, 0))
-                self._store.table[key] = Row(cells, max(us, row.inserted_us))
+                self._store.table[key] = Row(cells, newer(row.marker, inserted, pa.bool_()))
 
     def finish(self, window: Window) -> Outcome:
         """Finish if exactly this window is begun."""
@@ -261,31 +292,3 @@ class CellSession(Session):
 
 def _keys(plan: Plan) -> list[str]:
     return [column.name for column in plan.columns if column.role == "partition"]
-
-
-def _newer(old: Cell | None, new: Cell, kind: pa.DataType) -> Cell:
-    """Resolve two writes to one cell."""
-    if old is None:
-        return new
-
-    def rank(cell: Cell) -> tuple[int, bool, bytes]:
-        return cell.us, cell.value is None, _serialized(cell.value, kind)
-
-    return max(old, new, key=rank)
-
-
-def _serialized(value: Any, kind: pa.DataType) -> bytes:
-    """Return the bytes that Cassandra compares; of the types that tests use."""
-    if value is None:
-        return b""
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes):
-        return value
-    if pa.types.is_floating(kind):
-        return struct.pack(">d" if pa.types.is_float64(kind) else ">f", value)
-    if pa.types.is_integer(kind):
-        return int(value).to_bytes(kind.bit_width // 8, "big", signed=True)
-    if isinstance(value, bool):
-        return bytes([value])
-    raise NotImplementedError(f"CellStore does not order values of type {kind}")

@@ -13,8 +13,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal_sink.clock import now_us
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.cassandra.times.given import NO_TIMES, planned_times
+from wal_sink.targets.cassandra.times.read import EVENT_US, read_times
+from wal_sink.targets.cassandra.times.ties import by_key, settled
 from wal_sink.targets.cassandra.types.cast import cast_column
 from wal_sink.targets.cassandra.types.clustering import clustering_of
 from wal_sink.targets.cassandra.types.cql_type import column_types
@@ -48,19 +52,28 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
     _refuse_other_schema(batch.schema, plan)
-    if plan.operation is None:
+    table = plan.of_table()
+    if table is plan and planned_times(plan) == NO_TIMES:
         return _checked(batch, plan)
-    operations = _read_operations(batch, plan)
-    deletes, table = are_deletes(operations), plan.of_table()
-    keys = {column.name for column in table.columns if column.role in _KEY}
-    rows = keys_of_deletes(batch.drop_columns([plan.operation]), deletes, keys)
-    _refuse_gaps(rows, table)
+    operations = None if plan.operation is None else _read_operations(batch, plan)
+    deletes = None if operations is None else are_deletes(operations)
+    times = read_times(batch, plan, deletes, now_us())
+    _refuse_invalid(batch, plan, times.invalid)
+    rows = batch.select([column.name for column in table.columns])
+    if deletes is not None:
+        keys = {column.name for column in table.columns if column.role in _KEY}
+        rows = keys_of_deletes(rows, deletes, keys)
+        _refuse_gaps(rows, table)
     stored = _checked(rows, table, deletes)
-    columns = [
-        operations if column.name == plan.operation else stored.column(column.name)
+    columns = {
+        column.name: operations if column.role == "operation" else stored.column(column.name)
         for column in plan.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=[column.name for column in plan.columns])
+        if column.role != "time"
+    } | times.columns
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    if EVENT_US not in columns:
+        return batch
+    return settled(batch, plan, EVENT_US, functools.partial(by_key, batch, table, EVENT_US))
 
 
 def _checked(batch: pa.RecordBatch, plan: Plan, deletes: pa.Array | None = None) -> pa.RecordBatch:

@@ -17,6 +17,17 @@ from wal_sink.targets.cassandra.names import (
     is_table_name,
     read_columns,
 )
+from wal_sink.targets.cassandra.times.given import (
+    EVENT_COLUMN,
+    EXPIRES_COLUMN,
+    TTL,
+    TTL_COLUMN,
+    EventColumn,
+    ExpiresColumn,
+    RowTimes,
+    Ttl,
+    TtlColumn,
+)
 from wal_sink.targets.operations import Operation, OperationColumn, Operations, read_words
 
 CONSISTENCY_LEVELS = (
@@ -121,6 +132,10 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
             " \"customer_id\"}: the DataFrame's name, then the table's"
         ),
     ] = msgspec.field(name=COLUMNS_OPTION, default="")
+    ttl: Ttl = msgspec.field(name=TTL, default=None)
+    ttl_column: TtlColumn = msgspec.field(name=TTL_COLUMN, default="")
+    expires_column: ExpiresColumn = msgspec.field(name=EXPIRES_COLUMN, default="")
+    event_column: EventColumn = msgspec.field(name=EVENT_COLUMN, default="")
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
     operations: Operations = msgspec.field(name="operations", default="")
     batch_bytes: Annotated[
@@ -154,6 +169,17 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
             _refuse_bad_name("cassandra.ledgerTable", part)
         read_words(self.operation_column, self.operations)
         self._refuse_names_of_what_is_not_written()
+        self.times.refuse_contradictions(self.operation_column)
+
+    @property
+    def times(self) -> RowTimes:
+        """What is said of the times of rows."""
+        return RowTimes(
+            ttl_s=self.ttl,
+            ttl_column=self.ttl_column,
+            expires_column=self.expires_column,
+            event_column=self.event_column,
+        )
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -35,13 +35,14 @@ class CassandraTarget(Target):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """Return keyspace, table, the treatment of nulls, and what says that a row is a delete."""
+        """Return keyspace, table, the treatment of nulls, and what the columns that are not written mean."""
         return {
             "keyspace": self._options.keyspace,
             "table": self._options.table,
             "cassandra.nulls": self._options.nulls,
             **names_shape(self._options.column_names),
             **operation_shape(self._options.operation_column, self._options.words),
+            **self._options.times.shape,
         }
 
     @property
@@ -63,6 +64,7 @@ class CassandraTarget(Target):
             **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
             **described(given.operation_column, given.words),
+            **given.times.described,
         }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:

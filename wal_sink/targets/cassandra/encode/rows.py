@@ -25,6 +25,7 @@ from wal_sink.targets.cassandra.types.cql_type import column_types
 
 _PART_BYTES = 65_535
 """Most bytes of a part of a routing key: its length has two bytes."""
+_TTL_BYTES = 4
 
 
 class Encoded(NamedTuple):
@@ -43,6 +44,8 @@ def encode(
     head: bytes = b"",
     *,
     stamp_first: bool = False,
+    ttls: Array | None = None,
+    cleared: bool = False,
 ) -> Encoded:
     """Encode a batch that `check` returned, or some of its columns.
 
@@ -53,19 +56,32 @@ def encode(
         of row i is greater by i.
     :param head: bytes that stand before each row.
     :param stamp_first: whether the timestamp stands before the columns.
+    :param ttls: seconds to live, which stand behind the timestamp; None: nothing does.
+    :param cleared: whether every value beside the key is written as null.
     """
     rows = batch.num_rows
     absent = UNSET if plan.details["nulls"] == "unset" else NULL
     segments: list[Segment] = [constant(head)] if head else []
     columns: list[Segment] = []
-    for tree, column in zip(column_types(plan), batch.columns, strict=True):
-        columns += prefixed(column, tree, absent)
+    for of, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=True):
+        if cleared and of.role not in ("partition", "clustering"):
+            columns.append(_as_null(column, absent))
+        else:
+            columns += prefixed(column, tree, absent)
     if isinstance(stamps, int):
         stamps = np.arange(stamps, stamps + rows, dtype=np.int64)
     stamped: list[Segment] = [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
+    if ttls is not None:
+        stamped += [fixed(_TTL_BYTES, ">i4"), fixed(ttls, ">i4")]
     segments += [*stamped, *columns] if stamp_first else [*columns, *stamped]
     data, offsets = varying(joined(segments, rows), rows)
     return Encoded(data, offsets.astype(np.int64, copy=False))
+
+
+def _as_null(column: pa.Array, absent: int) -> Segment:
+    if not column.null_count:
+        return fixed(NULL, ">i4")
+    return fixed(np.where(views.booleans(column.is_valid()), NULL, absent), ">i4")
 
 
 def one_after_the_other(parts: Sequence[Encoded]) -> Encoded:

@@ -103,6 +103,13 @@ class DriftWatch:
         """
         return self._plans[plan.key].lacking
 
+    def default_ttl_s(self, plan: Plan) -> int:
+        """Return for how many seconds the table says that rows live; 0: for ever.
+
+        :param plan: one that was added.
+        """
+        return self._plans[plan.key].live.default_ttl
+
     def forget_rows(self) -> None:
         """Forget the rows that went out: they are acknowledged, or not wanted any more."""
         for watched in self._plans.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pyarrow as pa
 
@@ -14,6 +15,13 @@ from wal_sink.targets.cassandra.schema.indexes import index_rules, term_limits
 from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
+from wal_sink.targets.cassandra.times.given import (
+    EVENT_COLUMN,
+    for_server,
+    latest_expiry_s,
+    with_times,
+    without_times,
+)
 from wal_sink.targets.cassandra.types.clustering import clustering_details
 from wal_sink.targets.cassandra.types.cql_type import user_types_text
 from wal_sink.targets.cassandra.types.index_rule import DETAIL, rules_text
@@ -39,18 +47,23 @@ def make_plan(
     with connect(options) as connection, explained(options):
         server = inspect_server(connection.session, options)
         live = read_table(connection.session, options.data)
-        written = without_operation(
-            schema, options.operation_column, [column.name for column in live.columns], live.name
-        )
-        columns = match_columns(written, live, options.column_names)
+        names = [column.name for column in live.columns]
+        rows = without_operation(schema, options.operation_column, names, live.name)
+        other = options.column_names
+        kept = [name for name in rows.names if other.get(name, name) in names]
+        columns = match_columns(without_times(rows, options.times, kept, live.name), live, other)
+        settings = server.settings or {}
+        latest_s = latest_expiry_s(settings.get("storage_compatibility_mode"))
+        times = for_server(options.times, latest_s, int(time.time()))
         ensure_ledger_table(connection.session, options.ledger, create=create)
     _log_consequences(options, live)
     details = {"keyspace": options.keyspace, "table": options.table, "nulls": options.nulls}
+    details |= times.details
     if options.operation_column:
         details |= operation_details(options.operation_column, options.words)
-        names = {column.in_table: column.name for column in columns}
+        in_dataframe = {column.in_table: column.name for column in columns}
         details |= clustering_details(
-            [names[column.name] for column in live.key if column.role == "clustering"]
+            [in_dataframe[column.name] for column in live.key if column.role == "clustering"]
         )
     if types := used_types(columns, live):
         details["types"] = user_types_text(types)
@@ -60,7 +73,7 @@ def make_plan(
         key=key,
         target="cassandra",
         table=str(options.data),
-        columns=with_operation(columns, schema, options.operation_column),
+        columns=with_operation(with_times(columns, rows), schema, options.operation_column),
         details=details,
     )
 
@@ -85,10 +98,9 @@ def _log_consequences(options: CassandraOptions, live: TableMetadata) -> None:
             live.name,
             live.gc_grace_s,
         )
-    if live.default_ttl:
-        log.warning(
-            "%s has default_time_to_live = %d: a row that is written again after a crash lives that "
-            "long from then on",
+    if live.default_ttl and not set(options.times.shape) - {EVENT_COLUMN}:
+        log.info(
+            "%s has default_time_to_live = %d: rows live that long from when they were published",
             live.name,
             live.default_ttl,
         )

@@ -16,6 +16,7 @@ SETTINGS = (
     "sai_string_term_size_fail_threshold",
     "sai_frozen_term_size_fail_threshold",
     "sai_vector_term_size_fail_threshold",
+    "storage_compatibility_mode",
 )
 """The settings that decide whether rows are taken."""
 

@@ -35,29 +35,45 @@ class BoundRows(NamedTuple):
     """A batch as Python values."""
 
     values: list[tuple[Any, ...]]
-    """Each row in the order of the plan's columns, then its write timestamp; or that before them."""
+    """Each row in the order of the plan's columns, then its write timestamp, then how long it lives; or the
+    timestamp before them."""
     sizes: list[int]
     """Bytes of each row's values, about."""
 
 
 def bind(
-    batch: pa.RecordBatch, plan: Plan, stamps: Iterable[int], *, stamp_first: bool = False
+    batch: pa.RecordBatch,
+    plan: Plan,
+    stamps: Iterable[int],
+    *,
+    stamp_first: bool = False,
+    ttls: Iterable[int] | None = None,
+    cleared: bool = False,
 ) -> BoundRows:
     """Convert a batch that `check` returned, or some of its columns.
 
     :param stamps: write timestamp of each row.
     :param stamp_first: whether it stands before the columns.
+    :param ttls: seconds to live; None: the statement does not take them.
+    :param cleared: whether every value beside the key is written as null.
     """
     unset = plan.details["nulls"] == "unset"
-    lists = []
-    for tree, values in zip(column_types(plan), batch.columns, strict=True):
+    lists: list[Iterable[Any]] = []
+    for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
         bound = bind_column(values, tree)
         if unset and values.null_count:
             bound = [UNSET_VALUE if value is None else value for value in bound]
+        if cleared and column.role not in ("partition", "clustering"):
+            bound = [value if value is UNSET_VALUE else None for value in bound]
         lists.append(bound)
+    if ttls is not None:
+        return _rows([*lists, stamps, ttls], batch)
+    return _rows([stamps, *lists] if stamp_first else [*lists, stamps], batch)
+
+
+def _rows(columns: list[Iterable[Any]], batch: pa.RecordBatch) -> BoundRows:
     total = functools.reduce(pc.add, map(sizes, batch.columns), long(0))
-    in_order: list[Iterable[Any]] = [stamps, *lists] if stamp_first else [*lists, stamps]
-    return BoundRows(values=list(zip(*in_order, strict=True)), sizes=total.to_pylist())
+    return BoundRows(values=list(zip(*columns, strict=True)), sizes=total.to_pylist())
 
 
 class Pairs(tuple[tuple[Any, Any], ...]):

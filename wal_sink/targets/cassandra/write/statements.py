@@ -2,6 +2,7 @@
 
 INSERT, not UPDATE, so that a row without values exists, too. Every statement has a marker for the write
 timestamp: the order between rows of one key is by their timestamps alone, whichever statement comes first.
+Where rows live for a time only, the INSERT takes what is left of it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.driver.frames import statement_head
 from wal_sink.targets.cassandra.encode import views
 from wal_sink.targets.cassandra.names import quote
+from wal_sink.targets.cassandra.times.read import EVENT_US
 from wal_sink.targets.cassandra.types.clustering import clustering_of
 from wal_sink.targets.cassandra.write.slice_buffer import Stamped
 from wal_sink.targets.values.operations import are_deletes
 
 Ints = npt.NDArray[np.int64]
 
-_UPSERT = -1
-"""The kind of a row that is inserted; that of a delete is the number of clustering columns that it has."""
+_EXPIRED, _UPSERT = -2, -1
+"""The kinds of rows that are inserted: a row whose life is over is written as it is afterwards. The kind of a
+delete is the number of clustering columns that it has."""
 
 
 class Statement(NamedTuple):
@@ -39,6 +42,13 @@ class Statement(NamedTuple):
     """What stands before the values of each row in a batch."""
     stamp_first: bool
     """Whether the timestamp comes before the columns, not after them."""
+    with_ttl: bool = False
+    """Whether the seconds that the row lives come after the timestamp."""
+
+    @property
+    def columns(self) -> slice:
+        """Where the values of the columns are among all that it takes."""
+        return slice(1, None) if self.stamp_first else slice(None, -2 if self.with_ttl else -1)
 
 
 class Part(NamedTuple):
@@ -49,6 +59,10 @@ class Part(NamedTuple):
     """In the slice, ascending; None: it is the whole slice."""
     rows: Stamped
     """With the statement's columns."""
+    ttls: Ints | None = None
+    """Seconds that each row lives, 1 or more; None: the statement does not take them."""
+    cleared: bool = False
+    """Whether the lives of the rows are over: each value is written as null, and the row lives a second."""
 
 
 class Statements:
@@ -62,49 +76,72 @@ class Statements:
         self._plan = plan
         self._prepare = prepare
         table = plan.of_table()
-        self.upsert = self._prepared(insert(table), table, stamp_first=False)
-        self._by_kind = {_UPSERT: self.upsert}
+        self.upsert = self._prepared(insert(table), table)
+        self._by_kind = {(_UPSERT, False): self.upsert}
 
     def known(self) -> Iterator[Statement]:
         """Yield what is prepared so far."""
         yield from self._by_kind.values()
 
-    def divide(self, rows: Stamped) -> list[Part]:
+    def divide(self, rows: Stamped, lives: Ints | None = None) -> list[Part]:
         """Divide the rows of a slice by the statement that writes them; at least one part.
 
+        :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
         :raises Exception: of the driver, when it cannot prepare one.
         """
-        if self._plan.operation is None:
-            return [Part(self.upsert, None, rows)]
-        kinds = _kinds(rows.batch, self._plan)
-        found = (np.flatnonzero(np.bincount(kinds - _UPSERT)) + _UPSERT).tolist()
-        if len(found) < 2:
-            statement = self._of(found[0]) if found else self.upsert
-            return [_part(statement, None, rows)]
-        return [_part(self._of(kind), kinds == kind, rows) for kind in found]
+        if EVENT_US in rows.batch.schema.names:
+            rows = Stamped(rows.batch, views.elements(rows.batch.column(EVENT_US), "i8"))
+        if self._plan.operation is None and lives is None:
+            return [_part(self.upsert, None, rows, None)]
+        kinds = _kinds(rows.batch, self._plan, lives)
+        found = (np.flatnonzero(np.bincount(kinds - _EXPIRED)) + _EXPIRED).tolist() or [_UPSERT]
+        return [
+            _part(
+                self._of(kind, with_ttl=lives is not None and kind < 0),
+                None if len(found) == 1 else kinds == kind,
+                rows,
+                lives,
+                cleared=kind == _EXPIRED,
+            )
+            for kind in found
+        ]
 
-    def _of(self, kind: int) -> Statement:
-        if kind not in self._by_kind:
-            partition = [each.name for each in self._plan.columns if each.role == "partition"]
-            names = [*partition, *clustering_of(self._plan)[:kind]]
-            by_name = {column.name: column for column in self._plan.columns}
-            columns = tuple(by_name[name] for name in names)
-            plan = msgspec.structs.replace(self._plan, columns=columns)
-            self._by_kind[kind] = self._prepared(delete(plan), plan, stamp_first=True)
-        return self._by_kind[kind]
+    def _of(self, kind: int, *, with_ttl: bool) -> Statement:
+        statement = max(kind, _UPSERT), with_ttl
+        if statement not in self._by_kind:
+            self._by_kind[statement] = self._new(*statement)
+        return self._by_kind[statement]
 
-    def _prepared(self, query: str, plan: Plan, *, stamp_first: bool) -> Statement:
+    def _new(self, kind: int, with_ttl: bool) -> Statement:
+        if kind == _UPSERT:
+            return self._prepared(
+                insert(self.upsert.plan, with_ttl=with_ttl), self.upsert.plan, with_ttl=with_ttl
+            )
+        partition = [each.name for each in self._plan.columns if each.role == "partition"]
+        names = [*partition, *clustering_of(self._plan)[:kind]]
+        by_name = {column.name: column for column in self._plan.columns}
+        columns = tuple(by_name[name] for name in names)
+        plan = msgspec.structs.replace(self._plan, columns=columns)
+        return self._prepared(delete(plan), plan, stamp_first=True)
+
+    def _prepared(
+        self, query: str, plan: Plan, *, stamp_first: bool = False, with_ttl: bool = False
+    ) -> Statement:
         statement = self._prepare(query)
         statement.is_idempotent = True
-        head = statement_head(statement.query_id, len(plan.columns) + 1)
-        return Statement(statement, plan, head, stamp_first)
+        head = statement_head(statement.query_id, len(plan.columns) + 1 + with_ttl)
+        return Statement(statement, plan, head, stamp_first, with_ttl)
 
 
-def insert(plan: Plan) -> str:
-    """Return the statement for one row: a value for each column of the plan, then the timestamp."""
+def insert(plan: Plan, *, with_ttl: bool = False) -> str:
+    """Return the statement for one row: a value for each column of the plan, then the timestamp.
+
+    :param with_ttl: whether the seconds that the row lives follow.
+    """
     columns = ", ".join(quote(column.in_table) for column in plan.columns)
     marks = ", ".join("?" for _ in plan.columns)
-    return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}) USING TIMESTAMP ?"  # noqa: S608 -- quoted names
+    using = "USING TIMESTAMP ? AND TTL ?" if with_ttl else "USING TIMESTAMP ?"
+    return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}) {using}"  # noqa: S608 -- quoted names
 
 
 def delete(plan: Plan) -> str:
@@ -115,11 +152,17 @@ def delete(plan: Plan) -> str:
 
 def table_rows(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """Return the columns that the table has."""
-    return batch if plan.operation is None else batch.drop_columns([plan.operation])
+    names = [column.name for column in plan.of_table().columns]
+    return batch if names == batch.schema.names else batch.select(names)
 
 
-def _kinds(batch: pa.RecordBatch, plan: Plan) -> Ints:
+def _kinds(batch: pa.RecordBatch, plan: Plan, lives: Ints | None) -> Ints:
     """Return what kind of statement writes each row; `check` has seen that nulls come last."""
+    upserts = np.full(batch.num_rows, _UPSERT, np.int64)
+    if lives is not None:
+        upserts[lives < 1] = _EXPIRED
+    if plan.operation is None:
+        return upserts
     names = clustering_of(plan)
     given = np.full(batch.num_rows, len(names), np.int64)
     for name in names:
@@ -127,15 +170,24 @@ def _kinds(batch: pa.RecordBatch, plan: Plan) -> Ints:
         if column.null_count:
             given -= column.is_null().to_numpy(zero_copy_only=False)
     deletes = are_deletes(batch.column(plan.operation)).to_numpy(zero_copy_only=False)
-    return np.where(deletes, given, _UPSERT)
+    return np.where(deletes, given, upserts)
 
 
-def _part(statement: Statement, chosen: npt.NDArray[np.bool_] | None, rows: Stamped) -> Part:
-    batch = rows.batch.select([column.name for column in statement.plan.columns])
+def _part(
+    statement: Statement,
+    chosen: npt.NDArray[np.bool_] | None,
+    rows: Stamped,
+    lives: Ints | None,
+    *,
+    cleared: bool = False,
+) -> Part:
+    batch = table_rows(rows.batch, statement.plan)
+    ttls = np.maximum(lives, 1) if lives is not None and statement.with_ttl else None
     if chosen is None:
-        return Part(statement, None, Stamped(batch, rows.stamps))
-    kept = batch.filter(views.flags(chosen))
-    return Part(statement, np.flatnonzero(chosen), Stamped(kept, rows.stamps[chosen]))
+        return Part(statement, None, Stamped(batch, rows.stamps), ttls, cleared)
+    kept = Stamped(batch.filter(views.flags(chosen)), rows.stamps[chosen])
+    ttls = None if ttls is None else ttls[chosen]
+    return Part(statement, np.flatnonzero(chosen), kept, ttls, cleared)
 
 
 def places(parts: list[Part]) -> Ints | None:

@@ -16,13 +16,17 @@ from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra.driver.answers import longest_s
+from wal_sink.targets.cassandra.driver.clock import server_now_us
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.frames import hook
-from wal_sink.targets.cassandra.encode import encode, one_after_the_other, routing_keys
+from wal_sink.targets.cassandra.encode import encode, one_after_the_other, routing_keys, views
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.schema.indexes import TermLimits
+from wal_sink.targets.cassandra.times.given import planned_times
+from wal_sink.targets.cassandra.times.lives import WriteClock, live_for_a_time, seconds_left
+from wal_sink.targets.cassandra.times.read import EVENT_US
 from wal_sink.targets.cassandra.types.index_rule import first_refused
 from wal_sink.targets.cassandra.types.row_text import key_text, row_text
 from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, Limits, limits
@@ -33,7 +37,7 @@ from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.write.send import Sender
 from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
-from wal_sink.targets.cassandra.write.statements import Statements, places, table_rows
+from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
 
 log = line_logger(__name__)
 
@@ -76,6 +80,7 @@ class Writer:
             timeout_s=longest_s(options.request_timeout),
         )
         self._drift = DriftWatch(connection.session, options.data, limits)
+        self._clock = WriteClock(lambda: server_now_us(connection.session))
         self._prepared: dict[str, Prepared] = {}
         self._reported = False
 
@@ -93,7 +98,7 @@ class Writer:
         """
         self._drift.check(now=False)
         prepared = self._prepare(plan)
-        self._drift.expect_rows(plan.of_table(), rows.first_us)
+        self._drift.expect_rows(plan.of_table(), _lowest_us(rows))
         if not rows.batch.num_rows:
             return
         self._refuse_indexed(plan, rows.batch)
@@ -141,11 +146,19 @@ class Writer:
         return self._bound(prepared, rows)
 
     def _encoded(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
-        plan, parts = prepared.plan, prepared.statements.divide(rows)
+        plan, parts = prepared.plan, self._divided(prepared, rows)
         encoded = one_after_the_other(
             [
-                encode(part.batch, of.plan, part.stamps, of.head, stamp_first=of.stamp_first)
-                for of, _, part in parts
+                encode(
+                    part.rows.batch,
+                    part.statement.plan,
+                    part.rows.stamps,
+                    part.statement.head,
+                    stamp_first=part.statement.stamp_first,
+                    ttls=part.ttls,
+                    cleared=part.cleared,
+                )
+                for part in parts
             ]
         )
         sizes, where = np.diff(encoded.offsets), places(parts)
@@ -155,13 +168,31 @@ class Writer:
         batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
         return encoded_requests(encoded, keys, batches, plan.details["keyspace"], where)
 
+    def _divided(self, prepared: Prepared, rows: Stamped) -> list[Part]:
+        """Divide rows by their statements, with what is left of their lives now."""
+        plan = prepared.plan
+        default_ttl_s, times = self._drift.default_ttl_s(plan), planned_times(plan)
+        if not live_for_a_time(times, default_ttl_s):
+            return prepared.statements.divide(rows)
+        now_s = self._clock.now_s()
+        lives = seconds_left(rows.batch, rows.stamps, times, now_s, default_ttl_s)
+        return prepared.statements.divide(rows, lives)
+
     def _bound(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
         """Make requests by the classes of a driver that `frames` does not know."""
         statements: list[Any] = []
         lengths: list[int] = []
-        parts = prepared.statements.divide(rows)
-        for of, _, part in parts:
-            bound = bind(part.batch, of.plan, part.stamps.tolist(), stamp_first=of.stamp_first)
+        parts = self._divided(prepared, rows)
+        for part in parts:
+            of = part.statement
+            bound = bind(
+                part.rows.batch,
+                of.plan,
+                part.rows.stamps.tolist(),
+                stamp_first=of.stamp_first,
+                ttls=None if part.ttls is None else part.ttls.tolist(),
+                cleared=part.cleared,
+            )
             statements += [of.prepared.bind(values) for values in bound.values]
             around = len(of.head) + _LENGTH * (len(of.plan.columns) + 1) + _STAMP
             lengths += [size + around for size in bound.sizes]
@@ -222,13 +253,19 @@ class Writer:
             return "a row"
         version = self._session.cluster.protocol_version
         types = [column.type for column in of.prepared.column_metadata]
-        columns = slice(1, None) if of.stamp_first else slice(None, -1)
         decoded = [
             kind.from_binary(value, version)
             if column.role in ("partition", "clustering")  # others are not shown
             else None
             for column, kind, value in zip(
-                of.plan.columns, types[columns], values[columns], strict=True
+                of.plan.columns, types[of.columns], values[of.columns], strict=True
             )
         ]
         return f"{key_text(of.plan, decoded)} of {of.plan.table}"
+
+
+def _lowest_us(rows: Slice) -> int:
+    """Return the lowest write timestamp of a slice."""
+    if not rows.batch.num_rows or EVENT_US not in rows.batch.schema.names:
+        return rows.first_us
+    return int(views.elements(rows.batch.column(EVENT_US), "i8").min())

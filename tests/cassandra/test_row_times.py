@@ -1,0 +1,89 @@
+"""Lives and event times on a real node, beside the contract: defaults of the table, limits, other drivers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+
+import pyarrow as pa
+import pytest
+
+from tests.cassandra.test_target_contract import target_of
+from wal_sink.clock import now_us
+from wal_sink.errors import OptionError
+from wal_sink.model.ledger import Owner
+from wal_sink.targets.base import Slice
+from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.targets.cassandra.times.given import planned_times
+from wal_sink.targets.cassandra.write import writer
+from wal_sink.testing.cassandra.node import Node
+
+pytestmark = pytest.mark.cassandra
+
+S_US = 1_000_000
+INSTANT = pa.timestamp("us", "UTC")
+TABLE = "k text, n int, s text static, v set<int>, at timestamp, PRIMARY KEY (k, n)"
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("s", pa.string())])
+
+
+def write(target: CassandraTarget, us: int, batch: pa.RecordBatch) -> None:
+    plan = target.plan(batch.schema, "key")
+    with target.connect(Owner("query", "log", "checkpoint")) as session:
+        session.write(plan, Slice(0, target.check(batch, plan), us))
+        session.drain()
+
+
+@pytest.mark.parametrize("encodes", [True, False], ids=["encoded", "bound"])
+def test_on_a_real_node(
+    cassandra: Node, keyspace: str, monkeypatch: pytest.MonkeyPatch, *, encodes: bool
+) -> None:
+    """What the table says of lives counts from when a row was published, too; its times keep their digits."""
+    if not encodes:
+        monkeypatch.setattr(writer, "hook", lambda _: False)
+    table = f"{keyspace}.cells"
+    cassandra.execute(f"CREATE TABLE {table} ({TABLE}) WITH default_time_to_live = 1000")
+    target, now = target_of(cassandra, keyspace), now_us()
+    sets = SCHEMA.append(pa.field("v", pa.list_(pa.int32())))
+
+    def row(key: str, *more: pa.Array, schema: pa.Schema = sets) -> pa.RecordBatch:
+        arrays = [pa.array([key]), pa.array([1], pa.int32()), pa.array(["s"]), *more]
+        return pa.record_batch(arrays, schema=schema)
+
+    numbers = pa.array([[1, 2]], pa.list_(pa.int32()))
+    write(target, now - 400 * S_US, row("a", numbers))
+    (found,) = cassandra.execute(f"SELECT TTL(s) AS s, v FROM {table} WHERE k = 'a'")
+    assert 580 < found.s <= 600
+    assert set(found.v) == {1, 2}
+
+    # Altered while rows wait. What is over takes what an older row without end had written.
+    cassandra.execute(f"ALTER TABLE {table} WITH default_time_to_live = 0")
+    write(target, now - 9_000 * S_US, row("b", numbers))
+    (found,) = cassandra.execute(f"SELECT TTL(s) AS s FROM {table} WHERE k = 'b'")
+    assert found.s is None
+    short = target_of(cassandra, keyspace, **{"cassandra.ttl": "100"})
+    write(short, now - 200 * S_US, row("b", pa.array([[3]], pa.list_(pa.int32()))))
+    deadline = time.monotonic() + 20
+    gone = f"SELECT k, s, v FROM {table} WHERE k = 'b'"
+    while cassandra.execute(gone) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert cassandra.execute(gone) == []
+
+    # The event time that the table has in milliseconds orders rows by microseconds.
+    events = target_of(cassandra, keyspace, **{"cassandra.timestampColumn": "at"})
+    fields = SCHEMA.append(pa.field("at", INSTANT))
+    for us in (now + 7, now + 6):
+        at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
+        write(events, now, row("c", pa.array([at], INSTANT), schema=fields))
+    (found,) = cassandra.execute(f"SELECT at, WRITETIME(at) AS us FROM {table} WHERE k = 'c'")
+    assert found.us == now + 7
+
+    plan = short.plan(sets, "key")
+    assert planned_times(plan).latest_s > now // S_US
+    most_s = planned_times(plan).most_ttl_s
+    if most_s < 630_720_000:
+        with pytest.raises(OptionError, match="2038"):
+            target_of(cassandra, keyspace, **{"cassandra.ttl": "630720000"}).plan(sets, "key")
+    longest = target_of(cassandra, keyspace, **{"cassandra.ttl": str(most_s - 10)})
+    write(longest, now_us(), row("d", numbers))
+    (found,) = cassandra.execute(f"SELECT TTL(s) AS s FROM {table} WHERE k = 'd'")
+    assert most_s - 60 < found.s <= most_s
