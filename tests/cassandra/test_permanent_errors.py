@@ -29,6 +29,7 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
+from wal_sink.targets.cassandra.driver.light import LightRequests
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
@@ -352,6 +353,7 @@ def test_tls_with_the_right_certificates(
     encrypted = client | {"clientKey": certificates.encrypted_key}
     with connect(tls(node, **client, clientKey=certificates.client_key)) as connection:
         assert connection.session.execute("SELECT key FROM system.local").one()
+        assert not LightRequests(connection.session, connection.datacenter, 5).is_off
     with connect(tls(node, **encrypted, clientKeyPassword=PASSWORD)):
         pass
     with pytest.raises(OptionError, match="cannot be used"):

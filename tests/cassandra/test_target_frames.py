@@ -104,6 +104,29 @@ MIXED = np.where(np.arange(COUNT) % 3 == 0, 7, np.arange(COUNT) % 500)
 """A large partition between small ones."""
 
 
+class Pushes:
+    """Counts what goes by light requests and is acknowledged."""
+
+    def __init__(self, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.number = self.requests = self.rows = 0
+        light = writer._sender._in_flight._light
+        assert light is not None
+        assert not light.is_off
+        send = light.send
+
+        def counted(requests: Any, node: Any, told: Any) -> bool:
+            def count(sent: Any) -> None:
+                if not sent.failed:
+                    self.number += 1
+                    self.requests += len(requests)
+                    self.rows += sum(map(len, requests))
+                told(sent)
+
+            return send(requests, node, count)
+
+        monkeypatch.setattr(light, "send", counted)
+
+
 @pytest.mark.parametrize("compression", COMPRESSION)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_same_rows_as_by_the_drivers_own_classes(
@@ -113,8 +136,11 @@ def test_the_same_rows_as_by_the_drivers_own_classes(
     plan, rows = table.slice(some_rows(MIXED))
     with table.writer(version, compression) as writer:
         assert writer._session.client_protocol_handler is frames.EncodedRowsHandler
+        by_push = Pushes(writer, monkeypatch)
         writer.write(plan, rows)
         writer.drain()
+        assert by_push.rows == COUNT
+        assert by_push.requests > 2 * by_push.number
     by_encoding = table.rows(WRITTEN)
     assert len(by_encoding) == COUNT
     table.node.execute(f"TRUNCATE {table.keyspace}.{table.table}")

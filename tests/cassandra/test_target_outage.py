@@ -28,6 +28,7 @@ from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.concurrency import Concurrency
+from wal_sink.targets.cassandra.write.in_flight import InFlight
 from wal_sink.targets.cassandra.write.send import Sender
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 
@@ -275,11 +276,11 @@ def test_a_full_socket_is_no_failure(
                 while i == 80_000 and pool._connection._socket_writable:
                     time.sleep(0.01)
 
-        class ResumesWhenFull(Sender):
+        class ResumesWhenFull(InFlight):
             """Lets the node read when the socket is seen to be full, or the driver has refused a request."""
 
-            def _is_full(self) -> bool:
-                full = super()._is_full()
+            def is_full(self, parts: int) -> bool:
+                full = super().is_full(parts)
                 if full:
                     node.resume()
                 return full
@@ -291,7 +292,9 @@ def test_a_full_socket_is_no_failure(
                 super()._refused(error, *about)
 
         node.pause()
-        send_all(ResumesWhenFull(session, law), feed())
+        sender = Sender(session, law)
+        sender._in_flight = ResumesWhenFull(session, law, None, 60)
+        send_all(sender, feed())
     # Each costs a stream id; a buffer may become full between the look and the sending.
     assert refused < 20 if seen else refused > 0
     assert not [record for record in caplog.records if record.name == Sender.__module__]
@@ -303,7 +306,7 @@ def test_a_full_socket_is_no_failure(
 def test_an_end_that_is_said_twice_counts_once(node: EmbeddedCassandra) -> None:
     """As the driver does where a timeout meets the end of a connection: nothing hangs, nothing is lost."""
 
-    class Twice(Sender):
+    class Twice(InFlight):
         """Hears of each end again."""
 
         def _acknowledged(self, rows: Any, *about: Any) -> None:
@@ -313,7 +316,9 @@ def test_an_end_that_is_said_twice_counts_once(node: EmbeddedCassandra) -> None:
     observer = Retries()
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'twice')")
-        sender = Twice(connection.session, Concurrency(4))
+        law = Concurrency(4)
+        sender = Sender(connection.session, law)
+        sender._in_flight = Twice(connection.session, law, None, 10)
         sender.observer = observer
         for first in range(50_000, 50_500, 100):
             sender.send(insert.bind([i]) for i in range(first, first + 100))

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from wal_sink.admin.attach import Attached, plan_attach, plan_detach
-from wal_sink.cli.change import ChangeArguments, command, make_change
-from wal_sink.progress.quantities import epoch_id
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, Why, Yes
+from wal_sink.cli.change import ChangeArguments, make_change
+from wal_sink.cli.output import AsJson
 
 
-@command
 def detach(
-    given: ChangeArguments,
+    checkpoint: CheckpointArgument,
+    *,
+    target: TargetName = "",
+    why: Why = "",
+    wal: Wal = None,
+    option: OptionPairs = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let one of several targets hold back nothing any more.
 
@@ -17,17 +24,21 @@ def detach(
     not. What it lacks is listed by `verify`.
     """
     make_change(
-        given,
+        ChangeArguments(checkpoint, wal, option, why, yes, as_json, target),
         lambda query, _target, _patience: plan_detach(query),
-        lambda done: (
-            f"Target {done.target} is detached; the last epoch that it has: {epoch_id(done.state.epoch)}."
-        ),
+        lambda done: f"Target {done.target} is detached; it has epochs up to {done.state.epoch}.",
     )
 
 
-@command
 def attach(
-    given: ChangeArguments,
+    checkpoint: CheckpointArgument,
+    *,
+    target: TargetName = "",
+    why: Why = "",
+    wal: Wal = None,
+    option: OptionPairs = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let a target that was detached get epochs again.
 
@@ -35,7 +46,7 @@ def attach(
     missing there, and is said. The query's newest run has to name it.
     """
     make_change(
-        given,
+        ChangeArguments(checkpoint, wal, option, why, yes, as_json, target),
         lambda query, database, _patience: plan_attach(query, database),
         _summary,
     )

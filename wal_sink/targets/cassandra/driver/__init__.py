@@ -7,6 +7,8 @@
 `classify`       what an exception means for rows and for the ledger
 `retry`          repeats a request while its error may pass
 `frames`         batches of encoded rows
+`light`          requests of encoded rows, many by one push
+`canary`         whether their answers come as they should
 `internals`      what the driver's API reference does not list
 ===============  ==================================================================
 """

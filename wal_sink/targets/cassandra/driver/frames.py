@@ -17,7 +17,8 @@ import struct
 from typing import Any, NamedTuple
 
 import cassandra
-from cassandra import ConsistencyLevel
+from cassandra import ConsistencyLevel, ProtocolVersion
+from cassandra.cluster import EXEC_PROFILE_DEFAULT
 from cassandra.protocol import ProtocolHandler
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType
 
@@ -30,6 +31,10 @@ MAX_ROWS = 0xFFFF
 
 _SHORT = struct.Struct(">H")
 _LENGTH = struct.Struct(">i")
+_HEADER = struct.Struct(">BBhBi")
+"""Version, flags, stream, opcode, length of the body (native protocol, section 2)."""
+_COMPRESSED = 0x01
+_BATCH = 0x0D
 _PREPARED = b"\x01"
 _BEFORE_ROWS = 3
 """Bytes of a BATCH body before its statements: one for its type, two for their number."""
@@ -58,6 +63,14 @@ class EncodedBatch(BatchStatement):  # type: ignore[misc]  # the driver has no t
         self.is_idempotent = True
         self.keyspace = keyspace
         self.routing_key = routing_key
+        self.node: Any = None
+        """The driver's host that is the first replica of each row; None: any will do, or it is not known."""
+
+    @property
+    def rows(self) -> EncodedRows:
+        """The rows."""
+        rows: EncodedRows = self._statements_and_parameters
+        return rows
 
     def __len__(self) -> int:
         return self._statements_and_parameters.number
@@ -159,6 +172,57 @@ class EncodedRowsHandler(ProtocolHandler):  # type: ignore[misc]  # the driver h
         return frame
 
 
+class Envelope(NamedTuple):
+    """What the driver writes around the rows of a batch: the same for all batches of a keyspace."""
+
+    version: int
+    flags: int
+    compresses: bool
+    """Whether each frame is compressed by itself: later versions of the protocol compress segments."""
+    kind: bytes
+    after: bytes
+    """The consistency levels, the keyspace, and a timestamp that no row takes: each has its own."""
+
+    def frame(self, rows: EncodedRows, stream: int, compressor: Any) -> bytes:
+        """Return the request of rows.
+
+        :param compressor: of the connection; None: it compresses nothing.
+        """
+        body = b"".join((self.kind, _SHORT.pack(rows.number), rows.data, self.after))
+        flags = self.flags
+        if compressor and self.compresses:
+            body, flags = compressor(body), flags | _COMPRESSED
+        return _HEADER.pack(self.version, flags, stream, _BATCH, len(body)) + body
+
+
+def message(session: Any, request: EncodedBatch, profile: Any) -> Any:
+    """Return the driver's message of a request; a future without timeout starts nothing."""
+    future = session._create_response_future(
+        request, None, False, None, timeout=None, execution_profile=profile
+    )
+    return future.message
+
+
+def envelope(sent: Any, cluster: Any) -> Envelope:
+    """Return what is around the rows of a message that `message` has returned.
+
+    :param cluster: the driver's.
+    """
+    rows, version = sent.queries, cluster.protocol_version
+    frame = EncodedRowsHandler.encode_message(
+        sent, 0, version, None, cluster.allow_beta_protocol_version
+    )
+    _, flags, _, _, _ = _HEADER.unpack_from(frame)
+    body = frame[_HEADER.size :]
+    return Envelope(
+        version,
+        flags,
+        not ProtocolVersion.has_checksumming_support(version),
+        body[:1],
+        body[_BEFORE_ROWS + len(rows.data) :],
+    )
+
+
 def statement_head(query_id: bytes, values: int) -> bytes:
     """Return what stands before the values of a prepared statement in a batch.
 
@@ -220,11 +284,11 @@ def canary(session: Any) -> str:
 
 
 def _frame(session: Any, statement: Any, handler: Any) -> bytes:
-    """Return the frame that would be sent; a future without timeout starts nothing."""
-    future = session._create_response_future(statement, None, False, None, timeout=None)
-    future.message.timestamp = _TIMESTAMP  # one for both
+    """Return the frame that would be sent."""
+    sent = message(session, statement, EXEC_PROFILE_DEFAULT)
+    sent.timestamp = _TIMESTAMP  # one for both
     version = session.cluster.protocol_version
-    frame: bytes = handler.encode_message(future.message, 1, version, None, False)
+    frame: bytes = handler.encode_message(sent, 1, version, None, False)
     return frame
 
 

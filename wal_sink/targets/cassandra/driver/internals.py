@@ -1,12 +1,13 @@
 """What the sink uses of the driver beyond its API reference; only this module and `frames` do.
 
-These are exceptions that the driver raises, and how its connections use their sockets. What `frames` uses is
-tested by a canary at each connect.
+These are exceptions that the driver raises, and how its connections use their sockets and streams. What
+`frames` uses is tested by a canary at each connect, and so are the streams, by `canary`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 from cassandra.cluster import Cluster
 from cassandra.connection import (
@@ -20,9 +21,13 @@ from cassandra.protocol import (
     ConfigurationException,
     ErrorMessage,
     IsBootstrappingErrorMessage,
+    OptionsMessage,
     OverloadedErrorMessage,
+    PreparedQueryNotFound,
     ProtocolException,
+    ProtocolHandler,
     ServerError,
+    SupportedMessage,
     SyntaxException,
 )
 
@@ -34,14 +39,22 @@ __all__ = [
     "ErrorMessage",
     "IsBootstrappingErrorMessage",
     "NoConnectionsAvailable",
+    "OptionsMessage",
     "OverloadedErrorMessage",
+    "PreparedQueryNotFound",
     "ProtocolError",
     "ProtocolException",
     "ProtocolVersionUnsupported",
     "ServerError",
+    "Streams",
+    "SupportedMessage",
     "SyntaxException",
     "WideConnection",
+    "borrow",
+    "connection_of",
     "has_room",
+    "is_result",
+    "pools",
 ]
 
 CAS_WRITE_UNKNOWN = 0x1700
@@ -70,3 +83,123 @@ def has_room(session: Any) -> bool:
         return all(each._socket_writable for each in connections if each is not None)
     except (AttributeError, TypeError, RuntimeError):
         return True
+
+
+def pools(session: Any, datacenter: str) -> dict[Any, Any]:
+    """Return the pool of each node of a datacenter to which the driver is connected, by the driver's host."""
+    found = {pool.host: pool for pool in list(session.get_pools()) if pool._connection is not None}
+    return {host: pool for host, pool in found.items() if host.datacenter == datacenter}
+
+
+class Streams(NamedTuple):
+    """Streams of one connection, borrowed for requests that go by one push.
+
+    Each ends once: `unsent`, or `returned`. The driver itself makes a stream free when its answer has come.
+    """
+
+    pool: Any
+    connection: Any
+    ids: list[int]
+
+    def push(self, frames: bytes, answered: Callable[[Any], None]) -> None:
+        """Send frames, one for each stream and in their order.
+
+        The driver makes segments, compresses these, and writes them. Of a version of the protocol without
+        segments the frames have to be compressed already.
+
+        :param answered: called by the driver's threads for each answer: with the stream's id where it says
+            that rows are written, else with the driver's message. When the connection is lost, with an
+            exception that names no stream.
+        :raises Exception: of the driver; nothing was sent. It may have called `answered` before.
+        """
+        first, *others = self.ids
+        entry = (answered, _decoded, None)
+        self.connection._requests.update(dict.fromkeys(others, entry))
+        self.connection.send_msg(frames, first, answered, encoder=_as_it_is, decoder=_decoded)
+
+    def unsent(self) -> None:
+        """Make the streams free that `push` could not use."""
+        with self.connection.lock:
+            for stream in self.ids:
+                self.connection._requests.pop(stream, None)
+            self.connection.request_ids.extend(self.ids)
+        self.returned(0)
+
+    def abandoned(self, late: Collection[int]) -> int:
+        """Keep streams from other requests until their late answers come; return how many.
+
+        The answers of the others are being taken at this moment.
+        """
+        connection = self.connection
+        with connection.lock:
+            orphans = [each for each in late if connection._requests.pop(each, None) is not None]
+            connection.orphaned_request_ids.update(orphans)
+            if len(connection.orphaned_request_ids) >= connection.orphaned_threshold:
+                connection.orphaned_threshold_reached = True
+        return len(orphans)
+
+    def kept(self) -> list[int]:
+        """Return which of the streams the driver has not made free again."""
+        connection = self.connection
+        with connection.lock:
+            free, used = connection.request_ids, connection._requests
+            return [each for each in self.ids if each in used or each not in free]
+
+    def returned(self, orphans: int) -> None:
+        """Say that the requests have ended, so that the driver sees in which state their connection is.
+
+        :param orphans: of which the driver waits for the answer.
+        """
+        answered = len(self.ids) - orphans
+        if not answered:
+            self.pool.return_connection(self.connection, stream_was_orphaned=True)
+            return
+        with self.connection.lock:
+            self.connection.in_flight -= answered - 1
+        self.pool.return_connection(self.connection)  # and counts the last one
+
+
+def connection_of(pool: Any) -> Any:
+    """Return a pool's connection; None when it has none at this moment."""
+    return pool._connection
+
+
+def borrow(pool: Any, number: int) -> Streams | None:
+    """Borrow streams of a pool's connection; None when it has not so many, or is about to be replaced."""
+    connection = pool._connection
+    if connection is None or pool.is_shutdown:
+        return None
+    with connection.lock:
+        is_good = not (
+            connection.is_defunct or connection.is_closed or connection.orphaned_threshold_reached
+        )
+        # Ids that the driver has lost (`has_room`) are counted as in flight or not, but are not there.
+        known = (
+            len(connection.request_ids) + connection.max_request_id - connection.highest_request_id
+        )
+        if not is_good or min(known, connection.max_request_id - connection.in_flight) < number:
+            return None
+        connection.in_flight += number
+        return Streams(pool, connection, [connection.get_request_id() for _ in range(number)])
+
+
+def is_result(response: Any) -> bool:
+    """Whether the driver's message says that a request was done."""
+    return getattr(response, "opcode", None) == _RESULT
+
+
+_RESULT = 0x08
+_VOID = b"\x00\x00\x00\x01"
+
+
+def _decoded(
+    version: int, types: Any, stream: int, flags: int, opcode: int, body: bytes, *how: Any
+) -> Any:
+    """Return the stream's id where the answer is VOID (native protocol, 4.2.5.1), else the message."""
+    if opcode == _RESULT and body == _VOID and not flags:
+        return stream
+    return ProtocolHandler.decode_message(version, types, stream, flags, opcode, body, *how)
+
+
+def _as_it_is(frames: bytes, *_: object, **__: object) -> bytes:
+    return frames

@@ -9,6 +9,9 @@
 `requests`       makes the requests
 `refused_row`    takes a request apart, down to the row that the server refuses
 `send`           keeps requests in flight, and repeats those that failed
+`groups`         which requests go by one push
+`in_flight`      those under way: starts them, and hears of their ends
+`ended`          how requests have ended
 `concurrency`    how many may be in flight
 ===============  ==================================================================
 """

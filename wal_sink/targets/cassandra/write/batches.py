@@ -55,6 +55,8 @@ class Batches(NamedTuple):
     """The rows' positions in the slice; None: the rows stay in their order."""
     starts: Ints
     """One more than there are requests; the last is the number of rows."""
+    coordinators: Ints | None = None
+    """A number for the first replica of each request's rows; None: any node will do, or it is not known."""
 
     def first_rows(self) -> Ints:
         """Return the position in the slice of each request's first row."""

@@ -14,6 +14,9 @@ not good                        one less
 more than twice what is good    half as many
 ==============================  =======================================================
 
+A request takes a **place**, of which there are so many. A small one, of some scattered rows, takes a part of
+a place: where all were the same, so few small ones would be in flight that the server rests.
+
 An answer that the server is overloaded halves them at once; more such answers to requests that were sent
 before it do not halve them again. A bound that is a multiple of the best latency alone was tried: it takes
 the jitter of a busy machine for a queue, and ends with two requests in flight where sixty-four do three
@@ -27,6 +30,11 @@ LEAST = 2
 MOST = 64
 """Where the option does not say: so many batches of 96 KiB are 6 MiB, in the client and in the server."""
 
+PARTS = 8
+"""Of a place, of which a request takes one at least and all at most."""
+_WHOLE = 96 * 1024
+"""Bytes of a request that takes a whole place."""
+
 _QUEUE_S = 0.1
 _TIMES = 2
 
@@ -35,29 +43,44 @@ class Concurrency:
     """The limit of requests in flight of one connection, from the answers and their times.
 
     :param most: the highest limit.
+    :param by_size: whether small requests take less than a place; else `most` is a number of requests.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST, *, by_size: bool = False) -> None:
         self.most = most
+        self._by_size = by_size
         self.limit = min(FIRST, most)
-        """Requests that may be in flight now."""
+        """Places of requests that may be in flight now."""
         self._least = min(LEAST, most)
         self._starting = True
         self._best = float("inf")
         self._slowed = float("-inf")
         self._begin_window(float("-inf"))
 
-    def answered(self, sent: float, now: float, in_flight: int) -> None:
-        """Count a request that was acknowledged.
+    def parts(self, size: int) -> int:
+        """Return how many parts of a place a request takes.
+
+        :param size: bytes of its rows.
+        """
+        return min(PARTS, 1 + size * PARTS // _WHOLE) if self._by_size else PARTS
+
+    @property
+    def limit_parts(self) -> int:
+        """Parts of places that may be taken now."""
+        return self.limit * PARTS
+
+    def answered(self, sent: float, now: float, in_flight: float, answers: float = 1) -> None:
+        """Count requests that were acknowledged.
 
         :param sent: when, in seconds of the clock that `now` is of.
-        :param in_flight: requests, this one included.
+        :param in_flight: places that requests take, these included.
+        :param answers: places that these take; all requests of a group end with the last answer.
         """
         if sent < self._begun:
             return  # it waited behind requests of an earlier window
-        self._answers += 1
-        self._latency += now - sent
-        self._full |= in_flight >= self.limit
+        self._answers += answers
+        self._latency += answers * (now - sent)
+        self._full |= in_flight + answers > self.limit
         if self._answers >= self.limit:
             self._judge(self._latency / self._answers, now)
             self._begin_window(now)
@@ -70,7 +93,7 @@ class Concurrency:
 
     def _begin_window(self, now: float) -> None:
         self._begun = now
-        self._answers = 0
+        self._answers = 0.0
         self._latency = 0.0
         self._full = False
 

@@ -18,6 +18,8 @@ class Ranges(NamedTuple):
     ends: Ints
     """The last token of each range, ascending."""
     first: Ints
+    nodes: list[Any]
+    """The driver's host of each number."""
 
 
 class Replicas:
@@ -36,6 +38,11 @@ class Replicas:
         self._datacenter = datacenter
         self._made_of: tuple[Any, Any, frozenset[Any]] | None = None
         self._ranges: Ranges | None = None
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The driver's host of each number that `coordinators` has returned last."""
+        return self._ranges.nodes if self._ranges else []
 
     def coordinators(self, keys: pa.Array) -> Ints | None:
         """Return a number for the first local replica of each routing key, from 0.
@@ -76,8 +83,10 @@ class Replicas:
         nodes = {host for hosts in local for host in hosts}
         if all(len(hosts) == len(nodes) for hosts in local):
             return None
-        numbers = {host: number for number, host in enumerate(sorted(nodes, key=str))}
+        ordered = sorted(nodes, key=str)
+        numbers = {host: number for number, host in enumerate(ordered)}
         return Ranges(
             ends=np.array([token.value for token in ring.ring], np.int64),
             first=np.array([numbers[hosts[0]] if hosts else 0 for hosts in local], np.int64),
+            nodes=ordered,
         )

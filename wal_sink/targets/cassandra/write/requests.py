@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,25 @@ def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -
     """
     by_partition = keys.dictionary_encode()
     coordinators = replicas.coordinators(by_partition.dictionary)
-    return divide(by_partition.indices.to_numpy(), sizes, limit, coordinators)
+    partitions = by_partition.indices.to_numpy()
+    batches = divide(partitions, sizes, limit, coordinators)
+    if coordinators is None:
+        return batches
+    return batches._replace(coordinators=coordinators[partitions[batches.first_rows()]])
 
 
 def encoded_requests(
-    rows: Encoded, keys: pa.Array, batches: Batches, keyspace: str, places: Ints | None = None
+    rows: Encoded,
+    keys: pa.Array,
+    batches: Batches,
+    keyspace: str,
+    places: Ints | None = None,
+    nodes: Sequence[Any] = (),
 ) -> Iterator[EncodedBatch]:
     """Yield the requests; each has a copy of its bytes, so that none keeps the slice in memory.
 
     :param places: where the bytes of each row of the slice are; None: in the order of the slice.
+    :param nodes: the driver's host of each coordinator.
     """
     order = batches.order
     if places is not None:
@@ -42,8 +52,14 @@ def encoded_requests(
     bounds = itertools.pairwise(rows.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()
     firsts = keys.take(pa.array(batches.first_rows())).to_pylist()
-    for count, (begin, end), key in zip(counts, bounds, firsts, strict=True):
-        yield EncodedBatch(EncodedRows(count, bytes(data[begin:end])), keyspace, key)
+    numbers = (
+        [None] * len(counts) if batches.coordinators is None else batches.coordinators.tolist()
+    )
+    for count, (begin, end), key, number in zip(counts, bounds, firsts, numbers, strict=True):
+        request = EncodedBatch(EncodedRows(count, bytes(data[begin:end])), keyspace, key)
+        if number is not None:
+            request.node = nodes[number]
+        yield request
 
 
 class BoundBatch(BatchStatement):  # type: ignore[misc]  # the driver has no types

@@ -6,9 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from queue import Empty, SimpleQueue
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from wal_sink.errors import TargetUnavailable, WalSinkError
 from wal_sink.log_context import line_logger
@@ -22,9 +20,12 @@ from wal_sink.targets.cassandra.driver.classify import (
     was_not_sent,
 )
 from wal_sink.targets.cassandra.driver.connection import ROWS
-from wal_sink.targets.cassandra.driver.internals import has_room
+from wal_sink.targets.cassandra.driver.light import LightRequests
 from wal_sink.targets.cassandra.driver.retry import PATIENCE_S, retrying
-from wal_sink.targets.cassandra.write.concurrency import Concurrency
+from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
+from wal_sink.targets.cassandra.write.ended import Failure, is_unprepared, worst
+from wal_sink.targets.cassandra.write.groups import grouped
+from wal_sink.targets.cassandra.write.in_flight import InFlight
 from wal_sink.targets.cassandra.write.refused_row import find_refused_row, refusal
 
 log = line_logger(__name__)
@@ -32,15 +33,6 @@ log = line_logger(__name__)
 _WARN_EVERY_S = 10.0
 _LOOK_AT_ROWS = 4
 """Attempts, a second in all, after which a failure that may pass is looked at row by row."""
-
-
-class Ended(NamedTuple):
-    """A request that has ended, by an answer or by an error."""
-
-    statement: Any
-    sent: float
-    ended: float
-    error: Exception | None
 
 
 class Sender:
@@ -53,6 +45,7 @@ class Sender:
     :param patience: seconds to go on trying while no request is acknowledged.
     :param describe: names the first row of a request.
     :param timeout_s: seconds to wait for requests in flight of which none ends: then they are lost.
+    :param light: by which encoded rows go at first; what fails goes by the driver's futures.
     """
 
     def __init__(
@@ -62,25 +55,32 @@ class Sender:
         patience: float = PATIENCE_S,
         describe: Callable[[Any], str] = str,
         timeout_s: float = longest_s(PATIENCE_S),
+        light: LightRequests | None = None,
     ) -> None:
         self._session = session
         self._concurrency = concurrency
         self._patience = patience
         self._describe = describe
         self._timeout_s = timeout_s
-        self._in_flight = 0
-        self._ended: SimpleQueue[Ended] = SimpleQueue()
+        self._in_flight = InFlight(session, concurrency, light, timeout_s)
         self._unsent: deque[Any] = deque()
         """Requests for which the socket had no room at that moment; each goes out when another has ended."""
-        self._failures: list[Ended] = []
-        self.observer = Observer()
-        """Told of requests in flight, and of those that are sent again."""
+        self._failures: list[Failure] = []
         self._acknowledgements = 0
         self._taken: Any = None
         """The request that was acknowledged last, of those since the last `drain`."""
         self._suspect = ""
         """A row that fails by itself, where no other row was taken to compare."""
         self._warned = float("-inf")
+
+    @property
+    def observer(self) -> Observer:
+        """Told of requests in flight, and of those that are sent again."""
+        return self._in_flight.observer
+
+    @observer.setter
+    def observer(self, observer: Observer) -> None:
+        self._in_flight.observer = observer
 
     def send(self, statements: Iterable[Any]) -> None:
         """Send every statement; return when the last is under way, without waiting for its answer.
@@ -97,11 +97,11 @@ class Sender:
         :raises TargetRefused: the server refuses a row, which is named, and takes others.
         :raises Exception: of the driver, at once, when trying again cannot help.
         """
-        for statement in statements:
-            self._await_room()
+        for group in grouped(statements, self._concurrency):
+            self._await_room(group.parts)
             if self._failures:
                 self._recover()
-            self._start(statement)
+            self._in_flight.start_group(group)
 
     def drain(self) -> None:
         """Wait until every statement that was sent is acknowledged.
@@ -122,48 +122,16 @@ class Sender:
         self._await_all()
         self._forget()
 
-    def _start(self, statement: Any) -> None:
-        sent = time.monotonic()
-        future = self._session.execute_async(statement, execution_profile=ROWS)
-        self._in_flight += 1
-        self.observer.in_flight = self._in_flight
-        about = (statement, sent, Lock())
-        future.add_callbacks(
-            self._acknowledged, self._refused, callback_args=about, errback_args=about
-        )
-
-    def _acknowledged(self, _rows: Any, statement: Any, sent: float, unreported: Lock) -> None:
-        self._end(Ended(statement, sent, time.monotonic(), None), unreported)
-
-    def _refused(self, error: Exception, statement: Any, sent: float, unreported: Lock) -> None:
-        self._end(Ended(statement, sent, time.monotonic(), error), unreported)
-
-    def _end(self, ended: Ended, unreported: Lock) -> None:
-        """Queue a request's end, once; called from the driver's threads.
-
-        The driver reports it twice where a timeout meets the end of its connection (3.30.1: the timer sets
-        an error while another thread reports the same one). If both counted, a request that is still in
-        flight would be taken for ended, and its rows for acknowledged.
-        """
-        if unreported.acquire(blocking=False):
-            self._ended.put(ended)
-
-    def _await_room(self) -> None:
-        """Wait until one more request may be in flight; those that the socket refused go first."""
+    def _await_room(self, parts: int = PARTS) -> None:
+        """Wait until requests of so many parts may be in flight; those that the socket refused go first."""
         while True:
-            while not self._ended.empty() or self._is_full():
+            while self._in_flight.have_ended or self._in_flight.is_full(parts):
                 self._take()
             if not self._unsent:
                 return
             if self._in_flight:
                 self._take()
-            self._start(self._unsent.popleft())
-
-    def _is_full(self) -> bool:
-        """Whether another request has to end first; with none in flight the next one shows what is wrong."""
-        if self._in_flight >= self._concurrency.limit:
-            return True
-        return self._in_flight > 0 and not has_room(self._session)
+            self._in_flight.start(self._unsent.popleft())
 
     def _await_all(self) -> None:
         while self._in_flight:
@@ -181,32 +149,21 @@ class Sender:
         self._taken, self._suspect = None, ""
 
     def _take(self) -> None:
-        """Wait for one request to end, which each does: the driver has a timeout for it.
+        """Wait until one request or more have ended, and count them; what has failed is kept.
 
-        :raises TargetUnavailable: none has, for much longer than that; see `driver/answers.py`.
+        :raises TargetUnavailable: none has, for much longer than a timeout.
         """
-        try:
-            ended = self._ended.get(timeout=self._timeout_s)
-        except Empty:
-            raise TargetUnavailable(
-                f"Of {self._in_flight} requests to Cassandra none has ended for {self._timeout_s:.0f} s, not"
-                " even by its timeout: the driver's thread stands still",
-                "Nothing: the flush connects anew and writes these rows again. If it goes on, restart this"
-                " process and report it.",
-            ) from None
-        others = self._in_flight - 1
-        if ended.error is None:
-            self._acknowledgements += 1
-            self._taken = ended.statement
-            self._concurrency.answered(ended.sent, ended.ended, self._in_flight)
-        elif others and was_not_sent(ended.error):
-            self._unsent.append(ended.statement)
-        else:
-            self._failures.append(ended)
-            if asks_to_slow_down(ended.error):
-                self._concurrency.overloaded(ended.sent, ended.ended)
-        self._in_flight = others
-        self.observer.in_flight = others
+        ended = self._in_flight.take()
+        if ended.acknowledged:
+            self._acknowledgements += ended.acknowledged
+            self._taken = ended.last
+        for failure in ended.failures:
+            if (self._in_flight and was_not_sent(failure.error)) or is_unprepared(failure):
+                self._unsent.append(failure.statement)
+                continue
+            self._failures.append(failure)
+            if asks_to_slow_down(failure.error):
+                self._concurrency.overloaded(failure.sent, failure.ended)
 
     def _recover(self) -> None:
         """Repeat what failed until it is acknowledged, or patience ends."""
@@ -239,7 +196,7 @@ class Sender:
                 if self._failures and self._acknowledgements == taken:
                     self._look_for_a_row(attempt.retry_state.attempt_number)
                 if self._failures and self._acknowledgements == taken:
-                    raise _worst(self._failures)
+                    raise worst(self._failures)
         return not self._failures
 
     def _look_for_a_row(self, attempt: int) -> None:
@@ -250,10 +207,11 @@ class Sender:
             again for this row, and takes others.
         """
         first = self._failures[:1] if attempt == _LOOK_AT_ROWS else []
-        found = [each for each in self._failures if each.error and is_refused(each.error)]
-        found += [each for each in first if each.error and may_be_a_row(each.error)]
-        if not found or (failed := found[0]).error is None:
+        found = [each for each in self._failures if is_refused(each.error)]
+        found += [each for each in first if may_be_a_row(each.error)]
+        if not found:
             return
+        failed = found[0]
         try:
             refused = find_refused_row(failed.statement, failed.error, self._try)
         except Exception as error:  # noqa: BLE001 -- an outage: the attempts go on
@@ -302,15 +260,8 @@ class Sender:
         waiting, self._failures = deque(self._failures), []
         while waiting and not self._failures:
             failed = waiting.popleft()
-            if failed.error is not None:
-                self.observer.retried(classify(failed.error))
-            self._start(failed.statement)
+            self.observer.retried(classify(failed.error))
+            self._in_flight.start(failed.statement)
             self._await_room()
         self._finish()
         self._failures.extend(waiting)
-
-
-def _worst(failures: list[Ended]) -> Exception:
-    errors = [failure.error for failure in failures if failure.error is not None]
-    kinds = {classify(error): error for error in errors}
-    return kinds.get("fatal") or kinds.get("throttle") or errors[0]

@@ -19,6 +19,7 @@ from wal_sink.targets.cassandra.driver.answers import longest_s
 from wal_sink.targets.cassandra.driver.clock import server_now_us
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.frames import hook
+from wal_sink.targets.cassandra.driver.light import LightRequests
 from wal_sink.targets.cassandra.encode import encode, one_after_the_other, routing_keys, views
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
@@ -70,14 +71,22 @@ class Writer:
         self._encodes = hook(connection.session)
         self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
         self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows
-        self._concurrency = Concurrency(
-            MOST if options.concurrency == "auto" else options.concurrency
+        light = None
+        if self._encodes:
+            light = LightRequests(
+                connection.session, connection.datacenter, options.request_timeout
+            )
+        self._concurrency = (
+            Concurrency(MOST, by_size=light is not None)
+            if options.concurrency == "auto"
+            else Concurrency(options.concurrency)
         )
         self._sender = Sender(
             connection.session,
             self._concurrency,
             describe=self._describe,
             timeout_s=longest_s(options.request_timeout),
+            light=light,
         )
         self._drift = DriftWatch(connection.session, options.data, limits)
         self._clock = WriteClock(lambda: server_now_us(connection.session))
@@ -166,7 +175,8 @@ class Writer:
         indexes = prepared.statements.upsert.prepared.routing_key_indexes
         keys = routing_keys(table_rows(rows.batch, plan), plan.of_table(), indexes)
         batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
-        return encoded_requests(encoded, keys, batches, plan.details["keyspace"], where)
+        nodes = prepared.replicas.nodes
+        return encoded_requests(encoded, keys, batches, plan.details["keyspace"], where, nodes)
 
     def _divided(self, prepared: Prepared, rows: Stamped) -> list[Part]:
         """Divide rows by their statements, with what is left of their lives now."""

@@ -1,0 +1,251 @@
+"""Cassandra nodes in memory for the driver: its cluster, session, pools and connections, without sockets.
+
+What the driver pushes is read as the native protocol says, and answered as a test says, in the thread that
+pushes. So faults are placed to the byte, and nothing has to be waited for.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple
+
+from cassandra.cluster import Cluster, Session
+from cassandra.connection import Connection, DefaultEndPoint
+from cassandra.policies import SimpleConvictionPolicy
+from cassandra.pool import Host
+from cassandra.segment import SegmentCodec
+
+from wal_sink.options import parse
+from wal_sink.targets.cassandra import CassandraOptions
+from wal_sink.targets.cassandra.driver.connection import _profiles
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, hook, statement_head
+
+_HEADER = struct.Struct(">BBhBi")
+_COMPRESSED = 1
+ERROR, OPTIONS, SUPPORTED, RESULT, BATCH = 0x00, 0x05, 0x06, 0x08, 0x0D
+_SUPPORTED = b"\0\x02\0\x0bCQL_VERSION\0\x01\0\x053.4.7\0\x0bCOMPRESSION\0\0"
+VOID = struct.pack(">i", 1)
+UNPREPARED = 0x2500
+OVERLOADED = 0x1001
+INVALID = 0x2200
+
+
+class Frame(NamedTuple):
+    """A request or an answer."""
+
+    stream: int
+    opcode: int
+    body: bytes
+
+
+Answer = Callable[[Frame], Frame | None]
+"""What a node answers to a request; None: nothing, or not yet."""
+
+
+def well(request: Frame) -> Frame:
+    """Answer as a node does that is well."""
+    if request.opcode == OPTIONS:
+        return Frame(request.stream, SUPPORTED, _SUPPORTED)
+    return Frame(request.stream, RESULT, VOID)
+
+
+def error(request: Frame, code: int, more: bytes = b"") -> Frame:
+    """Refuse a request."""
+    return Frame(request.stream, ERROR, struct.pack(">iH", code, 1) + b"x" + more)
+
+
+def compress(data: bytes) -> bytes:
+    """Compress as lz4 does for the driver: the length first."""
+    return struct.pack(">i", len(data)) + zlib.compress(data)
+
+
+def decompress(data: bytes) -> bytes:
+    """Undo it."""
+    return zlib.decompress(data[4:])
+
+
+class Wire(Connection):  # type: ignore[misc]  # the driver has no types
+    """A connection to a node in memory."""
+
+    made: ClassVar[list[Wire]] = []
+    compresses: ClassVar[bool] = False
+    answers: ClassVar[Answer] = staticmethod(well)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.pushes: list[list[Frame]] = []
+        """The requests of each push."""
+        self.answer = type(self).answers
+        if self.protocol_version >= 5:
+            self._enable_checksumming()
+        if self.compresses and self.protocol_version >= 5:
+            self._segment_codec = SegmentCodec(compress, decompress)
+        elif self.compresses:
+            self.compressor, self.decompressor = compress, decompress
+        Wire.made.append(self)
+
+    @classmethod
+    def factory(cls, endpoint: Any, timeout: float, *args: Any, **kwargs: Any) -> Wire:
+        return cls(endpoint, *args, **kwargs)
+
+    @classmethod
+    def create_timer(cls, timeout: float, callback: Any) -> Any:
+        return Timer()
+
+    def push(self, data: bytes) -> None:
+        """Read requests, and answer them."""
+        if self.is_closed:
+            return
+        found = list(_frames(self._unpacked(data)))
+        self.pushes.append(found)
+        for request in found:
+            if (answered := self.answer(request)) is not None:
+                self.reply(answered)
+
+    def reply(self, *answered: Frame) -> None:
+        """Bring answers, all in one segment."""
+        frames = b"".join(
+            _HEADER.pack(0x80 | self.protocol_version, 0, each.stream, each.opcode, len(each.body))
+            + each.body
+            for each in answered
+        )
+        self._iobuf.write(self._packed(frames))
+        self.process_io_buffer()
+
+    def close(self) -> None:
+        """Be lost: what is in flight fails."""
+        if self.is_closed:
+            return
+        self.is_closed: bool = True
+        if not self.is_defunct:
+            self.error_all_requests(ConnectionError("lost"))
+
+    @property
+    def requests(self) -> list[Frame]:
+        """What was pushed, without what tells that a node is there."""
+        return [each for push in self.pushes for each in push if each.opcode == BATCH]
+
+    def _packed(self, frames: bytes) -> bytes:
+        if not self._is_checksumming_enabled:
+            return frames
+        self._segment_codec.encode(buffer := io.BytesIO(), frames)
+        return buffer.getvalue()
+
+    def _unpacked(self, data: bytes) -> bytes:
+        if not self._is_checksumming_enabled:
+            return _decompressed(data)
+        read, payload = io.BytesIO(data), b""
+        while read.tell() < len(data):
+            header = self._segment_codec.decode_header(read)
+            payload += self._segment_codec.decode(read, header).payload
+        return payload
+
+
+class Timer:
+    """A timer of the driver that never rings."""
+
+    def cancel(self) -> None:
+        pass
+
+
+def _decompressed(data: bytes) -> bytes:
+    """Undo the compression of each frame."""
+    plain = b""
+    while data:
+        version, flags, stream, opcode, length = _HEADER.unpack_from(data)
+        body, data = data[_HEADER.size :][:length], data[_HEADER.size + length :]
+        body = decompress(body) if flags & _COMPRESSED else body
+        plain += _HEADER.pack(version, flags & ~_COMPRESSED, stream, opcode, len(body)) + body
+    return plain
+
+
+def _frames(data: bytes) -> Iterator[Frame]:
+    while data:
+        _, _, stream, opcode, length = _HEADER.unpack_from(data)
+        yield Frame(stream, opcode, data[_HEADER.size :][:length])
+        data = data[_HEADER.size + length :]
+
+
+class Nodes(NamedTuple):
+    """A session of the driver over nodes in memory."""
+
+    session: Any
+    hosts: list[Any]
+
+    def wire(self, number: int = 0) -> Wire:
+        """Return the connection to a node."""
+        found: Wire = self.session._pools[self.hosts[number]]._connection
+        return found
+
+    def in_use(self, number: int = 0) -> tuple[int, set[int], set[int]]:
+        """Return what the driver counts as in flight; which streams are not free; and which are late."""
+        wire = self.wire(number)
+        every = set(range(wire.highest_request_id + 1))
+        return wire.in_flight, every - set(wire.request_ids), set(wire.orphaned_request_ids)
+
+
+@contextmanager
+def nodes(
+    count: int = 1, version: int = 5, *, compresses: bool = False, answers: Answer = well
+) -> Iterator[Nodes]:
+    """Connect to nodes of one datacenter, `dc`, that answer as it says, also new connections."""
+    kind = type("Wire", (Wire,), {"compresses": compresses, "answers": staticmethod(answers)})
+    raw = {
+        "keyspace": "ks",
+        "table": "t",
+        "cassandra.contactPoints": "10.0.0.1",
+        "cassandra.localDatacenter": "dc",
+    }
+    cluster = Cluster(
+        ["10.0.0.1"],
+        protocol_version=version,
+        connection_class=kind,
+        execution_profiles=_profiles(parse(raw, CassandraOptions)),
+    )
+    hosts = []
+    for number in range(1, count + 1):
+        host = Host(DefaultEndPoint(f"10.0.0.{number}"), SimpleConvictionPolicy)
+        host.set_location_info("dc", "rack")
+        host.set_up()
+        hosts.append(cluster.metadata.add_or_return_host(host)[0])
+    cluster.profile_manager.populate(cluster, hosts)
+    session = Session(cluster, hosts)
+    wait([pool for pool in session._initial_connect_futures if pool])
+    try:
+        assert hook(session)
+        yield Nodes(session, hosts)
+    finally:
+        cluster.is_shutdown = True
+        cluster.scheduler.shutdown()  # reconnects to nodes that were lost
+        session.shutdown()
+        cluster.executor.shutdown(wait=True)
+
+
+_ID = bytes(16)
+_numbers = itertools.count()
+
+
+def request(node: Any = None, size: int = 8) -> EncodedBatch:
+    """Make a request of one row, whose value no other has.
+
+    :param size: bytes of the value, at least 8.
+    """
+    value = struct.pack(">q", next(_numbers)).ljust(size, b".")
+    data = statement_head(_ID, 1) + struct.pack(">i", len(value)) + value
+    made = EncodedBatch(EncodedRows(1, data), "ks", value)
+    made.node = node
+    return made
+
+
+def value_of(sent: Frame | EncodedBatch) -> bytes:
+    """Return the first value of a request."""
+    data = sent.body[3:] if isinstance(sent, Frame) else sent.rows.data
+    begin = 3 + len(_ID) + 2
+    (length,) = struct.unpack_from(">i", data, begin)
+    return data[begin + 4 :][:length]

@@ -1,0 +1,506 @@
+"""Light requests over the driver's own connections: each ends once, and no stream is lost or used twice."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from cassandra import InvalidRequest, OperationTimedOut
+from cassandra.connection import ConnectionShutdown
+
+from tests.unit.cql_nodes import (
+    BATCH,
+    INVALID,
+    OPTIONS,
+    OVERLOADED,
+    UNPREPARED,
+    Frame,
+    Nodes,
+    error,
+    nodes,
+    request,
+    value_of,
+    well,
+)
+from wal_sink.errors import TargetUnavailable
+from wal_sink.observer import Observer
+from wal_sink.targets.cassandra.driver.classify import was_not_sent
+from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
+from wal_sink.targets.cassandra.driver.light import MOST_BYTES, LightRequests, Sent
+from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
+from wal_sink.targets.cassandra.write.groups import MOST_REQUESTS, grouped
+from wal_sink.targets.cassandra.write.send import Sender
+
+NOTHING = (0, set[int](), set[int]())
+"""In flight, streams that are not free, streams that are late."""
+
+
+def silent(sent: Frame) -> Frame | None:
+    """Answer only what asks whether the node is there."""
+    return well(sent) if sent.opcode == OPTIONS else None
+
+
+def light(to: Nodes, timeout_s: float = 5) -> LightRequests:
+    return LightRequests(to.session, "dc", timeout_s)
+
+
+def sent(by: LightRequests, requests: list[Any], node: Any = None) -> list[Sent]:
+    """Send a group; return what was told, which is once for each group that has ended."""
+    told: list[Sent] = []
+    assert by.send(requests, node, told.append)
+    return told
+
+
+def values(of: Iterable[Any]) -> list[bytes]:
+    return sorted(map(value_of, of))
+
+
+# --- one group ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compresses", [False, True])
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_group_is_one_push_and_ends_once(version: int, *, compresses: bool) -> None:
+    """Its frames are what the driver would have made, of which the canary is the judge."""
+    with nodes(1, version, compresses=compresses) as to:
+        by = light(to)
+        assert not by.is_off
+        requests = [request() for _ in range(20)]
+        (ended,) = sent(by, requests)
+        assert (ended.acknowledged, ended.failed) == (20, [])
+        assert [value_of(each) for each in to.wire().pushes[-1]] == [value_of(r) for r in requests]
+        assert to.in_use() == NOTHING
+
+
+@pytest.mark.parametrize("size", [60_000, 200_000])
+def test_large_requests(size: int) -> None:
+    """Two that make one segment; and one of several segments, which is alone."""
+    requests = [request(size=size) for _ in range(2 if size * 2 < MOST_BYTES else 1)]
+    with nodes() as to:
+        (ended,) = sent(light(to), requests)
+        assert ended.acknowledged == len(requests)
+        assert values(to.wire().requests) == values(requests)
+
+
+def test_answers_in_any_order_and_some_refused() -> None:
+    """Each error comes to its request, as the driver's own exception."""
+
+    def refuses(frame: Frame) -> Frame | None:
+        return error(frame, INVALID) if frame.stream % 3 == 0 else silent(frame)
+
+    with nodes() as to:
+        by = light(to)
+        to.wire().answer = refuses
+        requests = [request() for _ in range(9)]
+        told = sent(by, requests)
+        frames = to.wire().requests
+        assert told == []
+        to.wire().reply(*[well(each) for each in reversed(frames) if each.stream % 3])
+        (ended,) = told
+        assert ended.acknowledged == 6
+        assert [type(failed.error) for failed in ended.failed] == [InvalidRequest] * 3
+        refused = [each for each in frames if each.stream % 3 == 0]
+        assert values(failed.request for failed in ended.failed) == values(refused)
+        assert to.in_use() == NOTHING
+
+
+def test_a_late_answer_frees_its_stream_and_says_nothing() -> None:
+    """Until it comes, no other request gets that stream: it would take the answer for its own."""
+    with nodes() as to:
+        by = light(to, timeout_s=0.05)
+        to.wire().answer = silent
+        requests = [request() for _ in range(3)]
+        told = sent(by, requests)
+        first, *late = to.wire().requests
+        to.wire().reply(well(first))
+        assert by.expire() < 0.05
+        time.sleep(0.06)
+        assert by.expire() == float("inf")
+        (ended,) = told
+        assert ended.acknowledged == 1
+        assert [type(failed.error) for failed in ended.failed] == [OperationTimedOut] * 2
+        assert to.in_use() == (2, {each.stream for each in late}, {each.stream for each in late})
+        to.wire().answer = well
+        for _ in range(400):  # more than there are free streams: none of those is among them
+            (again,) = sent(by, [request()])
+            assert again.acknowledged == 1
+            assert to.wire().requests[-1].stream not in {each.stream for each in late}
+        to.wire().reply(*map(well, late))
+        assert to.in_use() == NOTHING
+        assert len(told) == 1
+
+
+@pytest.mark.parametrize("number", [1, 5, 150])
+def test_a_lost_connection_ends_what_has_no_answer(number: int) -> None:
+    """The driver ends many requests in another thread; and hears that the node may be down."""
+    with nodes() as to:
+        by = light(to)
+        wire = to.wire()
+        wire.answer = silent
+        requests = [request() for _ in range(number)]
+        told = sent(by, requests)
+        if number > 1:
+            wire.reply(well(wire.requests[0]))
+        threads = [threading.Thread(target=wire.defunct, args=(OSError("cut"),)) for _ in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert wait_for(lambda: told)
+        (ended,) = told
+        assert ended.acknowledged == (number > 1)
+        assert len(ended.failed) == number - ended.acknowledged
+        assert {type(failed.error) for failed in ended.failed} == {ConnectionShutdown}
+        assert wait_for(lambda: not to.hosts[0].is_up)
+        assert not by.send([request()], None, told.append)
+        assert by.expire() == float("inf")
+
+
+def test_a_connection_that_closes_under_the_push() -> None:
+    """Nothing was sent, and the callbacks may have been called before: it is told once."""
+    with nodes() as to:
+        by = light(to)
+        wire = to.wire()
+
+        def closes(_: bytes) -> None:
+            wire.defunct(OSError("cut"))
+            raise ConnectionShutdown("closed")
+
+        wire.push = closes  # type: ignore[assignment,method-assign]
+        (ended,) = sent(by, [request() for _ in range(4)])
+        assert len(ended.failed) == 4
+
+
+def test_a_full_socket_costs_no_stream() -> None:
+    """The driver refuses the push; the streams are free again, which the driver's own way forgets."""
+    with nodes() as to:
+        by = light(to)
+        to.wire()._socket_writable = False
+        for _ in range(3):
+            (ended,) = sent(by, [request() for _ in range(200)])
+            assert len(ended.failed) == 200
+            assert all(was_not_sent(failed.error) for failed in ended.failed)
+        assert to.in_use() == NOTHING
+        to.wire()._socket_writable = True
+        (ended,) = sent(by, [request()])
+        assert ended.acknowledged == 1
+
+
+def test_answers_and_the_end_of_a_connection_at_once() -> None:
+    """From threads of the driver: each request ends once, either way."""
+    for _ in range(20):
+        with nodes() as to:
+            by = light(to)
+            wire = to.wire()
+            wire.answer = silent
+            told = sent(by, [request() for _ in range(120)])
+            frames = wire.requests
+            ends = threading.Thread(target=wire.defunct, args=(OSError("cut"),))
+            ends.start()
+            for each in frames:
+                wire.reply(well(each))
+            ends.join()
+            until = time.monotonic() + 0.2
+            while not told and time.monotonic() < until:
+                time.sleep(0.001)
+            by._in_flight[0].expire(
+                0
+            )  # the driver may lose some in this race: it ends them from a copy
+            (ended,) = told
+            assert ended.acknowledged + len(ended.failed) == 120
+
+
+def wait_for(what: Any, seconds: float = 5) -> bool:
+    until = time.monotonic() + seconds
+    while not what() and time.monotonic() < until:
+        time.sleep(0.001)
+    return bool(what())
+
+
+# --- which node --------------------------------------------------------------------------------
+
+
+def test_rows_go_to_their_replica_and_others_in_turn() -> None:
+    """What has no node goes to all; what has one waits for no other."""
+    with nodes(3) as to:
+        by = light(to)
+        for number, host in enumerate(to.hosts):
+            requests = [request(host) for _ in range(4)]
+            sent(by, requests, host)
+            assert values(to.wire(number).requests) == values(requests)
+        for _ in range(6):
+            sent(by, [request()])
+        assert [len(to.wire(number).requests) for number in range(3)] == [6, 6, 6]
+
+
+def test_a_node_that_is_down() -> None:
+    """Rows of no node go to the others; its own rows are left to the driver, which knows other replicas."""
+    with nodes(3) as to:
+        by = light(to)
+        to.session.remove_pool(to.hosts[1]).result(5)
+        assert not by.send([request()], to.hosts[1], lambda _: None)
+        for _ in range(4):
+            sent(by, [request()])
+        assert [len(to.wire(number).requests) for number in (0, 2)] == [2, 2]
+
+
+def test_a_connection_without_free_streams_is_left_to_the_driver() -> None:
+    """Also one that the driver is about to replace, as too many of its streams are late."""
+    with nodes() as to:
+        by = light(to)
+        wire = to.wire()
+        wire.in_flight = wire.max_request_id - 1
+        assert not by.send([request(), request()], None, lambda _: None)
+        wire.in_flight = 0
+        wire.orphaned_threshold_reached = True
+        assert not by.send([request()], None, lambda _: None)
+        assert to.in_use() == NOTHING
+
+
+# --- the canary --------------------------------------------------------------------------------
+
+
+def void(frame: Frame) -> Frame:
+    """Answer OPTIONS as if they were rows."""
+    return well(frame._replace(opcode=BATCH))
+
+
+def test_the_canary_sees_other_answers(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing goes this way then, and one warning says why."""
+    with nodes(3, answers=void) as to:
+        by = light(to)
+        assert by.is_off
+        assert not by.send([request()], None, lambda _: None)
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
+    assert "OPTIONS were answered by" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["_requests", "request_ids", "return_connection"])
+def test_the_canary_sees_that_a_name_means_something_else(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that keeps its streams otherwise."""
+    with nodes() as to, monkeypatch.context() as patch:
+        (pool,) = to.session.get_pools()
+        if name == "_requests":
+            patch.delattr(to.wire(), name)
+        elif name == "request_ids":
+            patch.setattr(to.wire(), name, Forgets(to.wire().request_ids))
+        else:
+            patch.setattr(pool, name, lambda *_, **__: None)
+        by = LightRequests(to.session, "dc", 0.1)
+        assert by.is_off
+    assert "Rows are written by its futures" in caplog.text
+
+
+class Forgets(list[int]):
+    """Free streams to which none comes back."""
+
+    def popleft(self) -> int:
+        return self.pop(0)
+
+    def append(self, stream: int) -> None:
+        pass
+
+
+def test_a_node_that_is_silent_at_first_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That says nothing about the driver: rows take the driver's way for a while, without a warning."""
+    with nodes(answers=lambda _: None) as to:
+        by = LightRequests(to.session, "dc", 0.01)
+        assert not by.is_off
+        assert not by.send([request()], None, lambda _: None)
+        late = [each for push in to.wire().pushes for each in push]
+        assert len(late) == 2  # one canary
+        to.wire().answer = well
+        to.wire().reply(*map(well, late))
+        assert to.in_use() == NOTHING
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 31)
+        (ended,) = sent(by, [request()])
+        assert ended.acknowledged == 1
+
+
+# --- the sender over it ------------------------------------------------------------------------
+
+
+class Counts(Observer):
+    """Counts what is sent again."""
+
+    def __init__(self) -> None:
+        self.retries = 0
+
+    def retried(self, kind: str) -> None:
+        self.retries += 1
+
+
+def sender(to: Nodes, timeout_s: float = 5, patience: float = 10, most: int = 64) -> Sender:
+    law = Concurrency(most)
+    law.limit = most
+    made = Sender(to.session, law, patience, light=light(to, timeout_s))
+    made.observer = Counts()
+    return made
+
+
+def written(to: Nodes, count: int) -> list[bytes]:
+    return values(each for number in range(count) for each in to.wire(number).requests)
+
+
+def test_all_rows_are_acknowledged() -> None:
+    """Of several nodes, in groups of as many as the limit allows."""
+    with nodes(3) as to:
+        by = sender(to)
+        requests = [request(to.hosts[i % 4] if i % 4 < 3 else None) for i in range(3_000)]
+        by.send(requests)
+        by.drain()
+        assert written(to, 3) == values(requests)
+        pushes = [len(push) for number in range(3) for push in to.wire(number).pushes]
+        assert max(pushes) <= MOST_REQUESTS
+        assert sum(pushes) / len(pushes) > 10
+        assert by.observer.in_flight == 0
+
+
+class FailsOnce:
+    """A node that fails at every fifth request, the first time."""
+
+    def __init__(self, code: int, more: bytes = b"") -> None:
+        self.seen: set[bytes] = set()
+        self.taken: list[bytes] = []
+        self._code, self._more = code, more
+
+    def __call__(self, frame: Frame) -> Frame:
+        if frame.opcode == BATCH:
+            value = value_of(frame)
+            if int.from_bytes(value[:8], "big") % 5 == 0 and value not in self.seen:
+                self.seen.add(value)
+                return error(frame, self._code, self._more)
+            self.taken.append(value)
+        return well(frame)
+
+
+@pytest.mark.parametrize(
+    ("code", "more", "retries"),
+    [(OVERLOADED, b"", True), (UNPREPARED, struct.pack(">H", 16) + bytes(16), False)],
+    ids=["overloaded", "unprepared"],
+)
+def test_what_fails_goes_by_the_drivers_own_way(code: int, more: bytes, *, retries: bool) -> None:
+    """After a pause where the cluster has no time; at once where a node has forgotten the statement."""
+    node = FailsOnce(code, more)
+    with nodes(answers=node) as to:
+        by = sender(to)
+        requests = [request() for _ in range(50)]
+        by.send(requests)
+        by.drain()
+        assert sorted(node.taken) == values(requests)
+        assert len(node.seen) == 10
+        assert (by.observer.retries > 0) is retries  # type: ignore[attr-defined]
+        assert to.in_use() == NOTHING
+
+
+def test_patience_ends_when_nodes_are_overloaded() -> None:
+    """The caller hears how many and why."""
+    with nodes(
+        answers=lambda frame: well(frame) if frame.opcode == OPTIONS else error(frame, OVERLOADED)
+    ) as to:
+        by = sender(to, patience=0.5)
+        by.send([request() for _ in range(3)])
+        with pytest.raises(TargetUnavailable, match="acknowledge 3 requests") as raised:
+            by.drain()
+        assert isinstance(raised.value.__cause__, OverloadedErrorMessage)
+        assert by.observer.in_flight == 0
+
+
+def test_a_silent_node_stops_the_feed_and_its_rows_are_not_taken_for_written() -> None:
+    """Requests are made as they can be sent; those without an answer are sent again."""
+    with nodes() as to:
+        by = sender(to, timeout_s=0.2, most=8)
+        to.wire().answer = silent
+        made: list[Any] = []
+
+        def feed() -> Any:
+            for _ in range(100):
+                made.append(request())
+                yield made[-1]
+
+        def speaks() -> None:
+            assert len(made) <= 8 + MOST_REQUESTS
+            to.wire().answer = well
+
+        threading.Timer(0.1, speaks).start()
+        by.send(feed())
+        by.drain()
+        taken = [value_of(each) for each in to.wire().requests]
+        assert set(taken) == set(values(made))
+        assert len(taken) > 100  # the silent ones came twice
+        in_flight, _, late = to.in_use()
+        assert in_flight == len(late) == len(taken) - 100
+
+
+def test_a_mistake_is_raised_and_what_is_in_flight_is_forgotten() -> None:
+    """By the next call, if it comes after; and `abandon` waits for all."""
+
+    def refuses(frame: Frame) -> Frame:
+        return error(frame, 0x2000) if frame.opcode == BATCH else well(frame)
+
+    with nodes() as to:
+        by = sender(to)
+        to.wire().answer = refuses
+        by.send([request() for _ in range(10)])
+        with pytest.raises(Exception, match="Syntax error"):
+            by.send([request()])
+        by.send([request() for _ in range(10)])
+        by.abandon()
+        to.wire().answer = well
+        by.send([request()])
+        by.drain()
+        assert to.in_use() == NOTHING
+
+
+def test_a_lost_connection_loses_no_row() -> None:
+    """Another node takes what the lost one had, by the driver's way; later rows go light again."""
+    with nodes(2) as to:
+        by = sender(to)
+        first, second = to.wire(0), to.wire(1)
+        first.answer = silent
+        requests = [request(to.hosts[0]) for _ in range(20)]
+        by.send(requests)
+        assert values(first.requests) == values(requests)
+        first.defunct(OSError("cut"))
+        by.drain()
+        assert values(second.requests) == values(requests)
+
+
+# --- groups ------------------------------------------------------------------------------------
+
+
+def test_groups_are_as_large_as_the_limit_and_a_segment_allow() -> None:
+    """Small requests take an eighth of a place, large ones a whole one."""
+    by_size = Concurrency(64, by_size=True)
+    small = [request(size=100) for _ in range(100)]
+    by_size.limit = 64
+    assert [len(each.requests) for each in grouped(small, by_size)] == [32, 32, 32, 4]
+    by_size.limit = 4
+    assert [each.parts for each in grouped(small, by_size)] == [16] * 6 + [4]
+    large = [request(size=96 * 1024) for _ in range(5)]
+    assert [(len(each.requests), each.parts) for each in grouped(large, by_size)] == [
+        (1, PARTS)
+    ] * 5
+    fixed = Concurrency(4)
+    assert max(len(each.requests) for each in grouped(small, fixed)) == 2
+    by_size.limit = 64
+    middle = [request(size=30_000) for _ in range(9)]
+    assert next(len(each.requests) for each in grouped(middle, by_size)) <= 4
+
+
+def test_requests_of_a_node_keep_their_order() -> None:
+    """Whatever lies between them; and none is left behind."""
+    requests = [request(f"node {i % 3}") for i in range(50)]
+    found: dict[Any, list[bytes]] = {}
+    for group in grouped(requests, Concurrency()):
+        (node,) = {each.node for each in group.requests}
+        found.setdefault(node, []).extend(map(value_of, group.requests))
+    assert {node: sorted(each) for node, each in found.items()} == found
+    assert sum(map(len, found.values())) == 50

@@ -1,0 +1,274 @@
+"""Light requests: rows go through the driver's connections, many requests by one push.
+
+The driver makes a future for each request, with a timer, a plan of nodes and a write of its own, and each
+answer wakes a thread: ten times what a request of ten rows costs otherwise. Here the requests of a **group**
+for one node share a push, a deadline and the news that all have ended. The driver's connections are kept: it
+has negotiated their protocol, login, TLS and compression, watches them, and replaces them when they fail.
+
+Nothing is repeated here. What is refused, times out or is lost with its connection ends with its error, as it
+does by the driver's own way, by which the caller sends it again. And what cannot go this way at all is left
+to that way: where the driver has no connection, or `canary` has found that answers do not come as expected.
+
+A stream whose answer is late stays out of use until it comes, as the driver itself does it: another request
+on it would take the old answer for its own.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import cassandra
+from cassandra import OperationTimedOut
+
+from wal_sink.log_context import line_logger
+from wal_sink.targets.cassandra.driver.canary import NoAnswer, canary
+from wal_sink.targets.cassandra.driver.connection import ROWS
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, Envelope, envelope, message
+from wal_sink.targets.cassandra.driver.internals import (
+    ConnectionException,
+    ErrorMessage,
+    Streams,
+    borrow,
+    connection_of,
+    is_result,
+    pools,
+)
+
+log = line_logger(__name__)
+
+MOST_BYTES = 128 * 1024 - 1
+"""Of a group: the payload of one segment (native protocol 5, section 2.2); a frame above it goes alone."""
+
+
+_CANARY_S = 2.0
+"""Seconds that the flush waits for a canary's answers."""
+_AGAIN_S = 30.0
+"""Seconds until the next one over a connection that gave none."""
+
+
+class Failed(NamedTuple):
+    """A request that is not acknowledged."""
+
+    request: EncodedBatch
+    error: Exception
+
+
+class Sent:
+    """Requests that went by one push.
+
+    :param sent: seconds of the monotonic clock.
+    :param told: called once, by one of the driver's threads or by `expire`, when all have ended.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[EncodedBatch],
+        streams: Streams,
+        sent: float,
+        told: Callable[[Sent], None],
+    ) -> None:
+        self.sent = sent
+        self.ended = float("inf")
+        """When all had ended, once they have."""
+        self.failed: list[Failed] = []
+        self.acknowledged = 0
+        """How many requests are, and below the last of them."""
+        self.last: EncodedBatch | None = None
+        self._streams = streams
+        self._waiting = dict(zip(streams.ids, requests, strict=True))
+        self._told = told
+        self._lock = Lock()  # the driver ends many requests of a lost connection in another thread
+
+    def push(self, frames: bytes) -> None:
+        """Send the requests; those that cannot be sent have ended."""
+        try:
+            self._streams.push(frames, self._answered)
+        except Exception as error:  # noqa: BLE001 -- the caller judges it
+            if self._end_all(error):
+                self._streams.unsent()
+                self._tell()
+
+    def expire(self, timeout_s: float) -> None:
+        """End what has no answer yet."""
+        late = self._end_all(OperationTimedOut(f"no answer within {timeout_s:g} s"))
+        if late:
+            self._streams.returned(self._streams.abandoned(late))
+            self._tell()
+
+    def _answered(self, response: Any) -> None:
+        """Take an answer; called by the driver's threads."""
+        if isinstance(response, int):
+            stream, error = response, None
+        elif hasattr(response, "stream_id"):
+            stream, error = response.stream_id, _error(response)
+        else:  # an exception that is about the connection
+            if self._end_all(response):
+                self._streams.returned(0)
+                self._tell()
+            return
+        with self._lock:
+            request = self._waiting.pop(stream, None)
+            if request is None:
+                return  # it has ended before
+            if error is None:
+                self.acknowledged += 1
+                self.last = request
+            else:
+                self.failed.append(Failed(request, error))
+            if self._waiting:
+                return
+        self._streams.returned(0)
+        self._tell()
+
+    def _end_all(self, error: Exception) -> list[int]:
+        """End each request that has no answer with an error, and return their streams."""
+        with self._lock:
+            ended, self._waiting = self._waiting, {}
+            self.failed += [Failed(request, error) for request in ended.values()]
+            return list(ended)
+
+    def _tell(self) -> None:
+        self.ended = time.monotonic()
+        self._told(self)
+
+
+def _error(response: Any) -> Exception | None:
+    """Return what a message of the driver says has failed; None: rows are written."""
+    if isinstance(response, ErrorMessage):
+        refused: Exception = response.to_exception()
+        return refused
+    if is_result(response):
+        return None
+    unknown: Exception = ConnectionException(f"an answer to rows that is none: {response!r}")
+    return unknown
+
+
+class LightRequests:
+    """Sends groups over the connections of one session. One thread uses it.
+
+    :param session: the driver's, whose batches `frames.hook` has tested.
+    :param datacenter: the local one.
+    :param timeout_s: after which a request without an answer has failed.
+    """
+
+    def __init__(self, session: Any, datacenter: str, timeout_s: float) -> None:
+        self._session = session
+        self._datacenter = datacenter
+        self._timeout_s = timeout_s
+        self._in_flight: deque[Sent] = deque()
+        self._tested: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Connections over which the canary has lived."""
+        self._not_before: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+        """When to send it again over those that gave no answer."""
+        self._envelopes: dict[str, Envelope] = {}
+        self._next = 0
+        self._is_off = False
+        for pool in self._pools().values():
+            self._may_use(pool)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing goes this way, as the driver is built otherwise than this module assumes."""
+        return self._is_off
+
+    def send(
+        self, requests: Sequence[EncodedBatch], node: Any, told: Callable[[Sent], None]
+    ) -> bool:
+        """Send requests to a node; whether they went this way, and `told` is called when they have ended.
+
+        :param requests: at least one, of one keyspace; of more than one the frames have `MOST_BYTES` at most.
+        :param node: the driver's host; None: any of the datacenter.
+        """
+        if self._is_off:
+            return False
+        around = self._around(requests[0])
+        if (streams := self._borrowed(node, len(requests))) is None:
+            return False
+        compressor = streams.connection.compressor
+        frames = [
+            around.frame(each.rows, stream, compressor)
+            for each, stream in zip(requests, streams.ids, strict=True)
+        ]
+        these = Sent(requests, streams, time.monotonic(), told)
+        self._in_flight.append(these)
+        these.push(b"".join(frames))
+        return True
+
+    def expire(self) -> float:
+        """End the requests that have waited too long; return the seconds until others will have."""
+        while self._in_flight:
+            these = self._in_flight[0]
+            if these.ended == float("inf"):
+                left = these.sent + self._timeout_s - time.monotonic()
+                if left > 0:
+                    return left
+                these.expire(self._timeout_s)
+            self._in_flight.popleft()
+        return float("inf")
+
+    def _around(self, request: EncodedBatch) -> Envelope:
+        if request.keyspace not in self._envelopes:
+            sent = message(self._session, request, ROWS)
+            self._envelopes[request.keyspace] = envelope(sent, self._session.cluster)
+        return self._envelopes[request.keyspace]
+
+    def _borrowed(self, node: Any, number: int) -> Streams | None:
+        for pool in self._candidates(node):
+            if self._may_use(pool) and (streams := borrow(pool, number)) is not None:
+                return streams
+        return None
+
+    def _candidates(self, node: Any) -> Iterator[Any]:
+        """Yield the pools to try: of the node, or of all, another one first each time."""
+        found = self._pools()
+        if node is not None:
+            yield from [found[node]] if node in found else []
+            return
+        self._next += 1
+        every = list(found.values())
+        for number in range(len(every)):
+            yield every[(self._next + number) % len(every)]
+
+    def _pools(self) -> dict[Any, Any]:
+        try:
+            return pools(self._session, self._datacenter)
+        except Exception as error:  # noqa: BLE001 -- a name is missing, or means something else
+            self._turn_off(f"{type(error).__name__}: {error}")
+            return {}
+
+    def _may_use(self, pool: Any) -> bool:
+        """Whether the canary of the pool's connection has lived; it is sent when that is first seen."""
+        connection = connection_of(pool)
+        if connection is None or self._is_off:
+            return False
+        if connection in self._tested:
+            return True
+        if self._not_before.get(connection, 0.0) > time.monotonic():
+            return False
+        try:
+            why = canary(self._session, pool, ROWS, min(self._timeout_s, _CANARY_S))
+        except NoAnswer as error:
+            log.debug("the canary of light requests has no answer: %s", error)
+            self._not_before[connection] = time.monotonic() + _AGAIN_S
+            return False
+        except Exception as error:  # noqa: BLE001 -- a name is missing, or means something else
+            why = f"{type(error).__name__}: {error}"
+        if why:
+            self._turn_off(why)
+            return False
+        self._tested.add(connection)
+        return True
+
+    def _turn_off(self, why: str) -> None:
+        self._is_off = True
+        log.warning(
+            "cassandra-driver %s with native protocol %d takes requests and answers in a way that is not"
+            " known here (%s). Rows are written by its futures, which takes several times the CPU where"
+            " rows are scattered.",
+            *(cassandra.__version__, self._session.cluster.protocol_version, why),
+        )
