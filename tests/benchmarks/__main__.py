@@ -26,6 +26,7 @@ from tests.benchmarks.figures import (
     flush,
     memory,
     postgresql,
+    requests,
     shapes,
     spark_sinks,
 )
@@ -43,6 +44,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "shapes": shapes.other_shapes,
     "flush": flush.alone,
     "encoding": encoding.encoding,
+    "requests": requests.requests,
     "deletes": deletes.deletes,
     "growth": flush.growth,
     "pending": flush.pending,

@@ -1,0 +1,89 @@
+"""What a row costs the client by light requests, beside the driver's futures: the same writer, in turn.
+
+Both are taken in this process, without the log: encoded, sent and acknowledged over one connection.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.contenders import ours
+from tests.benchmarks.figure import Figure, at_most, figure
+from tests.benchmarks.rows import Name, Source
+from tests.benchmarks.run import Run, Taken
+from tests.benchmarks.table import Table
+from wal_sink.model.plan import plan_key
+from wal_sink.options import parse
+from wal_sink.targets.base import Slice
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.driver.connection import connect
+from wal_sink.targets.cassandra.write.writer import Writer
+
+_SLICE = 10_000
+LIGHT = "writer, light requests"
+FUTURES = "writer, futures of the driver"
+
+
+def requests(bench: Bench) -> list[Figure]:
+    """Client CPU a row, both ways, of scattered and grouped rows."""
+    figures = []
+    shapes: dict[Name, int] = {"scattered": bench.sizes.shapes, "grouped": bench.sizes.shapes}
+    for shape, rows in shapes.items():
+        bench.say(f"light requests, {shape}, {rows:,} rows")
+        pairs = [
+            (_run(bench, shape, rows, number, LIGHT), _run(bench, shape, rows, number, FUTURES))
+            for number in range(-1, bench.sizes.rounds)
+        ]
+        both = [(light, futures) for light, futures in pairs[1:] if light and futures]
+        what = f"light requests, {shape}: client CPU"
+        figures += [
+            figure(
+                f"{what} a row",
+                [light.client_us for light, _ in both],
+                "us/row",
+                at_most(3) if shape == "scattered" else None,
+            ),
+            figure(
+                f"{what} over the driver's futures",
+                [light.client_us / futures.client_us for light, futures in both],
+                "x",
+                at_most(0.125) if shape == "scattered" else None,
+            ),
+        ]
+    return figures
+
+
+def _run(bench: Bench, shape: Name, rows: int, number: int, contender: str) -> Run | None:
+    source = Source(shape=shape, rows=rows, **_partitions(shape, rows))
+    return bench.write(
+        contender,
+        source,
+        number,
+        lambda table: _written(source, table, light=contender == LIGHT),
+    )
+
+
+def _partitions(shape: Name, rows: int) -> dict[str, int]:
+    return {"partitions": rows} if shape == "scattered" else {}
+
+
+def _written(source: Source, table: Table, *, light: bool) -> Taken:
+    options = parse(ours.options(table), CassandraOptions)
+    target = CassandraTarget(options)
+    slices = source.table(np.arange(source.rows)).combine_chunks().to_batches(_SLICE)
+    schema = slices[0].schema
+    plan = target.plan(schema, plan_key(schema, target.name, target.shape))
+    checked = [target.check(batch, plan) for batch in slices]
+    first_us = time.time_ns() // 1_000
+    with connect(options) as connection:
+        writer = Writer(connection, options)
+        if not light:
+            writer._sender._in_flight._light = None
+        used, began = time.process_time(), time.perf_counter()
+        for number, batch in enumerate(checked):
+            writer.write(plan, Slice(0, batch, first_us + number * _SLICE))
+        writer.drain()
+        return Taken(time.perf_counter() - began, time.process_time() - used)
