@@ -29,6 +29,7 @@ from tests.benchmarks.figures import (
     requests,
     shapes,
     spark_sinks,
+    standing,
 )
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
@@ -48,6 +49,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "deletes": deletes.deletes,
     "growth": flush.growth,
     "pending": flush.pending,
+    "targets": standing.standing_still,
     "postgresql": postgresql.postgresql,
     "jdbc": spark_sinks.jdbc,
     "kafka": spark_sinks.kafka,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.benchmarks.rows import Source
+from wal_sink.clock import now_us
 from wal_sink.configuration import configure
-from wal_sink.model.plan import plan_key
-from wal_sink.model.task import Appended, Execution, Task
-from wal_sink.publish.append import append
+from wal_sink.model.task import Execution, Task
 from wal_sink.publish.fencing import take_ticket
-from wal_sink.publish.publisher import Publisher
+from wal_sink.publish.micro_batch import agree
+from wal_sink.wal.attached import attach_targets
 
 _TASKS = 2
 _SLICE = 10_000
@@ -60,55 +59,27 @@ class _Query:
     def __init__(self, backlog: Backlog) -> None:
         self._configuration = configure(backlog.options)
         self._query_id, self._run_id = backlog.query_id, str(uuid.uuid4())
-        self._checkpoint = self._configuration.location.open_checkpoint()
-        self._log = self._configuration.location.open_log(self._query_id)
-        take_ticket(self._log, self._run_id)
+        log = self._configuration.location.open_log(self._query_id)
+        checkpoint = self._configuration.location.open_checkpoint()
+        attach_targets(log, checkpoint, self._configuration.names, now_us(), "make bench")
+        take_ticket(log, self._run_id)
 
     def publish(self, epoch: int, source: Source, first: int, last: int) -> None:
         """Do what tasks and `commit()` do."""
-        target = self._configuration.target
-        key = plan_key(source.table(np.arange(0)).schema, target.name, target.shape)
-        if self._log.plan(key) is None:
-            self._log.create_plan(target.plan(source.table(np.arange(0)).schema, key))
-        publisher = Publisher(
-            self._log,
-            self._checkpoint,
-            plan=key,
-            options=self._configuration.public,
-            clock_us=lambda: time.time_ns() // 1_000,
-        )
+        micro_batch = agree(self._configuration, source.table(np.arange(0)).schema)
         bounds = [first + (last - first) * part // _TASKS for part in range(_TASKS + 1)]
-        publisher.publish(
-            Execution(self._query_id, self._run_id, epoch),
-            [
-                self._append(epoch, task, key, source, np.arange(*between))
-                for task, between in enumerate(itertools.pairwise(bounds))
-            ],
-        )
-
-    def _append(
-        self,
-        epoch: int,
-        task: int,
-        key: str,
-        source: Source,
-        ids: np.ndarray[tuple[int], np.dtype[np.int64]],
-    ) -> Appended:
-        plan = self._log.plan(key)
-        assert plan is not None
-        return append(
-            source.table(ids).combine_chunks().to_batches(_SLICE),
-            task=Task(
+        appended = []
+        for partition, between in enumerate(itertools.pairwise(bounds)):
+            rows = source.table(np.arange(*between)).combine_chunks().to_batches(_SLICE)
+            task = Task(
                 query_id=self._query_id,
                 run_id=self._run_id,
                 epoch=epoch,
-                partition=task,
+                partition=partition,
                 attempt=0,
-            ),
-            backend=self._log.backend,
-            check=lambda batch: self._configuration.target.check(batch, plan),
-            compression="lz4",
-        )
+            )
+            appended.append(micro_batch.append(rows, task))
+        micro_batch.publish(Execution(self._query_id, self._run_id, epoch), appended)
 
 
 def _write(path: Path, text: str) -> None:
