@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 AT_LEAST = {
     "tests.cassandra": 30,
-    "tests.docker": 30,
+    "tests.docker": 10,
     "tests.postgresql": 150,
     "tests.kafka": 50,
     "tests.delta": 100,

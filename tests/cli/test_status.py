@@ -186,4 +186,4 @@ def test_watching_on_a_screen(world: World, tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert world.query_id in done.stdout
-    assert "1 epochs, 1 rows" in done.stdout
+    assert "1 epoch, 1 row" in done.stdout

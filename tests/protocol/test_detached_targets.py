@@ -20,7 +20,8 @@ from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogFull, NoFlusher, OptionError
-from wal_sink.progress.status import read_status, status_lines
+from wal_sink.progress.status import read_status
+from wal_sink.progress.status_value import status_lines
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.protocol.steps import Rest
 from wal_sink.wal.attached import absent, lacking, refuse_other_targets

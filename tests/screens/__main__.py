@@ -23,6 +23,7 @@ from wal_sink.admin.inspect_epoch import inspect_epoch
 from wal_sink.admin.query import find_query
 from wal_sink.cli.inspect_screen import epoch_screen, log_screen
 from wal_sink.cli.status import screen
+from wal_sink.clock import now_us
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.testing.local_spark import local_session
 
@@ -51,7 +52,11 @@ def main() -> None:
             save("outage", watch, screen(elsewhere(sink.status(query), names)))
             found = find_query(checkpoint)
             listed = elsewhere(inspect(found, None, MOST), names)
-            save("inspect", f"wal-sink inspect /data/checkpoint --most {MOST}", log_screen(listed))
+            save(
+                "inspect",
+                f"wal-sink inspect /data/checkpoint --most {MOST}",
+                log_screen(listed, now_us()),
+            )
             epoch = listed.flushed + 1
             one = elsewhere(inspect_epoch(found, epoch, None, 3), names)
             command = f"wal-sink inspect /data/checkpoint {epoch} --rows 3"

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from rich.console import Console, RenderableType
 
-COLUMNS = 100
+COLUMNS = 80
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -549,7 +549,7 @@ def test_it_says_that_it_waits(
     until(lambda: it.error() is not None)
     report = world.log.last_report()
     assert report is not None
-    assert re.fullmatch(r"stopped by an error at epoch 0: 1 tries, the next in \d+ s", report.doing)
+    assert re.fullmatch(r"trying again at epoch 0: 1 try, the next in \d+ s", report.doing)
 
 
 def test_a_look_at_the_ledger_that_fails_stops_no_rows(

@@ -22,8 +22,9 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CheckpointNotVisible, Fenced, FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader
+from wal_sink.progress.rate import Rate, rate_of
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.testing.crash.faults import Faults, FaultyBackend
@@ -88,11 +89,11 @@ def test_a_status_can_be_read_at_the_prompt_and_in_a_notebook(world: World) -> N
     )
     found = look(world)
     assert re.search(r"^checkpointed +1$", repr(found), re.MULTILINE)
-    assert re.search(r"^lag +1 epochs, 2 rows, ", repr(found), re.MULTILINE)
+    assert re.search(r"^lag +1 epoch, 2 rows, ", repr(found), re.MULTILINE)
     assert re.search(r"^last error +E: down \\x1b\[31m<b>$", repr(found), re.MULTILINE)
     assert re.search(r"^what to do +See to\n +it\.$", repr(found), re.MULTILINE)
     assert (
-        "<td style='text-align:left;white-space:pre-wrap'>1 epochs, 2 rows, " in found._repr_html_()
+        "<td style='text-align:left;white-space:pre-wrap'>1 epoch, 2 rows, " in found._repr_html_()
     )
     assert "&lt;b&gt;" in found._repr_html_()
 
@@ -479,3 +480,69 @@ def test_an_error_that_comes_while_waiting_is_raised(world: World) -> None:
         report(world, an_error("LedgerShadowed"))
         with pytest.raises(errors.LedgerShadowed):
             future.result(SECONDS)
+
+
+def flushed(epoch: int, rows: int, published: float, begun: float, recorded: float) -> FlushedEpoch:
+    """Return the record of an epoch; times in seconds."""
+    return FlushedEpoch(
+        epoch=epoch,
+        generation=1,
+        manifest="",
+        offsets_digest="",
+        rows=rows,
+        bytes=0,
+        base_us=0,
+        published_us=int(published * 1_000_000),
+        begun_us=int(begun * 1_000_000),
+        recorded_us=int(recorded * 1_000_000),
+    )
+
+
+def test_the_rate_counts_the_time_in_which_epochs_are_flushed() -> None:
+    """Two epochs of one window share its time; the time in which nothing was to do does not count."""
+    records = [
+        flushed(0, 100, published=10, begun=11, recorded=12),
+        flushed(1, 300, published=20, begun=21, recorded=22),
+        flushed(2, 300, published=20, begun=21, recorded=22),
+        flushed(3, 0, published=40, begun=41, recorded=60),
+    ]
+    rate = rate_of(records)
+    assert (rate.flushed, rate.arriving) == (350.0, 20.0)
+    assert (rate.catches_up_s(0), rate.catches_up_s(3_300)) == (0.0, 10.0)
+    assert rate_of([]).catches_up_s(5) is None, "not known"
+    assert rate_of(records[3:]) == (None, None)
+    assert Rate(flushed=10.0, arriving=20.0).catches_up_s(5) is None, "never"
+
+
+def test_an_error_is_over_once_its_epoch_is_flushed_by_another(world: World) -> None:
+    """The flusher that had failed is gone, and the other one leaves the report to it."""
+    world.run().batch([("a", 1)])
+    at_us = time.time_ns() // 1_000
+    failed = ErrorReport(
+        kind="TargetUnavailable", what="down", remedy="", epoch=0, at_us=at_us, transient=True
+    )
+    report(world, failed)
+    assert look(world).last_error == "TargetUnavailable: down"
+    world.clock.us = at_us + 1_000_000
+    world.flush()
+    report(world, failed)
+    assert (look(world).last_error, look(world).remedy) == (None, None)
+    newer = ErrorReport(
+        kind="TargetUnavailable",
+        what="down",
+        remedy="",
+        epoch=1,
+        at_us=at_us + 9_000_000,
+        transient=True,
+    )
+    report(world, newer)
+    assert look(world).last_error == "TargetUnavailable: down"
+
+
+def test_a_status_names_the_table_of_the_newest_run(world: World) -> None:
+    batches = world.run()
+    assert look(world).writes_to == ""
+    batches.batch([("a", 1)])
+    claim = world.log.claimed(1)
+    assert claim is not None
+    assert look(world).writes_to == claim.options.get("target", "")

@@ -120,6 +120,13 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
         only the log says, see `refuse_unconfirmed`.
     """
     every, mine = _logged(query), query.log.target
+    if not (every or set(_lower(options)) - set(_OURS) or _has_published(query.log)):
+        raise OptionError(
+            f"Query {query.query_id} has published nothing yet: its log has nothing to flush, and no options"
+            " of a run.",
+            "Wait for its first micro-batch: `wal-sink status CHECKPOINT` shows it. If it does not come, the"
+            " query's own error says why.",
+        )
     logged, given = options_of(mine, every), options_of(mine, _lower(options))
     name = logged.get("target")
     first = f"{mine}." if mine else ""
@@ -146,6 +153,10 @@ def _logged(query: Query) -> dict[str, str]:
     if claim is not None and claim.early is True:
         claim = _newest_at_work(query.log) or claim
     return _lower({} if claim is None else claim.options)
+
+
+def _has_published(log: Log) -> bool:
+    return bool(log.attempts() or log.newest_flushed())
 
 
 def _newest_at_work(log: Log) -> Claim | None:

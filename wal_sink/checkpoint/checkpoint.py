@@ -10,7 +10,7 @@ import json
 import re
 
 from state_backends import StateBackend
-from wal_sink.checkpoint.local_files import make_durable
+from wal_sink.checkpoint.local_files import local_folder, make_durable
 from wal_sink.errors import CheckpointNotVisible
 from wal_sink.model.offsets import Offsets, parse_offsets
 from wal_sink.model.records import LogUrl
@@ -50,8 +50,12 @@ class Checkpoint:
         try:
             return _one_name(json.loads(self._backend.read("metadata"))["id"])
         except FileNotFoundError as error:
+            folder = local_folder(self.url)
+            missing = folder is not None and not folder.is_dir()
             raise CheckpointNotVisible(
-                f"{self.url} is no checkpoint: no such folder, or without Spark's file metadata",
+                f"{self.url}: no such folder"
+                if missing
+                else f"{self.url} is no checkpoint: Spark's file metadata is not in it",
                 _WHERE,
             ) from error
         except (ValueError, KeyError, TypeError) as error:

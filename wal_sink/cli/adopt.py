@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from wal_sink.admin.adopt import plan_adopt
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, Why, Yes
-from wal_sink.cli.change import ChangeArguments, make_change
-from wal_sink.cli.output import AsJson
+from wal_sink.cli.change import ChangeArguments, command, make_change
 from wal_sink.clock import now_us
 
 
+@command
 def adopt(
-    checkpoint: CheckpointArgument,
+    given: ChangeArguments,
     *,
     original_is_gone: Annotated[
         bool,
@@ -22,12 +21,6 @@ def adopt(
             "--original-is-gone", help="Also if it cannot be seen from here whether it is gone."
         ),
     ] = False,
-    target: TargetName = "",
-    why: Why = "",
-    wal: Wal = None,
-    option: OptionPairs = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Take over log and ledger row for a checkpoint that was moved, or whose log was.
 
@@ -36,7 +29,7 @@ def adopt(
     same table.
     """
     make_change(
-        ChangeArguments(checkpoint, wal, option, why, yes, as_json, target),
+        given,
         lambda query, database, patience: plan_adopt(
             query, database, now_us(), original_is_gone=original_is_gone, patience=patience
         ),

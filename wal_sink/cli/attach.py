@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from wal_sink.admin.attach import Attached, plan_attach, plan_detach
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, Why, Yes
-from wal_sink.cli.change import ChangeArguments, make_change
-from wal_sink.cli.output import AsJson
+from wal_sink.cli.change import ChangeArguments, command, make_change
+from wal_sink.progress.quantities import epoch_id
 
 
+@command
 def detach(
-    checkpoint: CheckpointArgument,
-    *,
-    target: TargetName = "",
-    why: Why = "",
-    wal: Wal = None,
-    option: OptionPairs = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    given: ChangeArguments,
 ) -> None:
     """Let one of several targets hold back nothing any more.
 
@@ -24,21 +17,17 @@ def detach(
     not. What it lacks is listed by `verify`.
     """
     make_change(
-        ChangeArguments(checkpoint, wal, option, why, yes, as_json, target),
+        given,
         lambda query, _target, _patience: plan_detach(query),
-        lambda done: f"Target {done.target} is detached; it has epochs up to {done.state.epoch}.",
+        lambda done: (
+            f"Target {done.target} is detached; the last epoch that it has: {epoch_id(done.state.epoch)}."
+        ),
     )
 
 
+@command
 def attach(
-    checkpoint: CheckpointArgument,
-    *,
-    target: TargetName = "",
-    why: Why = "",
-    wal: Wal = None,
-    option: OptionPairs = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    given: ChangeArguments,
 ) -> None:
     """Let a target that was detached get epochs again.
 
@@ -46,7 +35,7 @@ def attach(
     missing there, and is said. The query's newest run has to name it.
     """
     make_change(
-        ChangeArguments(checkpoint, wal, option, why, yes, as_json, target),
+        given,
         lambda query, database, _patience: plan_attach(query, database),
         _summary,
     )

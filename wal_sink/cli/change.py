@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, get_type_hints
 
 import msgspec
 from rich.console import Console
@@ -12,8 +14,16 @@ from rich.markup import escape
 
 from wal_sink.admin.query import Query, find_query, target_of
 from wal_sink.admin.refuse_flusher import Patience
-from wal_sink.cli.arguments import option_values
-from wal_sink.cli.output import SafeConsole, document, output
+from wal_sink.cli.arguments import (
+    CheckpointArgument,
+    OptionPairs,
+    TargetName,
+    Wal,
+    Why,
+    Yes,
+    option_values,
+)
+from wal_sink.cli.output import AsJson, SafeConsole, document, output
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError
 from wal_sink.targets.base import Target
@@ -36,15 +46,47 @@ class Change(Protocol[Done_co]):
 
 
 class ChangeArguments(NamedTuple):
-    """The parameters that all of these commands have, see `arguments`."""
+    """The parameters that all of these commands have: the first one, then, behind their own, the others."""
 
-    checkpoint: str
-    wal: str | None
-    option: list[str] | None
-    why: str
-    yes: bool
-    as_json: bool
-    target: str = ""
+    checkpoint: CheckpointArgument
+    target: TargetName = ""
+    why: Why = ""
+    wal: Wal = None
+    option: OptionPairs = None
+    yes: Yes = False
+    as_json: AsJson = False
+
+
+def command(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the parameters of `ChangeArguments`, in the place of its first one.
+
+    :param run: takes a `ChangeArguments`, then what this command alone has.
+    """
+    shared = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=ChangeArguments._field_defaults.get(name, inspect.Parameter.empty),
+            annotation=annotation,
+        )
+        for name, annotation in get_type_hints(ChangeArguments, include_extras=True).items()
+    ]
+    hints = get_type_hints(run, include_extras=True)
+    own = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
+        for parameter in list(inspect.signature(run).parameters.values())[1:]
+    ]
+
+    @functools.wraps(run)
+    def take(**given: Any) -> None:
+        mine = {name: given.pop(name) for name in ChangeArguments._fields}
+        run(ChangeArguments(**mine), **given)
+
+    every = [shared[0], *own, *shared[1:]]
+    take.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    take.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+    del take.__dict__["__wrapped__"]  # else typer would look at that one's parameters
+    return take
 
 
 def make_change(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from wal_sink.admin.spark_schema import ddl_schema, parquet_schema
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, option_values
+from wal_sink.cli.lines import Lines, Named
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.errors import OptionError
 from wal_sink.preflight import Checked, preflight
@@ -50,14 +49,12 @@ def check(
             console.print(screen(found))
 
 
-def screen(found: Checked) -> Table:
+def screen(found: Checked) -> Lines:
     """Lay it out for people: what is in force, then each column."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for heading, text in found.in_force.items():
-        table.add_row(Text(heading, "bold"), Text(text))
-    for column in found.columns:
-        table.add_row(Text(column.heading, "bold"), Text(column.fits))
-    table.add_row(Text("fits", "bold green"), Text("the query can start"))
-    return table
+    return Lines(
+        [
+            *(Named(heading, text) for heading, text in found.in_force.items()),
+            *(Named(column.heading, column.fits) for column in found.columns),
+            Named("fits", "the query can start", "green"),
+        ]
+    )

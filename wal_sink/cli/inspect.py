@@ -14,6 +14,7 @@ from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, 
 from wal_sink.cli.inspect_screen import epoch_screen, log_screen
 from wal_sink.cli.output import AsJson, document, output
 from wal_sink.cli.progress_bar import LateBar
+from wal_sink.clock import now_us
 from wal_sink.wal.attached import slowest_view, view_of
 
 
@@ -56,7 +57,7 @@ def inspect(
             if as_json:
                 document(found)
             else:
-                console.print(log_screen(found))
+                console.print(log_screen(found, now_us()))
             return
         bar = LateBar("reading segments", DownloadColumn(), TimeRemainingColumn(), as_json=as_json)
         with bar:

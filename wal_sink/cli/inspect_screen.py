@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from wal_sink.admin.inspect import EpochLine, Inspected
 from wal_sink.admin.inspect_epoch import AttemptView, InspectedEpoch
+from wal_sink.cli.lines import Lines, Named
 from wal_sink.clock import iso
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.progress.printable import printable
-from wal_sink.progress.quantities import byte_count, epoch_id
+from wal_sink.progress.quantities import ago, byte_count, epoch_id
+
+_NUMBERS = {
+    "epoch",
+    "generation",
+    "segments",
+    "rows",
+    "bytes",
+    "partition",
+    "attempt",
+    "task attempt",
+}
+"""Columns of numbers."""
 
 _STYLES = {
     "flushed": "green",
@@ -22,15 +39,12 @@ _STYLES = {
 }
 
 
-def log_screen(found: Inspected) -> RenderableType:
-    """Lay out the epochs of a log."""
-    table = Table()
-    for name in ("epoch", "generation"):
-        table.add_column(name, justify="right")
-    table.add_column("state", no_wrap=True)
-    for name in ("segments", "rows", "bytes"):
-        table.add_column(name, justify="right")
-    table.add_column("published")
+def log_screen(found: Inspected, now_us: int) -> RenderableType:
+    """Lay out the epochs of a log.
+
+    :param now_us: microseconds since 1970: times are shown as seen from then.
+    """
+    table = _table("epoch", "generation", "state", "segments", "rows", "bytes", "published")
     for line in found.epochs:
         table.add_row(
             str(line.epoch),
@@ -39,11 +53,11 @@ def log_screen(found: Inspected) -> RenderableType:
             _number(line.segments),
             _number(line.rows),
             "" if line.bytes is None else byte_count(line.bytes),
-            (line.published or "").partition("+")[0],
+            "" if line.published is None else ago(now_us / 1_000_000 - _seconds(line.published)),
         )
     first = (
         f"Query {found.query_id}. Checkpointed: {epoch_id(found.checkpointed)}. Flushed:"
-        f" {epoch_id(found.flushed)}. Times are UTC."
+        f" {epoch_id(found.flushed)}."
     )
     notes = [first]
     if found.left_out_flushed or found.left_out_waiting:
@@ -54,7 +68,7 @@ def log_screen(found: Inspected) -> RenderableType:
     if not found.begun_known:
         notes.append("What is begun is listed as waiting: the target was not asked, see --ledger.")
     notes += _problems(found.epochs)
-    parts: list[RenderableType] = [table] if found.epochs else []
+    parts: list[RenderableType] = [table, Text("")] if found.epochs else []
     return Group(*parts, *map(Text, notes))
 
 
@@ -93,35 +107,73 @@ def _attempt(found: AttemptView) -> list[RenderableType]:
         ),
     ]
     parts += [Text(printable(problem), "red") for problem in found.problems]
-    columns = Table("column", "in the stream", "in the table", "role", title="Schema")
+    columns = _table("column", "in the stream", "in the table", "role")
     for column in found.columns:
-        name = f"{column.column} " if column.column else ""
-        texts = (column.name, column.source, f"{name}{column.type}", column.role)
+        texts = (column.name, column.source, column.type, column.role)
         columns.add_row(*(Text(printable(text)) for text in texts))
-    segments = Table("segment", "partition", "task attempt", "rows", "bytes", title="Segments")
-    segments.columns[0].overflow = "fold"
+    parts += [Text("\nSchema"), columns, Text("\nSegments")]
+    parts.append(Fitting(_segments(found, short=False), _segments(found, short=True)))
+    if found.sample:
+        parts += [Text("\nSome rows"), sample_screen(found.sample)]
+    return parts
+
+
+class Fitting:
+    """The first of several layouts that fits the width; the last one where none does."""
+
+    def __init__(self, *layouts: RenderableType) -> None:
+        self._layouts = layouts
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render it."""
+        unbounded = options.update(max_width=10_000)
+        for layout in self._layouts[:-1]:
+            if Measurement.get(console, unbounded, layout).maximum <= options.max_width:
+                yield layout
+                return
+        yield self._layouts[-1]
+
+
+def sample_screen(rows: Sequence[Mapping[str, str | None]]) -> Fitting:
+    """Lay some rows out: as a table, or else each row as a block of names and values.
+
+    :param rows: texts of the cells, by column; None is a null.
+    """
+    table = _table(*(printable(name) for name in rows[0]))
+    blocks: list[RenderableType] = []
+    for number, row in enumerate(rows, 1):
+        cells = {name: "null" if value is None else value for name, value in row.items()}
+        table.add_row(*(Text(c, "dim" if row[n] is None else "") for n, c in cells.items()))
+        block = [Named(f"  {printable(name)}", cell) for name, cell in cells.items()]
+        blocks += [Text(f"row {number}"), Lines(block)]
+    return Fitting(table, Group(*blocks))
+
+
+def _segments(found: AttemptView, *, short: bool) -> Table:
+    """Return the table of segments.
+
+    :param short: without the run in their names, which all of them have.
+    """
+    table = _table("partition", "attempt" if short else "task attempt", "rows", "bytes", "segment")
     for segment in found.segments:
-        segments.add_row(
-            segment.path.rpartition("/")[2],
+        name = segment.path.rpartition("/")[2]
+        before, run, after = name.partition(found.run_id)
+        table.add_row(
             _number(segment.partition),
             "" if segment.task_attempt is None else str(segment.task_attempt),
             _number(segment.rows),
             byte_count(segment.bytes),
+            f"…{after}" if short and run and before else name,
         )
-    parts += [columns, segments]
-    if found.sample:
-        parts.append(_sample(found.sample))
-    return parts
+    return table
 
 
-def _sample(rows: tuple[dict[str, str | None], ...]) -> Table:
-    table = Table(title="Some rows")
-    for name in rows[0]:
-        table.add_column(Text(printable(name)), overflow="fold")
-    for row in rows:
-        table.add_row(
-            *(Text("null", "dim") if value is None else Text(value) for value in row.values())
-        )
+def _table(*names: str) -> Table:
+    """Return a table whose cells are as wide as what is in them; no word is broken."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
+    for name in names:
+        right = name in _NUMBERS
+        table.add_column(Text(name), justify="right" if right else "left", no_wrap=True)
     return table
 
 
@@ -142,13 +194,13 @@ def _problems(lines: tuple[EpochLine, ...]) -> list[str]:
     ]
 
 
-def _pairs(*pairs: tuple[str, str]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in pairs:
-        table.add_row(Text(name, "bold"), Text(printable(value)))
-    return table
+def _pairs(*pairs: tuple[str, str]) -> Lines:
+    return Lines([Named(name, printable(value)) for name, value in pairs])
+
+
+def _seconds(iso_time: str) -> float:
+    """Return seconds since 1970."""
+    return datetime.fromisoformat(iso_time).timestamp()
 
 
 def _number(value: int | None) -> str:

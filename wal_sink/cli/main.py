@@ -22,7 +22,6 @@ app = typer.Typer(
     name="wal-sink",
     help="A write-ahead-log sink for Spark Structured Streaming: exactly once into a database.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},

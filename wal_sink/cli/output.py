@@ -24,6 +24,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on
 """Type of every command's parameter `as_json`."""
 
 
+_UNBOUNDED = 100_000
+"""Columns of what is no terminal."""
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The document of a command that failed."""
 
@@ -66,6 +70,8 @@ def output(*, as_json: bool) -> Iterator[Console]:
     The exit code is the error's, see `wal_sink.errors`.
     """
     console = SafeConsole(stderr=as_json, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNBOUNDED  # a file or a pipe has no width: no line is broken or cut
     handler = RichHandler(console=console, show_path=False, show_time=False)
     handler.setFormatter(SafeFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

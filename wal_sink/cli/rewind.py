@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, Why, Yes
-from wal_sink.cli.change import ChangeArguments, make_change
-from wal_sink.cli.output import AsJson
+from wal_sink.cli.change import ChangeArguments, command, make_change
 from wal_sink.clock import now_us
 
 
+@command
 def rewind(
-    checkpoint: CheckpointArgument,
+    given: ChangeArguments,
     *,
     to: Annotated[
         int,
@@ -37,12 +36,6 @@ def rewind(
             help="Rows were written as of the future, by a clock that was wrong: go back to the present.",
         ),
     ] = False,
-    target: TargetName = "",
-    why: Why = "",
-    wal: Wal = None,
-    option: OptionPairs = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Set ledger and log to an epoch, so that what came after it is flushed again.
 
@@ -53,7 +46,7 @@ def rewind(
     --reset-timestamps lets what is flushed next be written as of the present again.
     """
     make_change(
-        ChangeArguments(checkpoint, wal, option, why, yes, as_json, target),
+        given,
         lambda query, database, patience: plan_rewind(
             *(query, database, to, now_us()),
             restored=restored,

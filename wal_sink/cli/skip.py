@@ -9,15 +9,14 @@ import typer
 from state_backends import StateBackend, StateBackendError, child_url
 from wal_sink.admin.query import Query
 from wal_sink.admin.skip import Skipped, plan_skip
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, Why, Yes
-from wal_sink.cli.change import ChangeArguments, make_change
-from wal_sink.cli.output import AsJson
+from wal_sink.cli.change import ChangeArguments, command, make_change
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError
 
 
+@command
 def skip(
-    checkpoint: CheckpointArgument,
+    given: ChangeArguments,
     epoch: Annotated[
         int, typer.Argument(metavar="EPOCH", min=0, help="Number of the micro-batch.")
     ],
@@ -28,12 +27,6 @@ def skip(
     begun: Annotated[
         bool, typer.Option("--begun", help="Also if rows of it are possibly in the table already.")
     ] = False,
-    target: TargetName = "",
-    why: Why = "",
-    wal: Wal = None,
-    option: OptionPairs = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Give up the epoch at which the flush has stopped, and go on with the next one.
 
@@ -42,7 +35,7 @@ def skip(
     log. The epoch's rows are not in the table, unless it was begun: then some of them may be.
     """
     make_change(
-        ChangeArguments(checkpoint, wal, option, why, yes, as_json, target),
+        given,
         lambda query, database, patience: plan_skip(
             query, database, epoch, _place(to, query), now_us(), begun=begun, patience=patience
         ),

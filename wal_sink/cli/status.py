@@ -6,17 +6,20 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from wal_sink.admin.query import Query, find_query
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, option_values
+from wal_sink.cli.lines import Lines, Named
 from wal_sink.cli.output import AsJson, Failure, document, document_line, output
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.heartbeat import FlusherWatch
-from wal_sink.progress.status import Mood, Status, read_status, status_lines
+from wal_sink.progress.status import Status, read_status
+from wal_sink.progress.status_value import Mood, status_lines
 from wal_sink.wal.attached import view_of
 
 _EVERY_S = 1.0
@@ -60,14 +63,29 @@ def status(
             return  # how it ends
 
 
-def screen(found: Status) -> Table:
+def screen(found: Status) -> Lines:
     """Lay a status out for people."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for line in status_lines(found):
-        table.add_row(Text(line.name, "bold"), Text(line.value, _STYLES[line.mood]))
-    return table
+    return Lines([Named(line.name, line.value, _STYLES[line.mood]) for line in status_lines(found)])
+
+
+class Backlog:
+    """What waits, as a bar that is full when nothing does: of the most that was seen to wait so far."""
+
+    def __init__(self) -> None:
+        self._most = 0
+
+    def bar(self, found: Status) -> RenderableType:
+        """Return the bar; nothing before anything has waited."""
+        self._most = max(self._most, found.pending_rows)
+        if not self._most:
+            return ""
+        done = self._most - found.pending_rows
+        table = Table.grid(padding=(0, 2))
+        bar = ProgressBar(self._most, done, width=40)
+        table.add_row(
+            Text("backlog", "bold"), bar, f"{found.pending_rows:,} of {self._most:,} rows"
+        )
+        return table
 
 
 def _look(query: Query, watches: dict[str, FlusherWatch] | None = None) -> Status:
@@ -77,11 +95,17 @@ def _look(query: Query, watches: dict[str, FlusherWatch] | None = None) -> Statu
 def _watch(query: Query, console: Console) -> None:
     """Show the screen until Ctrl-C; a store that does not answer is shown, and asked again."""
     watches: dict[str, FlusherWatch] = {}
-    with Live(screen(_look(query, watches)), console=console, auto_refresh=False) as live:
+    backlog = Backlog()
+
+    def shown() -> Group:
+        found = _look(query, watches)
+        return Group(screen(found), backlog.bar(found))
+
+    with Live(shown(), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(_EVERY_S)
             try:
-                live.update(screen(_look(query, watches)), refresh=True)
+                live.update(shown(), refresh=True)
             except WalSinkError as error:
                 if not error.transient:
                     raise

@@ -17,6 +17,7 @@ from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, 
 from wal_sink.cli.output import AsJson, documents, output
 from wal_sink.cli.progress_bar import LateBar
 from wal_sink.clock import now_us
+from wal_sink.progress.quantities import byte_count, counted, epoch_id
 
 
 def verify(
@@ -63,11 +64,12 @@ def _print(console: Console, found: Verified) -> None:
         console.print(f"  What to do: {escape(finding.remedy)}", soft_wrap=True)
     for note in found.notes:
         console.print(f"Note: {escape(note)}", soft_wrap=True)
-    ledger = "not read" if found.ledger is None else str(found.ledger)
+    ledger = "not read" if found.ledger is None else epoch_id(found.ledger)
     console.print(
-        f"Checkpointed: {found.checkpointed}. Published: {found.published}. Flushed: {found.flushed}"
-        f" (ledger: {ledger}). {found.epochs} epochs wait, with {found.segments:,} segments of"
-        f" {found.bytes:,} bytes."
+        f"Checkpointed: {epoch_id(found.checkpointed)}. Published: {epoch_id(found.published)}. Flushed:"
+        f" {epoch_id(found.flushed)} (ledger: {ledger}). {counted(found.epochs, 'epoch')} not flushed, in"
+        f" {counted(found.segments, 'segment')} of {byte_count(found.bytes)}.",
+        soft_wrap=not console.is_terminal,
     )
     if not found.findings:
         console.print(

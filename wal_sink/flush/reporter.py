@@ -121,7 +121,9 @@ class Reporter:
         self._waits = ""
         if wait_s is not None:
             where = "" if self._epoch is None else f" at epoch {self._epoch}"
-            self._waits = f"stopped by an error{where}: {tried} tries, the next in {wait_s:.0f} s"
+            state = "trying again" if transient else "stopped until the error is repaired"
+            tries = "1 try" if tried == 1 else f"{tried} tries"
+            self._waits = f"{state}{where}: {tries}, the next in {wait_s:.0f} s"
         self._error = ErrorReport(
             kind=kind,
             what=ours.what if ours else repr(error),

@@ -20,3 +20,16 @@ def duration(seconds: float) -> str:
 def epoch_id(epoch: int) -> str:
     """Return the number of an epoch; -1 means none."""
     return "nothing yet" if epoch < 0 else str(epoch)
+
+
+def ago(seconds: float) -> str:
+    """Return how long something is ago in one unit, such as `4 s ago` or `3 h ago`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:,.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 epoch`, `2 epochs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

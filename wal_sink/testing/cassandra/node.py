@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-from wal_sink.errors import WalSinkError
+from wal_sink.testing.servers.any_server import AnyServer, DidNotStart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,26 +26,21 @@ _OPTIONS = bytes((4, 0, 0, 0, 5, 0, 0, 0, 0))  # the CQL protocol's smallest req
 _SUPPORTED = b"\x06"  # the opcode of its answer, the fifth byte
 
 
-class CassandraDidNotStart(WalSinkError):
+class CassandraDidNotStart(DidNotStart):
     """The node did not come up; where it got that far, the text ends with the last lines of its log."""
 
-    exit_code = 4
 
+class Node(AnyServer):
+    """One Cassandra node with durable data, for tests. `execute` and `session` may be called by any thread.
 
-class Node(ABC):
-    """One Cassandra node with durable data, for tests.
-
-    One thread starts, stops and closes the node; `execute` and `session` may be called by any.
-
-    :param title: what messages call it, such as "Cassandra 5.0.9".
-    :param host: where its CQL port is reached.
-    :param port: the CQL port; the same after each start.
+    :param port: the CQL port.
     """
 
+    did_not_start = CassandraDidNotStart
+    patience_s = 180.0
+
     def __init__(self, title: str, host: str, port: int) -> None:
-        self.title = title
-        self.host = host
-        self.port = port
+        super().__init__(title, host, port)
         self._session: Any = None
         self._session_lock = threading.Lock()
 
@@ -55,61 +48,6 @@ class Node(ABC):
     def contact_points(self) -> tuple[str]:
         """The host, as drivers take it."""
         return (self.host,)
-
-    @property
-    @abstractmethod
-    def running(self) -> bool:
-        """Whether the process is there, be it paused."""
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def start(self) -> Self:
-        """Start the node unless it runs, and return when it answers on its CQL port.
-
-        :raises CassandraDidNotStart: it ended, or gave no answer within 180 seconds, or one of its
-            ports was taken while it was down.
-        """
-        if self.running:
-            return self
-        try:
-            self._launch()
-            self._await_answer()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Shut the node down as an operator would; kill it if that takes over 30 seconds."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """End the process at once, as a crash does; what was acknowledged must survive."""
-
-    @abstractmethod
-    def pause(self) -> None:
-        """Freeze the process: connections stay open and nothing answers."""
-
-    @abstractmethod
-    def resume(self) -> None:
-        """Go on after `pause`."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the node for good, and remove what is temporary of it."""
-
-    @abstractmethod
-    def _launch(self) -> None:
-        """Start the process and return at once."""
-
-    @abstractmethod
-    def _printed(self) -> str:
-        """Return what it printed since it was launched, or the end of that."""
 
     def execute(self, cql: str, parameters: Sequence[object] | None = None) -> list[Any]:
         """Run one statement on `session` and return all its rows; `parameters` fill its `%s`."""
@@ -142,26 +80,20 @@ class Node(ABC):
                     raise
             return self._session
 
-    def _close_session(self) -> None:
+    def _disconnect(self) -> None:
         with self._session_lock:
             if self._session is not None:
                 self._session.cluster.shutdown()
                 self._session = None
 
-    def _require_running(self) -> None:
-        if not self.running:
-            raise RuntimeError(f"{self.title} is not running: call start().")
-
-    def _await_answer(self) -> None:
-        deadline = time.monotonic() + 180
-        while not _answers(self.host, self.port):
-            if self.running and time.monotonic() < deadline:
-                time.sleep(0.05)
-                continue
-            how = "gave no answer in time" if self.running else "ended before it gave an answer"
-            tail = "\n".join(self._printed().splitlines()[-40:])
-            what = f"{self.title} {how} on port {self.port}. Its log ends:\n{tail}"
-            raise CassandraDidNotStart(what, "Look for the first error in the lines above.")
+    def _unanswered(self) -> str | None:
+        """Ask whether the port speaks CQL; it is open earlier than that."""
+        try:
+            with socket.create_connection((self.host, self.port), timeout=1) as connection:
+                connection.sendall(_OPTIONS)
+                return None if connection.recv(9)[4:5] == _SUPPORTED else ""
+        except OSError:
+            return ""
 
 
 def cassandra_yaml(
@@ -190,13 +122,3 @@ def cassandra_yaml(
     }
     periodic = {"commitlog_sync_period": "10000ms"} if commitlog_sync == "periodic" else {}
     return {**yaml, **periodic}
-
-
-def _answers(host: str, port: int) -> bool:
-    """Whether the port speaks CQL; it is open earlier than that."""
-    try:
-        with socket.create_connection((host, port), timeout=1) as connection:
-            connection.sendall(_OPTIONS)
-            return connection.recv(9)[4:5] == _SUPPORTED
-    except OSError:
-        return False

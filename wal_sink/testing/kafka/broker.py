@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
-import signal
-import subprocess
-import tempfile
 import time
 import uuid
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from wal_sink.errors import WalSinkError
-from wal_sink.testing import free_port, maven
+from wal_sink.testing import maven
+from wal_sink.testing.servers.any_server import DidNotStart
+from wal_sink.testing.servers.child import HOST, Child
 
 VERSION = "4.1.0"
-HOST = "127.0.0.1"
-_PORTS = 2  # for clients, and the next one for the controller
-_START_S = 90.0
 
 
-class KafkaDidNotStart(WalSinkError):
+class KafkaDidNotStart(DidNotStart):
     """The broker did not come up; the text ends with the last lines of its log."""
 
-    exit_code = 4
 
-
-class Broker:
+class Broker(Child):
     """One Kafka broker on 127.0.0.1 that is its own controller (KRaft), with durable data.
 
     Java 17 is needed. The jars are downloaded at the first start of a version, see `wal_sink.testing.maven`.
@@ -39,12 +29,14 @@ class Broker:
     :param settings: of server.properties; they override the choices made here.
     """
 
+    did_not_start = KafkaDidNotStart
+    patience_s = 90.0
+    ports = 2
+    """For clients, and the next one for the controller."""
+
     def __init__(self, settings: Mapping[str, object] = {}) -> None:
-        self.port = free_port.choose(HOST, _PORTS)
+        super().__init__(f"Kafka {VERSION}", "kafka")
         self.address = f"{HOST}:{self.port}"
-        self._temporary = tempfile.TemporaryDirectory(prefix="wal_sink-kafka-")
-        self.folder = Path(self._temporary.name)
-        self.log = self.folder / "kafka.log"
         self._settings = {
             "process.roles": "broker,controller",
             "node.id": 1,
@@ -64,52 +56,6 @@ class Broker:
             "auto.create.topics.enable": "false",
             **settings,
         }
-        self._process: subprocess.Popen[bytes] | None = None
-        # The broker dies with the thread that starts it, so this one lives as long as the object.
-        self._starter = ThreadPoolExecutor(1, "kafka-broker")
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def start(self) -> Self:
-        """Start the broker unless it runs, and return when it answers.
-
-        :raises KafkaDidNotStart: it ended, or gave no answer.
-        :raises JavaNotFound, JarsNotResolved: see `wal_sink.testing.maven`.
-        """
-        if self._process is None or self._process.poll() is not None:
-            try:
-                self._launch()
-                self._await_answer()
-            except BaseException:
-                self.kill()
-                raise
-        return self
-
-    def kill(self) -> None:
-        """End the process at once, as a crash does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def pause(self) -> None:
-        """Freeze the process: connections stay open and nothing answers."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """End the broker for good, and remove its data."""
-        self.kill()
-        self._starter.shutdown()
-        self._temporary.cleanup()
 
     def create_topic(
         self, name: str, partitions: int = 1, settings: Mapping[str, str] = {}
@@ -161,7 +107,7 @@ class Broker:
 
         return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
-    def _launch(self) -> None:
+    def _command(self) -> Sequence[object]:
         java = maven.java_command("17")
         artifact = maven.Artifact("org.apache.kafka", "kafka_2.13", VERSION)
         jars = maven.jars(artifact, f"kafka-{VERSION}", java)
@@ -171,45 +117,21 @@ class Broker:
             lines = [f"{name}={value}\n" for name, value in self._settings.items()]
             properties.write_text("".join(lines))
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            self._format([*command, "kafka.tools.StorageTool", "format", "-t", cluster])
-        with self.log.open("ab") as log:
-            self._process = self._starter.submit(
-                subprocess.Popen,
-                [*command, "kafka.Kafka", str(properties)],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "JAVA_TOOL_OPTIONS": ""},
-                start_new_session=True,
-            ).result()
+            tool = ("kafka.tools.StorageTool", "format", "-t", cluster, "-c", properties)
+            self._run([*command, *tool], "To make Kafka's folder")
+        return [*command, "kafka.Kafka", properties]
 
-    def _format(self, command: list[str]) -> None:
-        properties = str(self.folder / "server.properties")
-        # In a thread of the broker's: the process is tied to the one that starts it.
-        done = self._starter.submit(
-            subprocess.run,
-            [*command, "-c", properties],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).result()
-        if done.returncode:
-            raise KafkaDidNotStart(
-                f"Kafka's folder could not be made: {done.stdout}{done.stderr}", "See what it says."
-            )
+    def _disconnect(self) -> None:
+        """Nothing: each request has a client of its own."""
 
-    def _await_answer(self) -> None:
-        assert self._process is not None
-        until_s = time.monotonic() + _START_S
-        admin = self._admin()
-        while True:
-            with contextlib.suppress(Exception):
-                admin.list_topics(timeout=1)
-                return
-            if self._process.poll() is not None or time.monotonic() > until_s:
-                tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
-                raise KafkaDidNotStart(
-                    f"Kafka {VERSION} on port {self.port} gave no answer. Its log ends:\n{tail}",
-                    "Look for the first error in the lines above.",
-                )
+    def _environment(self) -> Mapping[str, str]:
+        return {**os.environ, "JAVA_TOOL_OPTIONS": ""}
+
+    def _unanswered(self) -> str | None:
+        from confluent_kafka import KafkaException  # noqa: PLC0415 -- as above
+
+        try:
+            self._admin().list_topics(timeout=1)
+        except KafkaException as error:
+            return str(error)
+        return None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from wal_sink.testing import docker_engine, free_port
-from wal_sink.testing.postgresql.server import DATABASE, USER, PostgresqlDidNotStart, Server
+from wal_sink.testing.postgresql.server import DATABASE, USER, Server
+from wal_sink.testing.servers.container import Container
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,96 +15,16 @@ if TYPE_CHECKING:
 IMAGE = "postgres:17"
 
 
-class PostgresqlContainer(Server):
+class PostgresqlContainer(Container, Server):
     """One PostgreSQL server in a container, with the interface of `InstalledPostgresql`.
-
-    The container lives, stopped or running, until `close`; its data goes with it. Its port is published on
-    the loopback address, except for an engine on another machine.
 
     :param settings: entries of postgresql.conf.
     :raises DockerNotUsable: no Docker engine answers.
     """
 
     def __init__(self, settings: Mapping[str, object] = {}, *, image: str = IMAGE) -> None:
-        place = docker_engine.place()
-        super().__init__(f"Container {image}", place.host, free_port.choose("127.0.0.1"))
-        self.image = image
-        self._container = _configured(image, self.password, settings)
-        # testcontainers' type knows no address; what it hands on to Docker does.
-        self._container.ports = {"5432/tcp": (place.bind, self.port)}  # type: ignore[dict-item]
-        self._remove = weakref.finalize(self, _remove, self._container)
-
-    @property
-    def running(self) -> bool:
-        """Whether the container runs, be it paused."""
-        return self._status() in {"running", "paused"}
-
-    def stop(self) -> None:
-        """Shut the server down as an operator would; kill it if that takes over 30 seconds."""
-        self._disconnect()
-        if self._thaw():
-            self._docker.stop(timeout=30)
-
-    def kill(self) -> None:
-        """End the container at once, as a crash does; what was committed must survive."""
-        if self._thaw():
-            self._docker.kill()
-            self._docker.wait()
-        self._disconnect()
-
-    def pause(self) -> None:
-        """Freeze the container: connections stay open and nothing answers."""
-        self._docker.pause()
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._docker.unpause()
-
-    def close(self) -> None:
-        """Remove the container and its data."""
-        self._disconnect()
-        self._remove()
-
-    @property
-    def _docker(self) -> Any:
-        return self._container.get_wrapped_container()
-
-    def _status(self) -> str:
-        import docker.errors  # noqa: PLC0415
-
-        if not self._container._container or not self._remove.alive:  # noqa: SLF001
-            return "missing"
-        try:
-            self._docker.reload()
-        except docker.errors.NotFound:
-            return "missing"
-        return str(self._docker.status)
-
-    def _thaw(self) -> bool:
-        """Return whether it runs; a paused container takes no signal, so it runs on for a moment."""
-        status = self._status()
-        if status == "paused":
-            self._docker.unpause()
-        return status in {"running", "paused"}
-
-    def _launch(self) -> None:
-        import docker.errors  # noqa: PLC0415
-
-        if not self._remove.alive:
-            raise RuntimeError(f"{self.title} is closed: make a new one.")
-        try:
-            if self._status() == "missing":
-                self._container.start()
-            else:
-                self._docker.start()
-        except docker.errors.APIError as error:
-            raise PostgresqlDidNotStart(
-                f"Docker could not run {self.title.lower()} on port {self.port}: {error.explanation}",
-                "See to what Docker says; if the port is taken, find out what listens there.",
-            ) from error
-
-    def _printed(self) -> str:
-        return str(self._docker.logs(tail=40).decode(errors="replace"))
+        super().__init__(image)
+        self._is_to_run(_configured(image, self.password, settings), 5432)
 
 
 def _configured(image: str, password: str, settings: Mapping[str, object]) -> DockerContainer:
@@ -129,10 +47,3 @@ def _configured(image: str, password: str, settings: Mapping[str, object]) -> Do
     container = Plain(image, username=USER, password=password, dbname=DATABASE)
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     return container.with_command(["postgres", *options]).waiting_for(Afterwards())
-
-
-def _remove(container: DockerContainer) -> None:
-    import docker.errors  # noqa: PLC0415
-
-    with contextlib.suppress(docker.errors.NotFound):  # it was removed from outside
-        container.stop()

@@ -10,18 +10,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import WalSinkError
-from wal_sink.testing import free_port
-from wal_sink.testing.postgresql.server import USER, PostgresqlDidNotStart, Server
+from wal_sink.testing.postgresql.server import USER, Server
+from wal_sink.testing.servers.child import Child
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 FOLDERS = "/usr/lib/postgresql/*/bin"
 """Where Debian's packages put their programs, beside PATH; the highest version counts."""
@@ -35,7 +33,7 @@ class PostgresqlNotInstalled(WalSinkError):
     exit_code = 2
 
 
-class InstalledPostgresql(Server):
+class InstalledPostgresql(Child, Server):
     """One PostgreSQL server on 127.0.0.1, in processes of its own, with durable data in a temporary folder.
 
     PostgreSQL refuses to run as root; where this process does, the server runs as `postgres`, or as `nobody`.
@@ -45,16 +43,11 @@ class InstalledPostgresql(Server):
     :raises PostgresqlNotInstalled: there are no programs.
     """
 
-    host = "127.0.0.1"
+    ends_by = signal.SIGINT  # its "fast" way
 
     def __init__(self, settings: Mapping[str, object] = {}) -> None:
         self._programs = programs()
-        super().__init__(
-            f"PostgreSQL {version(self._programs)}", self.host, free_port.choose(self.host)
-        )
-        self._temporary = tempfile.TemporaryDirectory(prefix="wal_sink-postgresql-")
-        self.folder = Path(self._temporary.name)
-        self.log = self.folder / "postgresql.log"  # what it prints, at all its starts
+        super().__init__(f"PostgreSQL {version(self._programs)}", "postgresql")
         self._settings = {
             "listen_addresses": self.host,
             "port": self.port,
@@ -63,89 +56,47 @@ class InstalledPostgresql(Server):
             "log_line_prefix": "%m [%p] ",
             **settings,
         }
-        self._process: subprocess.Popen[bytes] | None = None
-        self._begin = 0  # where in the log the last start begins
-        # The server dies with the thread that starts it, so this one lives as long as the object.
-        self._starter = ThreadPoolExecutor(1, "installed-postgresql")
 
     @property
     def data(self) -> Path:
         """The data folder; it is there after the first start."""
         return self.folder / "data"
 
-    @property
-    def running(self) -> bool:
-        """Whether the first process is there, be it paused."""
-        return self._process is not None and self._process.poll() is None
-
-    def stop(self) -> None:
-        """Shut the server down as an operator would, by its "fast" way; kill it if that takes over 30 s."""
-        self._disconnect()
-        if self._process is not None and self.running:
-            self._signal(signal.SIGCONT)  # a paused one would not see the next signal
-            self._process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(30)
-        self.kill()
-
     def kill(self) -> None:
         """End all processes at once, as a crash of the machine does."""
+        self._disconnect()
         if self._process is not None and self.running:
             self._process.send_signal(signal.SIGSTOP)  # it starts no more processes
             killed = self._signal(signal.SIGKILL)
             self._process.wait()
             while any(_is_there(pid) for pid in killed):  # they hold on to the shared memory
                 time.sleep(0.005)
-        self._disconnect()
 
     def pause(self) -> None:
         """Freeze all processes: connections stay open and nothing answers."""
-        if not self.running:
-            raise RuntimeError(f"{self.title} is not running: call start().")
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)  # first: it starts no more processes
+        super().pause()  # first: it starts no more processes
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Go on after `pause`."""
         self._signal(signal.SIGCONT)
 
-    def close(self) -> None:
-        """End the server for good, and remove its folder."""
-        self.kill()  # faster, and nothing remains that should be in order
-        self._temporary.cleanup()
-        self._starter.shutdown()
-
     def _signal(self, number: signal.Signals) -> list[int]:
         """Send a signal to the first process and to those that it has started; return these."""
-        assert self._process is not None
-        children = _children(self._process.pid)
-        self._process.send_signal(number)
+        first = self._alive()
+        children = _children(first.pid)
+        first.send_signal(number)
         for child in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
         return children
 
-    def _launch(self) -> None:
+    def _command(self) -> Sequence[object]:
         if not self.data.exists():
             self._make_data()
-        if not free_port.are_free(self.host, self.port):
-            what = f"Port {self.port} was free before and is in use now."
-            raise PostgresqlDidNotStart(what, "Find out what listens there, or make a new server.")
         settings = [f"{name}={value}" for name, value in self._settings.items()]
-        command = [self._programs / "postgres", "-D", self.data]
-        command += [part for each in settings for part in ("-c", each)]
-        with self.log.open("ab") as log:
-            self._begin = log.tell()
-            self._process = self._starter.submit(
-                subprocess.Popen,
-                _unprivileged([str(part) for part in command], tied=True),
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
-            ).result()
+        options = [part for each in settings for part in ("-c", each)]
+        return _unprivileged([self._programs / "postgres", "-D", self.data, *options], tied=True)
 
     def _make_data(self) -> None:
         password = self.folder / "password"
@@ -155,21 +106,12 @@ class InstalledPostgresql(Server):
             for path in (self.folder, password):
                 os.chown(path, user.pw_uid, user.pw_gid)
         command = [
-            *(str(self._programs / "initdb"), "--pgdata", str(self.data), "--username", USER),
+            *(self._programs / "initdb", "--pgdata", self.data, "--username", USER),
             *("--auth=scram-sha-256", f"--pwfile={password}", "--encoding=UTF8", "--locale=C"),
             *("--no-sync", "--no-instructions"),  # nothing is kept that a power loss could take
         ]
-        done = subprocess.run(  # noqa: S603 - the programs that were found
-            _unprivileged(command), capture_output=True, text=True, check=False, cwd=self.folder
-        )
+        self._run(_unprivileged(command), f"initdb of {self.title}")
         password.unlink()
-        if done.returncode:
-            raise PostgresqlDidNotStart(
-                f"initdb of {self.title} failed: {done.stderr.strip()}", "See to what it says."
-            )
-
-    def _printed(self) -> str:
-        return self.log.read_bytes()[self._begin :].decode(errors="replace")
 
 
 def programs() -> Path:
@@ -211,7 +153,7 @@ def _user() -> pwd.struct_passwd | None:
     )
 
 
-def _unprivileged(command: list[str], *, tied: bool = False) -> list[str]:
+def _unprivileged(command: Sequence[object], *, tied: bool = False) -> Sequence[object]:
     """Return what runs a command as `_user`.
 
     :param tied: on Linux, the process dies with the thread that starts it.

@@ -1,0 +1,148 @@
+"""What commands show of a status and of a log, at 80 and 120 columns: nothing is cut, no word is broken."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import msgspec
+import pytest
+from rich.console import Console, RenderableType
+
+from tests.protocol.engine import NOW_US
+from wal_sink.admin.inspect import EpochLine, Inspected
+from wal_sink.cli.inspect_screen import Fitting, log_screen, sample_screen
+from wal_sink.cli.lines import Lines, Named, fold
+from wal_sink.cli.output import output
+from wal_sink.cli.status import Backlog, screen
+from wal_sink.clock import iso
+from wal_sink.progress.status import Status
+
+QUERY = "48700082-8adc-4974-a23e-ac783ad55b09"
+LOG = f"file:///data/a/rather/long/folder/of/many/logs/checkpoint/wal_sink/{QUERY}"
+STATUS = Status(
+    query_id=QUERY,
+    writes_to="cassandra, travel.flights_by_origin_day",
+    checkpoint="file:///data/checkpoint",
+    log=LOG,
+    checkpointed=23,
+    published=24,
+    flushed=20,
+    flushed_as_of=iso(NOW_US),
+    flushed_seconds_ago=240.0,
+    pending_epochs=3,
+    pending_rows=28_000,
+    pending_bytes=1_200_000,
+    oldest_pending_seconds=4.2,
+    rows_per_second=20_000.0,
+    catches_up_seconds=1.9,
+    orphan_segments=0,
+    safe_to_delete=False,
+    unsafe_because="3 checkpointed epochs are not flushed",
+    flusher="driver:13704",
+    flusher_alive=True,
+    heartbeat_seconds=1.0,
+    doing="trying again at epoch 21: 3 tries, the next in 8 s",
+    last_error="TargetUnavailable: No connection to Cassandra at 127.0.0.1, port 9042: it is silent",
+    remedy="Nothing, if this is an outage: the flusher tries again until it succeeds.",
+)
+
+
+def epoch(number: int, state: str, age_s: float, rows: int) -> EpochLine:
+    published = iso(NOW_US - int(age_s * 1_000_000))
+    line = EpochLine(
+        *(), epoch=number, generation=12, state="waiting", segments=128, rows=rows, bytes=33_554_432
+    )
+    return msgspec.structs.replace(line, state=state, published=published)
+
+
+INSPECTED = Inspected(
+    query_id=QUERY,
+    checkpoint="file:///data/checkpoint",
+    log=LOG,
+    checkpointed=12_341,
+    flushed=12_340,
+    begun_known=False,
+    epochs=(
+        epoch(12_340, "flushed", 3 * 86_400, 12_345),
+        epoch(12_341, "waiting", 4_000, 0),
+        epoch(12_342, "not checkpointed", 3.2, 1_234_567),
+    ),
+    left_out_flushed=0,
+    left_out_waiting=0,
+)
+ROW = {f"a_long_name_of_column_{i}": "a value with spaces" for i in range(8)} | {"gone": None}
+
+
+def shown(what: RenderableType, columns: int) -> str:
+    file = io.StringIO()
+    console = Console(width=columns, file=file, force_terminal=True, color_system=None)
+    console.print(what)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize(
+    "what", [screen(STATUS), log_screen(INSPECTED, NOW_US), sample_screen((ROW,))]
+)
+def test_nothing_is_cut_and_no_word_is_broken(what: RenderableType, columns: int) -> None:
+    """Each word of the widest screen is on the narrow one, whole; a path breaks behind a slash alone."""
+    narrow, wide = shown(what, columns), shown(what, 1_000)
+    assert max(map(len, narrow.splitlines())) <= columns
+    assert "…" not in narrow
+    if isinstance(what, Fitting):
+        assert all(f"  {name} " in narrow for name in ROW)
+        return
+    assert set(wide.split()) <= {*narrow.split(), *re.sub(r"/\n +", "/", narrow).split()}
+
+
+def test_a_status_names_target_rate_and_state() -> None:
+    text = shown(screen(STATUS), 120)
+    assert "target        cassandra, travel.flights_by_origin_day" in text
+    assert "flushed       20, 4 min ago" in text
+    assert "20,000 rows a second while it flushes; now it stands still" in text
+    assert "alive: trying again at epoch 21: 3 tries, the next in 8 s" in text
+    well = msgspec.structs.replace(STATUS, last_error=None, remedy=None)
+    assert "what waits takes some 1.9 s" in shown(screen(well), 120)
+    behind = msgspec.structs.replace(well, catches_up_seconds=None)
+    assert "rows come faster than that" in shown(screen(behind), 120)
+    assert STATUS.headline == (
+        "flushed through epoch 20 of 23, 3 epochs with 28,000 rows waiting; "
+        + str(STATUS.last_error)
+    )
+
+
+def test_times_are_relative() -> None:
+    """So they fit, and say at once what the reader wants to know."""
+    published = [
+        line[-10:].strip() for line in shown(log_screen(INSPECTED, NOW_US), 80).splitlines()[:4]
+    ]
+    assert published == ["published", "3 d ago", "66 min ago", "3 s ago"]
+
+
+def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """What reads it has no width."""
+    with output(as_json=False) as console:
+        console.print(screen(STATUS))
+        console.print("word " * 100)
+    printed = capsys.readouterr().out
+    assert f"log           {LOG}\n" in printed
+    assert "word " * 99 in printed
+
+
+def test_the_bar_shows_how_much_of_the_backlog_is_gone() -> None:
+    """Of the most that has waited since the watch began."""
+    backlog = Backlog()
+    drained = msgspec.structs.replace(STATUS, pending_rows=0)
+    assert shown(backlog.bar(drained), 80).strip() == ""
+    assert "28,000 of 28,000 rows" in shown(backlog.bar(STATUS), 80)
+    half = shown(backlog.bar(msgspec.structs.replace(STATUS, pending_rows=14_000)), 80)
+    assert half.count("━") == 20
+    assert "14,000 of 28,000 rows" in half
+
+
+def test_folding() -> None:
+    assert list(fold("one two three", 8)) == ["one two", "three"]
+    assert list(fold("at file:///a/b/cc now", 12)) == ["at file:///", "a/b/cc now"]
+    assert list(fold("unbreakable", 5)) == ["unbreakable"]
+    assert shown(Lines([Named("name", "1\n2")]), 80) == "name  1\n      2\n"
