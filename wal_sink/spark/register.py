@@ -6,6 +6,7 @@ import logging
 import shutil
 import sys
 import threading
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -99,10 +100,19 @@ def _same(port: int | None, asked: int | None) -> bool:
 
 def _warn_of_other_python(spark: SparkSession) -> None:
     worker = shutil.which(internals.worker_python(spark))
-    if (spark.sparkContext.master or "").startswith("local") and worker != sys.executable:
-        logger.warning(
-            "Spark starts its Python workers with %s, this is %s: if wal_sink is not installed there,"
-            " set PYSPARK_PYTHON before the session is made",
-            worker,
-            sys.executable,
-        )
+    if not (spark.sparkContext.master or "").startswith("local") or _is_this_python(worker):
+        return
+    logger.warning(
+        "Spark starts its Python workers with %s, this is %s: if wal_sink is not installed there,"
+        " set PYSPARK_PYTHON before the session is made",
+        worker,
+        sys.executable,
+    )
+
+
+def _is_this_python(worker: str | None) -> bool:
+    """Whether it is this one, perhaps by another name in its folder, as `python3` is in an environment."""
+    if worker is None:
+        return False
+    one, other = Path(worker), Path(sys.executable)
+    return one.parent == other.parent and one.samefile(other)

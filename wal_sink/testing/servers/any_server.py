@@ -6,6 +6,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
+from rich.console import Console
+
 from wal_sink.errors import WalSinkError
 
 
@@ -45,7 +47,7 @@ class AnyServer(ABC):
         self.close()
 
     def start(self) -> Self:
-        """Start the server unless it runs, and return when it answers.
+        """Start the server unless it runs, and return when it answers; on a terminal a line says how it goes.
 
         :raises DidNotStart: it ended, or gave no answer within `patience_s`, or its port was taken while it
             was down. Each kind of server has an error of its own, `did_not_start`.
@@ -101,13 +103,18 @@ class AnyServer(ABC):
             raise RuntimeError(f"{self.title} is not running: call start().")
 
     def _await_answer(self) -> None:
-        until_s = time.monotonic() + self.patience_s
-        while (why := self._unanswered()) is not None:
-            if self.running and time.monotonic() < until_s:
+        since_s = time.monotonic()
+        with Console(stderr=True).status(f"{self.title} starts") as line:
+            while (why := self._unanswered()) is not None:
+                passed_s = time.monotonic() - since_s
+                if not self.running or passed_s > self.patience_s:
+                    raise self._no_answer(why)
+                line.update(f"{self.title} starts: {passed_s:.0f} s")
                 time.sleep(0.02)
-                continue
-            said = f": {why}" if why else ""
-            how = f"gave no answer{said}" if self.running else "ended before it gave an answer"
-            tail = "\n".join(self._printed().splitlines()[-40:])
-            what = f"{self.title}, port {self.port}, {how}. Its log ends:\n{tail}"
-            raise self.did_not_start(what, "Look for the first error in the lines above.")
+
+    def _no_answer(self, why: str) -> DidNotStart:
+        said = f": {why}" if why else ""
+        how = f"gave no answer{said}" if self.running else "ended before it gave an answer"
+        tail = "\n".join(self._printed().splitlines()[-40:])
+        what = f"{self.title}, port {self.port}, {how}. Its log ends:\n{tail}"
+        return self.did_not_start(what, "Look for the first error in the lines above.")
