@@ -67,8 +67,8 @@ def test_the_quick_start_runs_from_the_installed_wheel(wheel: Path, tmp_path: Pa
     printed, said = prompt(shell, quick_start() + COUNT, folder)
     assert "Traceback" not in said, said
     assert "SyntaxError" not in said, said
-    for ours in ("wal_sink: query [^s]", "Spark starts its Python workers", "FutureWarning"):
-        assert not re.search(ours, said), said
+    for warning in ("Spark starts its Python workers", "FutureWarning"):
+        assert warning not in said
     assert "starts\n  guarantee   exactly-once" in said
     assert len(re.findall(r"^(>>> )?Row\(scheduled=.*flight=\d+\)$", printed, re.MULTILINE)) == 5
     assert re.search(rf"^flushed +{LAST_EPOCH},", printed, re.MULTILINE)

@@ -141,6 +141,19 @@ def test_what_is_not_there(
     found = run(tmp_path, "status", *arguments, "--json")
     assert (found.code, found.document["error"]) == (code, error)
     assert "s3cret" not in found.err + found.out
+    assert ("no such folder" in found.document["what"]) == (arguments == ["nowhere"])
+
+
+def test_before_the_first_publish(world: World, tmp_path: Path) -> None:
+    """What a command could do is said as it is: the query has its options, and its log has none yet."""
+    world.run()
+    verified = run(tmp_path, "verify", "checkpoint")
+    assert (verified.code, verified.err) == (0, "")
+    assert "Checkpointed: nothing yet. Published: nothing yet. Flushed: nothing yet" in verified.out
+    flushed = run(tmp_path, "flush", "checkpoint")
+    assert flushed.code == 2
+    assert "has published nothing yet" in flushed.err
+    assert "keyspace" not in flushed.err
 
 
 def test_watching_as_documents(world: World, tmp_path: Path) -> None:

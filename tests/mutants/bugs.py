@@ -45,6 +45,41 @@ DELTA = ("tests/delta/test_commits.py", "tests/delta/test_target_contract.py")
 
 BUGS = (
     Bug(
+        "an error stays after another flusher has gone on",
+        "wal_sink/progress/status.py",
+        "    return not backlog.epochs or (error.epoch is not None and newest.epoch >= error.epoch)\n",
+        "    return False\n",
+        ("tests/unit/test_progress.py",),
+    ),
+    Bug(
+        "the rate counts the time of a window for each of its epochs",
+        "wal_sink/progress/rate.py",
+        "max(record.begun_us, until_us))",
+        "record.begun_us)",
+        ("tests/unit/test_progress.py",),
+    ),
+    Bug(
+        "a word that is longer than a line is cut behind each letter",
+        "wal_sink/cli/lines.py",
+        '[word] if len(word.rstrip()) <= width else re.findall(r"[^/]*/+|[^/]+$", word)',
+        '[word] if len(word.rstrip()) <= width else re.findall(r".", word)',
+        ("tests/unit/test_screens.py",),
+    ),
+    Bug(
+        "an option is not found by its last part",
+        "wal_sink/options.py",
+        "    if part in last:\n",
+        "    if part not in last and not part:\n",
+        ("tests/unit/test_options.py",),
+    ),
+    Bug(
+        "a start is silent about the order of rows that replace each other",
+        "wal_sink/targets/postgresql/target.py",
+        'if mode == "upsert" else',
+        'if mode != "upsert" else',
+        ("tests/unit/test_order_of_rows.py",),
+    ),
+    Bug(
         "a life begins anew each time it is written",
         "wal_sink/targets/cassandra/times/lives.py",
         "        ends = stamps // _SECOND_US + most\n",

@@ -47,7 +47,8 @@ def test_the_block_says_what_is_in_force() -> None:
     found = dict(line.strip().split("  ", 1) for line in lines[1:])
     found = {heading: text.strip() for heading, text in found.items()}
     assert list(found) == [
-        *("guarantee", "target", "table", "nulls", "log", "checkpoint", "budget", "flushed by")
+        *("guarantee", "target", "table", "nulls", "newest", "log", "checkpoint", "budget"),
+        "flushed by",
     ]
     assert found["guarantee"].startswith("exactly-once")
     assert found["target"] == "cassandra at 127.0.0.1, port 9042, LOCAL_QUORUM"

@@ -46,6 +46,13 @@ _DEFAULT: Mapping[str, Operation] = {UPSERT: UPSERT, DELETE: DELETE}
 _EXAMPLE = f'Write it as {WORDS_OPTION}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 
 
+BY_POSITION = (
+    "of two versions of a row the one that comes later: of a micro-batch the later by Spark's partition and"
+    " position, after a shuffle either"
+)
+"""What is logged where one row of a key stays, and no time says which."""
+
+
 class _Pairs(tuple[tuple[str, object], ...]):
     """A JSON object, names that are there twice included."""
 

@@ -14,7 +14,7 @@ from wal_sink.targets.base import Kind, Session, Target
 from wal_sink.targets.cassandra.driver.credentials import with_environment
 from wal_sink.targets.cassandra.names import names_shape
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.operations import described, operation_shape
+from wal_sink.targets.operations import BY_POSITION, described, operation_shape
 
 
 class CassandraTarget(Target):
@@ -63,6 +63,7 @@ class CassandraTarget(Target):
             "table": f"{given.keyspace}.{given.table}, ledger in {ledger}",
             **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
+            "newest": f"{BY_POSITION}; cassandra.timestampColumn decides by time",
             **described(given.operation_column, given.words),
             **given.times.described,
         }

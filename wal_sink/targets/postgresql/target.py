@@ -11,7 +11,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind
 from wal_sink.targets.extras import importing
-from wal_sink.targets.operations import described, operation_shape
+from wal_sink.targets.operations import BY_POSITION, described, operation_shape
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.sql import SqlColumn, SqlTarget
 
@@ -53,6 +53,7 @@ class PostgresqlTarget(SqlTarget):
             "target": f"{self.name} at {self.options.uri}",
             "table": f"{self.table_name}, ledger in {self.ledger_name}",
             "mode": f"{mode}: {modes[mode]} (postgresql.mode)",
+            **({"newest": BY_POSITION} if mode == "upsert" else {}),
             **described(self.options.operation_column, self.options.words),
         }
 
