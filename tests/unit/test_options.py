@@ -24,7 +24,8 @@ KNOWN = [
     *("cassandra.requestTimeout", "cassandra.localDatacenter", "cassandra.consistencyLevel"),
     *("cassandra.serialConsistencyLevel", "cassandra.ledgerTable", "cassandra.nulls"),
     *("epochColumn", "flush.maxRowsPerSecond", "cassandra.batchBytes", "cassandra.batchRows"),
-    "cassandra.concurrency",
+    *("cassandra.concurrency", "cassandra.ttl", "cassandra.ttlColumn"),
+    *("cassandra.expiresAtColumn", "cassandra.timestampColumn"),
     *("flush.distributedAboveBytes", "trim.delay", "cassandra.secureConnectBundle"),
     *("cassandra.ssl.enabled", "cassandra.ssl.caCertificate", "cassandra.ssl.clientCertificate"),
     *("cassandra.ssl.clientKey", "cassandra.ssl.clientKeyPassword", "cassandra.ssl.checkHostname"),
@@ -40,8 +41,6 @@ KNOWN = [
 """The contract with checks outside of the project: what is built."""
 
 NOT_YET = [
-    "cassandra.ttl",
-    *("cassandra.ttlColumn", "cassandra.timestampColumn"),
     "onInvalidRow",
 ]
 """What the contract names for later: refused until it is built."""
@@ -191,6 +190,8 @@ def test_a_choice_names_its_values() -> None:
         ("keyspaces", "keyspace"),
         ("spark.cassandra.connection.port", "cassandra.port"),
         ("nulls", "cassandra.nulls"),
+        ("ttl", "cassandra.ttl"),
+        ("output.ttl", "cassandra.ttl"),
         ("storageOptions", "checkpoint.storageOptions or wal.storageOptions"),
         ("output.consistency.levle", "cassandra.consistencyLevel"),
     ],
