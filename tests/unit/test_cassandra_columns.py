@@ -115,8 +115,8 @@ def test_the_plan_travels_and_one_without_other_names_is_written_as_before() -> 
             ["id: it is in the table's primary key", "orderId: the table has no"],
         ),
         (
-            {"theShop": "amount", "orderId": "id"},
-            ["theShop: string does not fit the table's decimal"],
+            {"day": "amount", "orderId": "id"},
+            ["day: date does not fit the table's decimal"],
         ),
     ],
 )
