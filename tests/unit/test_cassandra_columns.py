@@ -116,7 +116,7 @@ def test_the_plan_travels_and_one_without_other_names_is_written_as_before() -> 
         ),
         (
             {"day": "amount", "orderId": "id"},
-            ["day: date does not fit the table's decimal"],
+            ["day: date (Arrow date32[day]) does not fit the table's decimal"],
         ),
     ],
 )

@@ -91,11 +91,11 @@ def test_all_problems_in_one_error() -> None:
     assert len(lines) == 7
     for expected in (
         "- id: string does not fit the table's bigint",
-        "- amout: the table has no such column. Did you mean amount? Rename or drop it.",
+        "- amout: the table has no such column. Did you mean amount? Rename or drop it, or run:",
         "- Shop: the table has no such column. There is shop, which differs in upper and lower case",
         "- tags: the table's list<text> is not frozen: written again after a crash,",
         "- zzz: the DataFrame has 2 columns of this name.",
-        "- zzz: the table has no such column. Rename or drop it.",
+        'no such column. Rename or drop it, or run: ALTER TABLE "shop"."orders" ADD "zzz" int;',
         "- day: it is in the table's primary key (clustering key, date) and not in the DataFrame.",
     ):
         assert expected in said

@@ -194,7 +194,9 @@ def _about_names(schema: pa.Schema, live: TableMetadata, names: Mapping[str, str
                 if name in names
                 else "the table has no such column"
             )
-            remedy = f"Correct {COLUMNS_OPTION}." if name in names else "Rename or drop it."
+            add = ddl.add_column(live.name, schema.field(schema.names.index(name)))
+            remedy = "Rename or drop it" + (f", or run: {add}" if add else ".")
+            remedy = f"Correct {COLUMNS_OPTION}." if name in names else remedy
             yield f"{name}: {where}. {near}".rstrip() + f" {remedy}"
     for key in live.key:
         if key.name not in written:

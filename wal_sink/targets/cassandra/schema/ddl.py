@@ -46,6 +46,13 @@ def create_table(name: TableName, schema: pa.Schema) -> str:
     )
 
 
+def add_column(name: TableName, field: pa.Field) -> str | None:
+    """Return an ALTER TABLE for a column of a DataFrame; None where it takes more than that."""
+    types: dict[str, str] = {}
+    cql = suggest_type(name.keyspace, field.name, field.type, types)
+    return None if types or cql is None else f"ALTER TABLE {name} ADD {quote(field.name)} {cql};"
+
+
 def suggest_type(
     keyspace: str, path: str, source: pa.DataType, types: dict[str, str]
 ) -> str | None:
