@@ -47,10 +47,11 @@ ROOMS = {
     ".check": ".times .types targets.values targets.operations model clock errors",
     ".driver": ".options targets.base options log_context errors",
     ".schema": ".driver .times .types .options .names targets.operations model log_context errors",
-    ".write": ".schema .times .encode .driver .types .options .names targets.values targets.base model"
-    " arrow_batches observer log_context errors",
+    ".write": ".schema .times .encode .driver .types .options .names targets.values targets.refused"
+    " targets.base model arrow_batches observer log_context errors",
     ".ledger": ".schema .driver .names model errors",
-    ".session": ".ledger .write .schema .driver .options .names targets.base model observer errors",
+    ".session": ".ledger .write .schema .driver .options .names targets.refused targets.base model"
+    " observer errors",
     ".target": ".session .check .schema .driver .options .names targets.operations targets.base model"
     " options",
     "targets.cassandra": ".target .options",
@@ -68,8 +69,8 @@ ROOMS = {
     # The two halves, which meet in the log alone; and what is counted.
     "publish": "progress configuration wal checkpoint protocol model targets.base state_backends"
     " arrow_batches clock errors",
-    "flush": "progress wal checkpoint protocol model targets.base state_backends observer log_context clock"
-    " errors remedies",
+    "flush": "progress wal checkpoint protocol model targets.base targets.refused state_backends observer"
+    " log_context clock errors remedies",
     "metrics": "progress wal checkpoint model observer clock errors",
     # Who drives: an operator at the command line, or Spark.
     # What a start would say, before it; two doors lead to it.

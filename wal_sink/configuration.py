@@ -105,6 +105,13 @@ class Configuration(NamedTuple):
             "checkpoint": self.location.checkpoint,
             "budget": f"{sink.max_bytes:,} bytes of unflushed data (wal.maxBytes), then the next micro-batch"
             f" {then} (wal.onFull={sink.on_full})",
+            **(
+                {
+                    "refused rows": "go into quarantine (onInvalidRow): wal-sink quarantine CHECKPOINT"
+                }
+                if sink.on_invalid_row == "quarantine"
+                else {}
+            ),
         }
 
 

@@ -8,6 +8,8 @@ who wait for the flush (rule 21).
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class WalSinkError(Exception):
     """Base of all errors of wal_sink.
@@ -60,9 +62,25 @@ class SchemaMismatch(WalSinkError):
 
 
 class InvalidRow(WalSinkError):
-    """A row that the target would refuse, found in the task, before anything is published."""
+    """A row that the target would refuse, found in the task, before anything is published.
+
+    :param column: the column that is to blame, as the DataFrame names it; empty where there is no single one.
+    :param problem: what is wrong, without the row and its value; default: `what`.
+    :param rows: which rows of the batch have this problem, a boolean Arrow array; None: the check does not
+        say, and `publish.sift` finds them one by one.
+    """
 
     exit_code = 3
+
+    def __init__(
+        self, what: str, remedy: str = "", *, column: str = "", problem: str = "", rows: Any = None
+    ) -> None:
+        super().__init__(what, remedy)
+        self.column = column
+        self.problem = problem or what
+        self.rows = rows
+        self.target = ""
+        """Name of the one of several targets that would refuse it."""
 
 
 class TargetRefused(WalSinkError):

@@ -96,6 +96,13 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     target: Annotated[
         str, Meta(description="name of a registered target, or module:Class of one of your own")
     ] = msgspec.field(name="target", default="cassandra")
+    on_invalid_row: Annotated[
+        Literal["fail", "quarantine"],
+        Meta(
+            description="a row that the target refuses: fail, the query or its flush stops; quarantine, the"
+            " row goes aside with its reason, see wal-sink quarantine"
+        ),
+    ] = msgspec.field(name="onInvalidRow", default="fail")
     epoch_column: Annotated[
         str, Meta(description="bigint column of the target that gets the epoch of each row")
     ] = msgspec.field(name="epochColumn", default="")

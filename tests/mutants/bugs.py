@@ -21,6 +21,7 @@ DELETES = ("tests/unit/test_operations.py",)
 TIMES = ("tests/unit/test_row_times.py", "tests/protocol/test_row_times.py")
 """Where a bug about lives and event times is looked for."""
 COLUMNS = ("tests/unit/test_cassandra_columns.py",)
+QUARANTINE = ("tests/unit/test_sift.py", "tests/protocol/test_quarantine.py")
 
 
 class Bug(NamedTuple):
@@ -148,6 +149,76 @@ BUGS = (
         "        if EVENT_US in rows.batch.schema.names:\n",
         "        if EVENT_US not in rows.batch.schema.names:\n",
         TIMES,
+    ),
+    Bug(
+        "refused rows are not kept before their epoch is finished",
+        "wal_sink/flush/flusher.py",
+        "            keep_refused(self._log, epochs, manifests)\n",
+        "",
+        QUARANTINE,
+    ),
+    Bug(
+        "refused rows have timestamps that others have used",
+        "wal_sink/protocol/ledger_updates.py",
+        "last_us + 1 + manifest.refused_rows",
+        "last_us + 1",
+        QUARANTINE,
+    ),
+    Bug(
+        "an older flusher is let pass over refused rows",
+        "wal_sink/publish/publisher.py",
+        "format=WITH_REFUSED if batch.refused else FORMAT",
+        "format=FORMAT",
+        QUARANTINE,
+    ),
+    Bug(
+        "a manifest does not name the refused rows",
+        "wal_sink/publish/publisher.py",
+        "refused_segments=batch.refused or msgspec.UNSET",
+        "refused_segments=msgspec.UNSET",
+        QUARANTINE,
+    ),
+    Bug(
+        "a rewind leaves refused rows that are kept again",
+        "wal_sink/admin/rewind.py",
+        "        query.log.delete(refused)",
+        "        assert refused",
+        QUARANTINE,
+    ),
+    Bug(
+        "a row is passed over before its entry is durable",
+        "wal_sink/flush/quarantine.py",
+        "            keep_row(self._log, piece.epoch, us, piece.segment.path, rows)\n",
+        "            assert rows\n",
+        QUARANTINE,
+    ),
+    Bug(
+        "a flusher that resumes does not look for entries",
+        "wal_sink/flush/flusher.py",
+        "passed=passed_over(self._log, epochs) if resumed else ()",
+        "passed=passed_over(self._log, epochs) if not epochs else ()",
+        QUARANTINE,
+    ),
+    Bug(
+        "every row goes aside when the server takes none",
+        "wal_sink/targets/cassandra/write/refused_row.py",
+        "or (self._alone and not compared)",
+        "or (self._alone and compared)",
+        INDEXES,
+    ),
+    Bug(
+        "rows that are too old go aside",
+        "wal_sink/targets/cassandra/write/refused_row.py",
+        "or is_too_old(refused.error) or",
+        "or",
+        INDEXES,
+    ),
+    Bug(
+        "only the first row that breaks a rule is refused",
+        "wal_sink/publish/sift.py",
+        "batch = batch.filter(pc.invert(bad))",
+        "batch = batch.slice(1)",
+        QUARANTINE,
     ),
     Bug(
         "only the first piece of a slice is copied",
@@ -619,8 +690,8 @@ BUGS = (
     Bug(
         "timestamps fixed at publish",
         "wal_sink/protocol/ledger_updates.py",
-        "                base_us=max(min(manifest.published_us, now_us), last_us + 1),\n",
-        "                base_us=manifest.published_us,\n",
+        "                base_us=max(\n",
+        "                base_us=manifest.published_us or max(\n",
     ),
     Bug(
         "timestamps of a window not chained",
@@ -741,8 +812,8 @@ BUGS = (
     Bug(
         "an operator's decision is not looked at",
         "wal_sink/flush/flusher.py",
-        "            epochs=[epoch for epoch in window.epochs if epoch.epoch not in given_up],\n",
-        "            epochs=[epoch for epoch in window.epochs if epoch.epoch not in ()],\n",
+        "        epochs = [epoch for epoch in window.epochs if epoch.epoch not in given_up]\n",
+        "        epochs = [epoch for epoch in window.epochs if epoch.epoch not in ()]\n",
         ("tests/protocol/test_rules.py", "tests/protocol/test_ways_out.py"),
     ),
     Bug(
@@ -1276,16 +1347,16 @@ BUGS = (
     ),
     Bug(
         "a row that replicas fail at is an outage for ever",
-        "wal_sink/targets/cassandra/write/send.py",
-        "            raise refusal(row, refused.error)\n",
-        "            pass\n",
+        "wal_sink/targets/cassandra/write/refused_row.py",
+        "            self._pass_over(refused, refusal(row, refused.error), compared=compared)\n",
+        "            return None\n",
         ("tests/cassandra/test_target_indexes.py",),
     ),
     Bug(
         "a failure of every row is blamed on one",
-        "wal_sink/targets/cassandra/write/send.py",
-        "        if is_refused(refused.error) or refused.others_are_taken or self._takes_others():\n",
-        "        if True:\n",
+        "wal_sink/targets/cassandra/write/refused_row.py",
+        "            if not (compared or told):\n",
+        "            if not row:\n",
         ("tests/cassandra/test_target_indexes.py",),
     ),
     Bug(

@@ -23,7 +23,7 @@ from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.task import Appended, Execution, Task
 from wal_sink.protocol.steps import Rest, Step
-from wal_sink.publish.append import append
+from wal_sink.publish.append import OnInvalidRow, append
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.publisher import Publisher
 from wal_sink.publish.without_sink import note_without_sink
@@ -74,6 +74,7 @@ class World:
         """How far the target's clock is ahead of all others."""
         self.store.clock_us = lambda: self.clock.us + self.target_ahead_us
         self.trim_delay_s = 0.0
+        self.on_invalid_row: OnInvalidRow = "fail"
         self.query_id = str(uuid.uuid4())
         self.committed: dict[int, dict[str, int | None]] = {}
         """Rows of the attempts whose run wrote `commits/N`, by epoch."""
@@ -135,6 +136,7 @@ class World:
             Checkpoint(FaultyBackend(self.checkpoint, faults)),
             FaultyTarget(self.targets[name], faults, self._sessions),
             self.trim_delay_s,
+            self.on_invalid_row == "quarantine",
         )
         return Flusher(pipeline, clock_us=self.clock, run_history=run_history or RunHistory())
 
@@ -259,6 +261,7 @@ class Run:
                 backend=self.log.backend,
                 check=self._check,
                 compression="lz4",
+                on_invalid_row=self.world.on_invalid_row,
             )
             for number, rows in enumerate(partitions or ((),))
         ]

@@ -95,7 +95,7 @@ def change_manifest(world: World, **changes: object) -> str:
 
 
 def future_manifest(world: World) -> str:
-    return change_manifest(world, format=2)
+    return change_manifest(world, format=3)
 
 
 def delete_manifest(world: World) -> str:

@@ -182,4 +182,4 @@ def injected_as_meant(faults: Faults, k: int, when: str, *, crashed: bool) -> No
     ):  # may fail by themselves
         assert faults.took_effect
     if crashed:
-        assert len(faults.operations) == k + 1, "nothing is done after death"
+        assert len(faults.operations) == faults.begun, "nothing is done after death"

@@ -34,10 +34,11 @@ from wal_sink.targets.cassandra.types.index_rule import (
     rules_text,
 )
 from wal_sink.targets.cassandra.write.refused_row import (
-    find_refused_row,
+    Refusals,
     first_row,
     halves,
     refusal,
+    refused_rows,
 )
 
 FLOATS = pa.list_(pa.float32())
@@ -302,7 +303,7 @@ def test_the_row_is_found(bad: int) -> None:
         sent.append(keys(request))
         return failure(0) if bad in sent[-1] else None
 
-    found = find_refused_row(encoded(*range(600)), failure(0), send)
+    found = next(refused_rows(encoded(*range(600)), failure(0), send))
     assert found is not None
     assert keys(found.request) == [bad]
     assert found.others_are_taken
@@ -318,7 +319,7 @@ def test_no_row_is_taken() -> None:
         sent.append(request)
         return failure(0)
 
-    found = find_refused_row(encoded(*range(600)), failure(0), send)
+    found = next(refused_rows(encoded(*range(600)), failure(0), send))
     assert found is not None
     assert (keys(found.request), found.others_are_taken) == ([0], False)
     assert len(sent) <= 2 * 10
@@ -337,13 +338,13 @@ def test_no_row_is_to_blame() -> None:
         sent.extend(keys(request))
         return None
 
-    assert find_refused_row(encoded(*range(600)), TOO_LARGE, small) is None
+    assert list(refused_rows(encoded(*range(600)), TOO_LARGE, small)) == []
     assert sent == list(range(600))
-    alone = find_refused_row(encoded(5), failure(0), small)
+    alone = next(refused_rows(encoded(5), failure(0), small))
     assert alone is not None
     assert (keys(alone.request), alone.others_are_taken) == ([5], False)
     with pytest.raises(OperationTimedOut):
-        find_refused_row(encoded(1, 2), failure(0), lambda _: OperationTimedOut())
+        list(refused_rows(encoded(1, 2), failure(0), lambda _: OperationTimedOut()))
 
 
 def test_what_is_said_of_the_row() -> None:
@@ -356,3 +357,47 @@ def test_what_is_said_of_the_row() -> None:
     assert "DROP INDEX" in failed.remedy
     old = refusal("r", InvalidRequest("timestamp 1 is below the minimum allowable timestamp 2"))
     assert "longest outage" in old.remedy
+
+
+def looked(
+    bad: set[int], error: Exception, count: int = 600, *, takes_others: bool = False
+) -> tuple[list[int], int | None, list[list[int]]]:
+    """Return which rows of a request are passed over, their number, and what was sent."""
+    passed: list[int] = []
+    sent: list[list[int]] = []
+
+    def send(request: Any) -> Exception | None:
+        sent.append(keys(request))
+        return error if bad.intersection(sent[-1]) else None
+
+    refusals = Refusals(lambda request: f"row {keys(request)}", send, lambda: takes_others)
+    refusals.on_refused = lambda request, _: passed.extend(keys(request))
+    return passed, refusals.look(encoded(*range(count)), error), sent
+
+
+@pytest.mark.parametrize("error", [failure(0), InvalidRequest("Cannot index value of size 70000")])
+def test_every_refused_row_is_passed_over_and_every_other_one_sent(error: Exception) -> None:
+    """In one look: a row costs its bisection, and those behind it wait no longer."""
+    bad = {0, 7, 300, 599}
+    passed, number, sent = looked(bad, error)
+    assert (sorted(passed), number) == (sorted(bad), len(bad))
+    taken = {key for part in sent if not bad.intersection(part) for key in part}
+    assert taken == set(range(600)) - bad
+    assert len(sent) <= 2 * 10 * len(bad) + 2
+
+
+def test_where_no_row_is_taken_none_is_passed_over() -> None:
+    """It is the table, a permission or a guardrail that refuses; a lone row is believed once."""
+    every = set(range(600))
+    with pytest.raises(TargetRefused, match=r"row \[1\]"):
+        looked(every, InvalidRequest("Write consistency level ONE is not allowed"))
+    assert looked({0}, InvalidRequest("no"), count=1)[:2] == ([0], 1)
+    assert looked(every, failure(0))[:2] == ([], None)
+    assert looked({0}, failure(0), count=1, takes_others=True)[:2] == ([0], 1)
+
+
+def test_a_row_that_is_too_old_for_the_server_is_not_passed_over() -> None:
+    """So is every other row of its epoch, and of those that waited as long."""
+    old = InvalidRequest("timestamp 1 is below the minimum allowable timestamp 2")
+    with pytest.raises(TargetRefused):
+        looked({3}, old)

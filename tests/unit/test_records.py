@@ -17,7 +17,7 @@ import pytest
 from wal_sink.errors import CorruptLog
 from wal_sink.model.codec import FORMAT, Record, digest
 from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.model.manifest import WITH_REFUSED, Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Column, Plan
 from wal_sink.model.records import (
     Chosen,
@@ -31,6 +31,7 @@ from wal_sink.model.records import (
     Kept,
     LogIdentity,
     LogUrl,
+    Released,
     Stop,
     Swept,
     TargetState,
@@ -87,6 +88,10 @@ GOLDEN_RECORDS: dict[str, Record] = {
         first_epoch=0,
     ),
     "ticket": Ticket(run_id=RUN, generation=2),
+    "manifest_with_refused_rows": msgspec.structs.replace(
+        MANIFEST, format=WITH_REFUSED, refused_segments=MANIFEST.segments[:1]
+    ),
+    "released": Released(by="user@host", at_us=1_700_000_000_000_000),
     "stop": Stop(run_id=RUN),
     "claim": Claim(run_id=RUN, options={"cassandra.port": "9042", "keyspace": "shop"}),
     "claim_early": Claim(run_id=RUN, options={"keyspace": "shop"}, early=True),
@@ -323,8 +328,9 @@ def test_unknown_fields_are_ignored_inside_too() -> None:
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_higher_format_is_refused(name: str) -> None:
     """Even when it can no longer be read as today's: the message names the file and its format."""
-    for text in (changed(name, format=2), b'{"format": 2, "all": "else"}'):
-        with pytest.raises(CorruptLog, match=r"there/x\.json has format 2") as caught:
+    newer = type(GOLDEN_RECORDS[name]).newest + 1
+    for text in (changed(name, format=newer), f'{{"format": {newer}, "all": "else"}}'.encode()):
+        with pytest.raises(CorruptLog, match=rf"there/x\.json has format {newer}") as caught:
             type(GOLDEN_RECORDS[name]).from_json(text, "there/x.json")
         assert "upgrade" in caught.value.remedy
 

@@ -151,7 +151,7 @@ class EpochCheck:
                 file = self._log.where(paths.plan(manifest.plan))
                 with self._findings.noting(manifest.epoch, file):
                     plan_of(self._log, manifest)
-            for segment in manifest.segments:
+            for segment in manifest.files:
                 self._segment(manifest.epoch, segment, total, begun=begun)
 
     def _segment(self, epoch: int, segment: SegmentRef, total: int, *, begun: bool) -> None:

@@ -114,6 +114,7 @@ class FlushCommand:
     """Hosts a flusher. One thread uses it; another one, or a signal handler, may call `stop`.
 
     :param trim_delay_s: seconds that a flushed epoch stays in the log.
+    :param quarantine: whether a row that the target refuses goes into quarantine.
     :param observer: counts; None: nothing is counted.
     :raises WrongOwner: log and checkpoint do not belong together; nothing was written to the log.
     """
@@ -124,13 +125,15 @@ class FlushCommand:
         target: Target,
         trim_delay_s: float = 0.0,
         observer: Observer | None = None,
+        *,
+        quarantine: bool = False,
     ) -> None:
         self._query = query
         owned(query.log, query.checkpoint)  # a copy reports nothing in the log of the original
         self._reporter = Reporter(query.log, gives_way=True, observer=observer)
         self._run_history = HeartbeatHistory(query.log)
         self._flusher = Flusher(
-            Pipeline(query.query_id, query.log, query.checkpoint, target, trim_delay_s),
+            Pipeline(query.query_id, query.log, query.checkpoint, target, trim_delay_s, quarantine),
             self._reporter,
             run_history=self._run_history,
         )

@@ -38,7 +38,7 @@ def is_usable(query: Query, past: Past, epoch: int) -> bool:
         if found is None or not (record is None or record.names(found[1], found[0].offsets_digest)):
             return False
         plan_of(query.log, found[0])
-        for segment in found[0].segments:
+        for segment in found[0].files:
             check_segment(query.log.backend, segment)
     except (CorruptLog, FileNotFoundError):
         return False
@@ -83,7 +83,7 @@ def needed_attempts(query: Query, past: Past, again: range) -> Iterator[Manifest
 def _has_segments(query: Query, manifest: Manifest) -> bool:
     """Whether the segments of an attempt are there; what is wrong with them is found when it is flushed."""
     try:
-        for segment in manifest.segments:
+        for segment in manifest.files:
             query.log.backend.size(segment.path)
     except FileNotFoundError:
         return False

@@ -41,6 +41,7 @@ from wal_sink.protocol.rewind import (
 )
 from wal_sink.targets.base import Delivery, Target
 from wal_sink.wal.aside import bring_back, set_aside
+from wal_sink.wal.quarantine import entries
 from wal_sink.wal.retain import put_back, recorded_epochs
 
 
@@ -154,7 +155,7 @@ class Rewind(NamedTuple):
         put_back(query.log, self.to)
         try:
             for manifest in self.needed:
-                objects = [segment.path for segment in manifest.segments]
+                objects = [segment.path for segment in manifest.files]
                 objects.append(paths.manifest(manifest.attempt))
                 set_aside(query.log, self.new.last_us, objects)
             for epoch in self.again:
@@ -164,11 +165,13 @@ class Rewind(NamedTuple):
                 f"What is to be flushed again was changed meanwhile: {error}",
                 "Run the command again.",
             ) from error
+        refused = [entry.path for entry in entries(query.log) if entry.epoch > self.to]
         with ledger_row(self.target, query.owner(past.identity)) as row:
             row.replace(past.mark, self.new)
         recorded = (*past.records, *past.late)
         for epoch in sorted((epoch for epoch in recorded if epoch > self.to), reverse=True):
             query.log.delete([paths.flushed(epoch), paths.retained_record(epoch)])
+        query.log.delete(refused)  # the flush keeps them again, with newer timestamps
         return Rewound(
             query_id=query.query_id,
             record=query.log.where(record),

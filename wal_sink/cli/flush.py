@@ -82,14 +82,16 @@ def flush(
             raise OptionError("--metrics-host goes with --metrics-port.", "Give both, or neither.")
         with _exposed(metrics_port, metrics_host, console) as exposition:
             query = find_query(checkpoint, wal, given)
-            delay_s = sink_options(query, given).trim_delay
+            sink = sink_options(query, given)
+            delay_s, quarantine = sink.trim_delay, sink.on_invalid_row == "quarantine"
             each = query.each(target)
             if dry_run:
                 with LateBar("looking at sizes", MofNCompleteColumn(), as_json=as_json) as bar:
                     done = [preview(one, delay_s, bar.update) for one in each]
             else:
                 flushers = [
-                    _flusher(one, target_of(one, given), delay_s, exposition) for one in each
+                    _flusher(one, target_of(one, given), delay_s, exposition, quarantine=quarantine)
+                    for one in each
                 ]
                 with _signals(flushers):
                     done = _flush_all(flushers, console, follow=follow, as_json=as_json)
@@ -100,13 +102,18 @@ def flush(
 
 
 def _flusher(
-    query: Query, target: Target, delay_s: float, exposition: Exposition | None
+    query: Query,
+    target: Target,
+    delay_s: float,
+    exposition: Exposition | None,
+    *,
+    quarantine: bool,
 ) -> FlushCommand:
     observer = None
     if exposition is not None:
         place = query.query_id, query.checkpoint, query.log
         observer = exposition.watch(*place, target.writes_to)
-    return FlushCommand(query, target, delay_s, observer)
+    return FlushCommand(query, target, delay_s, observer, quarantine=quarantine)
 
 
 def _flush_all(

@@ -13,6 +13,7 @@ from wal_sink.cli.check import check
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
 from wal_sink.cli.inspect import inspect
+from wal_sink.cli.quarantine import quarantine
 from wal_sink.cli.rewind import rewind
 from wal_sink.cli.skip import skip
 from wal_sink.cli.status import status
@@ -56,3 +57,4 @@ app.command()(adopt)
 app.command()(detach)
 app.command()(attach)
 app.command()(rewind)
+app.command()(quarantine)

@@ -197,7 +197,7 @@ class WindowChooser:
         """Whether plan and segments can be read; what is wrong is raised when the epoch is the first one."""
         try:
             plan_of(self._log, manifest)
-            for segment in manifest.segments:
+            for segment in manifest.files:
                 check_segment(self._log.backend, segment)
         except (WalSinkError, FileNotFoundError):
             return False

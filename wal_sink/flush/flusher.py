@@ -19,7 +19,8 @@ from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.clocks import Clocks
 from wal_sink.flush.missing import Missing
 from wal_sink.flush.other_log import History
-from wal_sink.flush.read_window import FileGoneError
+from wal_sink.flush.quarantine import RowsRefused, keep_refused, passed_over
+from wal_sink.flush.read_window import FileGoneError, begun_manifests
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.flush.target_connection import TargetConnection
@@ -65,6 +66,8 @@ class Pipeline:
     target: Target
     trim_delay_s: float = 0.0
     """Seconds that a flushed epoch stays in the log."""
+    quarantine: bool = False
+    """Whether a row that the target refuses goes into quarantine; else the flush stops at it."""
 
     @property
     def billed(self) -> bool:
@@ -270,15 +273,26 @@ class Flusher:
 
     def _write(self, window: Window, chosen: Sequence[Published], given_up: frozenset[int]) -> bool:
         """Write the rows; False when that is interrupted, or was finished by another flusher."""
-        rows = WindowWrite(
-            self._log,
-            self._target,
-            self.reporter,
-            window,
-            epochs=[epoch for epoch in window.epochs if epoch.epoch not in given_up],
-            manifests={each.manifest.epoch: each.manifest for each in chosen},
-        )
+        epochs = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
+        manifests = {each.manifest.epoch: each.manifest for each in chosen}
         try:
+            if not chosen:
+                manifests = begun_manifests(self._log, epochs)
+            keep_refused(self._log, epochs, manifests)
+            resumed = not chosen and bool(epochs)
+            rows = WindowWrite(
+                self._log,
+                self._target,
+                self.reporter,
+                window,
+                epochs=epochs,
+                manifests=manifests,
+                passed=passed_over(self._log, epochs) if resumed else (),
+                quarantine=self.pipeline.quarantine,
+            )
+            if rows.quarantine:
+                pieces = [piece for begun in epochs for piece in rows.pieces(begun)]
+                self._target.pass_over(RowsRefused(self._log, pieces))
             return self._write_rows(rows)
         except FileGoneError as gone:
             self._missing.segment(gone, window)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from state_backends import StateBackend
 from wal_sink import remedies
@@ -13,6 +13,7 @@ from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.split_window import Piece
 from wal_sink.targets.base import Slice
+from wal_sink.targets.refused import without
 from wal_sink.wal.log import Log
 from wal_sink.wal.segment import read_segment
 
@@ -26,10 +27,16 @@ class FileGoneError(Exception):
         self.path = path
 
 
-def pieces(log: Log, begun: BegunEpoch, manifest: Manifest | None = None) -> list[Piece]:
+def pieces(
+    log: Log,
+    begun: BegunEpoch,
+    manifest: Manifest | None = None,
+    passed: Collection[int] = (),
+) -> list[Piece]:
     """Return an epoch's segments, whole and in the order of the manifest; reads no segment.
 
     :param manifest: the one that was begun, if the caller has read it; None: read it.
+    :param passed: write timestamps of rows that are in quarantine.
     :raises FileGoneError: the manifest is missing.
     :raises CorruptLog: it is not what was begun, or its plan is gone.
     """
@@ -48,6 +55,9 @@ def pieces(log: Log, begun: BegunEpoch, manifest: Manifest | None = None) -> lis
                 start=0,
                 stop=segment.rows,
                 first_us=first_us,
+                passed=tuple(
+                    us for us in sorted(passed) if first_us <= us < first_us + segment.rows
+                ),
             )
         )
         first_us += segment.rows
@@ -65,7 +75,7 @@ def read_piece(backend: StateBackend, piece: Piece) -> Iterator[Slice]:
     first_us = piece.first_us
     try:
         for batch in read_segment(backend, piece.segment, piece.start, piece.stop):
-            yield Slice(piece.epoch, batch, first_us)
+            yield from without(Slice(piece.epoch, batch, first_us), piece.passed)
             first_us += batch.num_rows
     except FileNotFoundError as error:
         raise FileGoneError(piece.epoch, piece.segment.path) from error
@@ -88,6 +98,14 @@ def begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
             f" {remedies.restored(None)}",
         )
     return manifest
+
+
+def begun_manifests(log: Log, epochs: Iterable[BegunEpoch]) -> dict[int, Manifest]:
+    """Read the manifests of begun epochs, by epoch; one that is passed over has none.
+
+    :raises FileGoneError, CorruptLog: see `begun_manifest`.
+    """
+    return {begun.epoch: begun_manifest(log, begun) for begun in epochs if begun.manifest}
 
 
 def plan_of(log: Log, manifest: Manifest) -> Plan:

@@ -11,6 +11,7 @@ from wal_sink.flush.reporter import Reporter
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.protocol.ledger_updates import after_finish, is_mine
 from wal_sink.targets.base import Delivery, Session, Target
+from wal_sink.targets.refused import OnRefused, PassesOver
 
 _LEDGER_LOOK_US = 1_000_000
 """How old the last look at the ledger may be before the next slice (rule 15)."""
@@ -105,6 +106,12 @@ class TargetConnection:
         """Announce the rows of a begun window, all of them (rule 15)."""
         with self.session() as session:
             self._receipts.start(session, window)
+
+    def pass_over(self, refused: OnRefused) -> None:
+        """Let the session go on behind rows that the target refuses, if it can (rule 24)."""
+        with self.session() as session:
+            if isinstance(session, PassesOver):
+                session.pass_over(refused)
 
     def staged(self, receipts: Sequence[bytes]) -> None:
         """Take the receipts of what other sessions have staged for the window since `start`."""

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.cast import as_written
+from wal_sink.flush.quarantine import RowsRefused
 from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.read_window import FileGoneError, read_piece
 from wal_sink.flush.receipts import drained
@@ -22,6 +23,7 @@ from wal_sink.log_context import log_epoch, logging_query
 from wal_sink.model.ledger import Owner
 from wal_sink.protocol.split_window import Piece
 from wal_sink.targets.base import Session, Target
+from wal_sink.targets.refused import PassesOver
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import store_errors
 
@@ -39,6 +41,7 @@ class FlushTask:
     :param session_key: tasks of one key share sessions; the flusher takes a new one after an error, so that
         the next try connects, and compares the plan with the table, anew.
     :param rows_per_second: of each task; None: as fast as the target takes them.
+    :param quarantine: whether rows that the target refuses go into quarantine.
     """
 
     def __init__(
@@ -48,26 +51,31 @@ class FlushTask:
         owner: Owner,
         session_key: Hashable,
         rows_per_second: int | None = None,
+        *,
+        quarantine: bool = False,
     ) -> None:
         self._log = log
         self._target = target
         self._owner = owner
         self._session_key = session_key
         self._rows_per_second = rows_per_second
+        self._quarantine = quarantine
 
     def __call__(self, share: Iterable[Piece]) -> Answer:
         """Write a share; return when every row of it is acknowledged or staged, or what stopped it."""
         try:
             with store_errors(), logging_query(self._owner.query_id):
-                return self._write(share)
+                return self._write(list(share))
         except FileGoneError as gone:
             return gone
         except WalSinkError as error:
             return _placed(error)
 
-    def _write(self, share: Iterable[Piece]) -> tuple[bytes, ...]:
+    def _write(self, share: Sequence[Piece]) -> tuple[bytes, ...]:
         pace = RateLimit(self._rows_per_second)
         with SESSIONS.session((self._session_key, self._owner), self._connect) as session:
+            if isinstance(session, PassesOver):  # it may be another window's
+                session.pass_over(RowsRefused(self._log, share) if self._quarantine else None)
             for piece in share:
                 log_epoch(piece.epoch)
                 for rows in pace.paced(read_piece(self._log.backend, piece)):

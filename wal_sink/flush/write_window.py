@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from wal_sink.flush.cast import as_written
@@ -27,14 +27,18 @@ class WindowWrite:
     epochs: Sequence[BegunEpoch]
     """Those of the window that are not given up."""
     manifests: Mapping[int, Manifest]
-    """Of epochs that were begun just now; those of a window that is resumed are read."""
+    """By epoch; none of an epoch that is passed over."""
+    passed: Collection[int] = ()
+    """Write timestamps of rows that are in quarantine, of a window that is resumed."""
+    quarantine: bool = False
+    """Whether rows that the target refuses go into quarantine."""
 
     def pieces(self, begun: BegunEpoch) -> list[Piece]:
         """Return an epoch's segments, whole and in order.
 
         :raises FileGoneError, CorruptLog: see `read_window.pieces`.
         """
-        return pieces(self.log, begun, self.manifests.get(begun.epoch))
+        return pieces(self.log, begun, self.manifests.get(begun.epoch), self.passed)
 
     def is_over(self) -> bool:
         """Whether to stop; to be asked again and again. See `TargetConnection.is_over`."""

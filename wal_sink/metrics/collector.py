@@ -64,6 +64,10 @@ BACKLOG: Mapping[str, tuple[str, Callable[[Backlog, int], float]]] = {
         "Since the oldest pending epoch was published, 0 for none. The one to alert on.",
         lambda seen, now_us: seen.oldest_seconds(now_us),
     ),
+    "wal_sink_quarantined_rows": (
+        "Rows that the target refused, in quarantine until an operator sends them again.",
+        lambda seen, _now_us: seen.quarantined_rows,
+    ),
     "wal_sink_pending_read_timestamp_seconds": (
         "When log and checkpoint were last read for what waits, seconds since 1970.",
         lambda seen, _now_us: seen.read_us / 1_000_000,

@@ -27,6 +27,8 @@ class Backlog(NamedTuple):
     microseconds since 1970, None for none."""
     read_us: int
     """When this was read, microseconds since 1970."""
+    quarantined_rows: int = 0
+    """Rows that the target refused, and that are in quarantine (rule 24); counted by `look` alone."""
 
     def oldest_seconds(self, now_us: int) -> float:
         """Return how long the oldest has waited; 0 for none. It grows although nothing can be read."""

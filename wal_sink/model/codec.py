@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Self
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -18,6 +18,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The base of every record of the log. Decoding ignores unknown fields and refuses a higher `format`."""
 
     format: int = FORMAT
+    newest: ClassVar[int] = FORMAT
+    """The highest format of this kind of record that this version reads."""
 
     def to_json(self) -> bytes:
         """Encode as indented JSON, since operators read the log."""
@@ -31,9 +33,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """
         try:
             version = msgspec.json.decode(data, type=_Versioned).format
-            if version > FORMAT:
+            if version > cls.newest:
                 raise CorruptLog(
-                    f"{where} has format {version}, this version of wal_sink knows {FORMAT}",
+                    f"{where} has format {version}, this version of wal_sink knows {cls.newest}",
                     "Flush with the newer version of wal_sink that wrote it, or upgrade this one.",
                 )
             return msgspec.json.decode(data, type=cls)

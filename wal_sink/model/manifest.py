@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from wal_sink.model.codec import Record, learn
+from wal_sink.model.codec import FORMAT, Record, learn
 
 
 class Attempt(NamedTuple):
@@ -30,8 +30,14 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the file, hexadecimal."""
 
 
+WITH_REFUSED = FORMAT + 1
+"""Format of a manifest that names refused rows: a flusher of version 0.2.0 would delete them unseen."""
+
+
 class Manifest(Record, frozen=True, kw_only=True):
     """Names all segments of an epoch, as one run computed it; immutable once created (rule 6)."""
+
+    newest: ClassVar[int] = WITH_REFUSED
 
     epoch: int
     generation: int
@@ -49,6 +55,23 @@ class Manifest(Record, frozen=True, kw_only=True):
     """Digest of the source offsets alone, equal for every attempt at the epoch."""
     published_us: int
     """Clock of the publishing driver, microseconds since 1970."""
+    refused_segments: tuple[SegmentRef, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What `refused` returns, if there are any. Not there in manifests of format 1."""
+
+    @property
+    def refused(self) -> tuple[SegmentRef, ...]:
+        """Segments of the rows that the target's check refused (rule 24), in the order of the partitions."""
+        return () if self.refused_segments is msgspec.UNSET else self.refused_segments
+
+    @property
+    def files(self) -> tuple[SegmentRef, ...]:
+        """All segments, those of refused rows behind the others."""
+        return self.segments + self.refused
+
+    @property
+    def refused_rows(self) -> int:
+        """Rows in the segments of refused rows."""
+        return sum(segment.rows for segment in self.refused)
 
     @property
     def attempt(self) -> Attempt:
@@ -57,13 +80,13 @@ class Manifest(Record, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """Rows in all segments."""
+        """Rows that the target takes."""
         return sum(segment.rows for segment in self.segments)
 
     @property
     def bytes(self) -> int:
-        """Bytes in all segments."""
-        return sum(segment.bytes for segment in self.segments)
+        """Bytes in all segments, those of refused rows included."""
+        return sum(segment.bytes for segment in self.files)
 
 
 class Published(NamedTuple):

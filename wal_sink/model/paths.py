@@ -30,9 +30,10 @@ FLUSHED = "flushed/"
 RETAINED = "retained/"
 DECISIONS = "decisions/"
 ASIDE = "aside/"
+QUARANTINE = "quarantine/"
 _LOST = "not_flushed/"
 
-_OWN = (PLANS, FLUSHED, DECISIONS, ASIDE)
+_OWN = (PLANS, FLUSHED, DECISIONS, ASIDE, QUARANTINE)
 """Folders in which each of several targets has a folder of its own."""
 
 
@@ -160,6 +161,25 @@ def aside(us: int, path: str, *, lost: bool = False) -> str:
     return f"{ASIDE}{us:020}/{_LOST if lost else ''}{path}"
 
 
+def quarantined(epoch: int, us: int, rows: int, segment: str) -> str:
+    """Path of rows in quarantine: all that a listing has to tell of them is in the name.
+
+    :param us: the write timestamp of the first one.
+    :param segment: path of the segment that they come from.
+    """
+    stem = segment.rpartition("/")[2].removesuffix(".arrow")
+    return f"{QUARANTINE}{epoch:020}-{us:020}-{rows}-{stem}.arrow"
+
+
+def released(entry: str, first: int, rows: int) -> str:
+    """Path of the note that rows have left the quarantine.
+
+    :param entry: path of what `quarantined` returned.
+    :param first: of the rows, counted from 0.
+    """
+    return f"{entry.removesuffix('.arrow')}.released-{first}-{rows}.json"
+
+
 def _parser(pattern: str, make: Callable[..., T]) -> Callable[[str], T | None]:
     """Return a parser of the paths that the whole pattern matches; `make` gets the pattern's groups."""
     compiled = re.compile(pattern)
@@ -246,6 +266,19 @@ parse_aside_name = _parser(
     lambda us, epoch: (int(us), int(epoch)),
 )
 """Highest write timestamp used before the rewind, and epoch."""
+
+_ENTRY = rf"{QUARANTINE}{_EPOCH}-([0-9]{{20}})-([0-9]+)-[0-9A-Za-z_-]+"
+
+parse_quarantined = _parser(
+    rf"{_ENTRY}\.arrow", lambda epoch, us, rows: (int(epoch), int(us), int(rows))
+)
+"""Epoch, timestamp of the first row, and number of rows in quarantine."""
+
+parse_released = _parser(
+    rf"({_ENTRY})\.released-([0-9]+)-([0-9]+)\.json",
+    lambda entry, _epoch, _us, _rows, first, rows: (f"{entry}.arrow", int(first), int(rows)),
+)
+"""Path of rows in quarantine, and which of them have left it: from the first, how many."""
 
 _parse_safe_segment_epoch = _parser(rf"{SEGMENTS}{_EPOCH}/[0-9A-Za-z_-]+\.arrow", int)
 

@@ -193,6 +193,17 @@ class Decision(Record, frozen=True, kw_only=True):
     the epoch again. Not there in decisions of version 0.1.0; they cover every generation."""
 
 
+class Released(Record, frozen=True, kw_only=True):
+    """`quarantine/….released-<first>-<rows>.json`: rows have left the quarantine (rule 24).
+
+    Created once, after the target has acknowledged them, and never deleted.
+    """
+
+    by: str
+    """`<user>@<host>`."""
+    at_us: int
+
+
 LEFT_FIRST, LEFT_LAST = "left_first_us", "left_last_us"
 """What the record of a rewind says, in `after`, of write timestamps of the future that are left behind."""
 

@@ -16,6 +16,13 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     epoch: int
     segments: tuple[SegmentRef, ...]
+    refused: tuple[SegmentRef, ...] = ()
+    """Segments of the rows that the target's check refused (rule 24)."""
+
+    @property
+    def files(self) -> tuple[SegmentRef, ...]:
+        """All segments that the task wrote."""
+        return self.segments + self.refused
 
     @property
     def execution(self) -> Execution:

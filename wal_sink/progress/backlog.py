@@ -36,6 +36,7 @@ from wal_sink.protocol.choose_attempt import proven_attempts
 from wal_sink.protocol.steps import Contender, Evidence
 from wal_sink.wal.attached import flushed_epoch
 from wal_sink.wal.log import Log
+from wal_sink.wal.quarantine import quarantined_rows
 
 FRESH_S, FRESH_BILLED_S = 0.5, 10.0
 """How long a look is good for. Longer where each look is paid for."""
@@ -77,7 +78,8 @@ class BacklogReader:
                     checkpointed = self._checkpoint.last_commit()
                     flushed = flushed_epoch(self._log)
                     attempts = self._log.attempts() if checkpointed > flushed else ()
-                    self._last, _ = self.count(checkpointed, flushed, attempts)
+                    found, _ = self.count(checkpointed, flushed, attempts)
+                    self._last = found._replace(quarantined_rows=quarantined_rows(self._log))
                     self._looked_s = time.monotonic()
             except (OSError, StateBackendError, WalSinkError):
                 pass  # `read_us` says how old it is; the flusher meets the same, and says so

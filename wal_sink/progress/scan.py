@@ -46,6 +46,6 @@ def unnamed_segments(segments: Iterable[tuple[int, str]], found: Scan) -> list[s
     :param found: all manifests of their epochs. What a damaged one names cannot be told, so no segment of
         its epoch is returned.
     """
-    named = {ref.path for manifest in found.manifests.values() for ref in manifest.segments}
+    named = {ref.path for manifest in found.manifests.values() for ref in manifest.files}
     untold = {attempt.epoch for attempt in found.damaged}
     return [path for epoch, path in segments if path not in named and epoch not in untold]

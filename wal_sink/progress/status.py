@@ -19,6 +19,7 @@ from wal_sink.progress.scan import unnamed_segments
 from wal_sink.progress.status_value import Status
 from wal_sink.wal.attached import flushed_epoch, flushed_limits, target_names
 from wal_sink.wal.log import Log
+from wal_sink.wal.quarantine import quarantined_rows
 from wal_sink.wal.store_errors import store_errors
 
 __all__ = ["Status", "read_status"]
@@ -53,6 +54,7 @@ def _together(each: Sequence[Status], detached: Sequence[str]) -> Status:
         target="",
         targets=tuple(each),
         detached=tuple(detached),
+        quarantined_rows=sum(found.quarantined_rows for found in each),
         safe_to_delete=unsafe.safe_to_delete,
         unsafe_because=unsafe.unsafe_because and f"target {unsafe.target}: {unsafe.unsafe_because}",
         flusher_alive=all(found.flusher_alive for found in each),
@@ -80,7 +82,8 @@ def _read(checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | N
     )
     last_error, remedy = _last_error_and_remedy(None if over else report, damaged)
     rate = read_rate(log)
-    unsafe = _unsafe(backlog.epochs, published, flushed)
+    quarantined = quarantined_rows(log)
+    unsafe = _unsafe(backlog.epochs, published, flushed, quarantined)
     return Status(
         query_id=query_id,
         target=log.target,
@@ -100,6 +103,7 @@ def _read(checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | N
         catches_up_seconds=rate.catches_up_s(backlog.rows),
         orphan_segments=len(unnamed_segments(segments, found)),
         outdated_decisions=outdated(log, checkpoint, flushed, attempts),
+        quarantined_rows=quarantined,
         timestamps_ahead_seconds=_ahead_s(newest, now) if newest else 0.0,
         safe_to_delete=unsafe is None,
         unsafe_because=unsafe,
@@ -133,12 +137,14 @@ def _is_over(error: ErrorReport, newest: FlushedEpoch | None, backlog: Backlog) 
     return not backlog.epochs or (error.epoch is not None and newest.epoch >= error.epoch)
 
 
-def _unsafe(waiting: int, published: int, flushed: int) -> str | None:
+def _unsafe(waiting: int, published: int, flushed: int, quarantined: int) -> str | None:
     """Say what would be lost with checkpoint and log; None for nothing."""
     if waiting:
         return f"{waiting} checkpointed epochs are not flushed"
     if published > flushed:
         return f"epoch {published} is published, and not checkpointed yet"
+    if quarantined:
+        return f"{quarantined:,} rows are in quarantine alone"
     return None
 
 

@@ -63,6 +63,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     outdated_decisions: tuple[int, ...] = ()
     """Epochs above `flushed` that operators gave up and that Spark has computed again since, after its
     checkpoint was set back: what it published then is flushed."""
+    quarantined_rows: int = 0
+    """Rows that the target refused, and that `wal-sink quarantine` lists."""
     timestamps_ahead_seconds: float = 0.0
     """How far the write timestamps of what was flushed last lie ahead of this clock; 0: they do not."""
     safe_to_delete: bool
@@ -123,6 +125,9 @@ def status_lines(found: Status) -> list[Line]:
         listed = ", ".join(map(str, found.outdated_decisions))
         said = f"{listed}: given up before, and flushed all the same"
         lines.append(Line("computed again", said, "waiting"))
+    if found.quarantined_rows:
+        said = f"{found.quarantined_rows:,} rows that the target refused: wal-sink quarantine CHECKPOINT"
+        lines.append(Line("quarantine", said, "bad"))
     if found.timestamps_ahead_seconds > _AHEAD_S:
         lines.append(Line("timestamps", _ahead(found), "bad"))
     lines.append(Line("flusher", _flusher(found), "plain" if found.flusher_alive else "waiting"))

@@ -46,7 +46,8 @@ def plan_window(manifests: Sequence[Published], mark: Mark, now_us: int, nonce: 
     :param now_us: the flusher's clock as `bounded_now` has it, microseconds since 1970.
 
     `base = max(min(published, now), last + 1)`: near the time when the rows were computed, and above every
-    timestamp used before; `docs/protocol.md#rule-14` says why.
+    timestamp used before; `docs/protocol.md#rule-14` says why. Refused rows have the timestamps right before
+    it, which then lie above those used before, too (rule 24).
     """
     epochs: list[BegunEpoch] = []
     last_us = mark.last_us
@@ -58,7 +59,9 @@ def plan_window(manifests: Sequence[Published], mark: Mark, now_us: int, nonce: 
                 manifest=paths.manifest(manifest.attempt),
                 digest=digest,
                 offsets_digest=manifest.offsets_digest,
-                base_us=max(min(manifest.published_us, now_us), last_us + 1),
+                base_us=max(
+                    min(manifest.published_us, now_us), last_us + 1 + manifest.refused_rows
+                ),
                 rows=manifest.rows,
                 bytes=manifest.bytes,
                 published_us=manifest.published_us,

@@ -35,6 +35,8 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """The row behind the last one."""
     first_us: int
     """Write timestamp of row `start`; row i of the segment has `first_us + i - start` (rule 15)."""
+    passed: tuple[int, ...] = ()
+    """Write timestamps of rows that are in quarantine: they are passed over (rule 24)."""
 
     def between(self, start: int, stop: int) -> Piece:
         """Return the rows from `start` up to `stop`, counted in the segment."""

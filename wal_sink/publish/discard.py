@@ -35,7 +35,7 @@ def discard(log: Log, appended: Sequence[Appended]) -> None:
             named = _named(
                 log, execution
             )  # by an earlier call for the same batch, if Spark made one
-            reported = {segment.path for task in mine for segment in task.segments}
+            reported = {segment.path for task in mine for segment in task.files}
             log.delete(sorted(reported - named))
         except (OSError, StateBackendError, WalSinkError):
             logger.warning("segments of epoch %d stay behind", execution.epoch, exc_info=True)
@@ -66,4 +66,4 @@ def _named(log: Log, execution: Execution) -> set[str]:
     """Return the segments that the manifest of the run's attempt at the epoch names."""
     ticket = log.ticket(execution.run_id)
     found = log.manifest(Attempt(execution.epoch, ticket.generation + 1)) if ticket else None
-    return {segment.path for segment in found.manifest.segments} if found else set()
+    return {segment.path for segment in found.manifest.files} if found else set()

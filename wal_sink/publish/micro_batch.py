@@ -15,7 +15,7 @@ import pyarrow as pa
 from state_backends import StateBackendError
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration
-from wal_sink.errors import LogUnavailable
+from wal_sink.errors import InvalidRow, LogUnavailable
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.task import Appended, Execution, Task
 from wal_sink.protocol.budget import Budget
@@ -49,12 +49,17 @@ class MicroBatch(NamedTuple):
             backend=self._log(task.query_id).backend,
             check=lambda batch: self._checked(with_epoch(batch, column, task.epoch)),
             compression=self.configuration.sink.compression,
+            on_invalid_row=self.configuration.sink.on_invalid_row,
         )
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Let each target refuse rows. The only one casts them; of several each does so in its flush."""
         for each in self.configuration.destinations:
-            checked = each.target.check(batch, self.plans[each.name])
+            try:
+                checked = each.target.check(batch, self.plans[each.name])
+            except InvalidRow as error:
+                error.target = each.name
+                raise
         return batch if self.configuration.names else checked
 
     def refuse_second(self, execution: Execution) -> None:

@@ -215,5 +215,5 @@ def _unnamed(log: Log, left: _Left, published: _Published) -> list[str]:
         return []
     if found is None:  # if it was there, its epoch is flushed and trimmed by now
         return [] if published.has(left.attempt) else list(left.segments)
-    named = {segment.path for segment in found.manifest.segments}
+    named = {segment.path for segment in found.manifest.files}
     return [path for path in left.segments if path not in named]

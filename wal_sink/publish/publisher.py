@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import (
@@ -25,7 +27,8 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.model.codec import FORMAT
+from wal_sink.model.manifest import WITH_REFUSED, Attempt, Manifest, SegmentRef
 from wal_sink.model.offsets import Offsets
 from wal_sink.model.records import LogIdentity
 from wal_sink.model.task import Appended, Execution
@@ -47,6 +50,7 @@ class _Batch(NamedTuple):
     query_id: str
     run_id: str
     segments: tuple[SegmentRef, ...]
+    refused: tuple[SegmentRef, ...]
 
 
 class _Seen(NamedTuple):
@@ -118,7 +122,7 @@ class Publisher:
         while seen.flushed < batch.epoch and not self._has_room(batch, seen):
             seen = self._look_again(batch)  # nothing seen before a wait is used
         if seen.flushed < batch.epoch:
-            self._see_segments(batch.segments, seen.attempt)
+            self._see_segments(batch.segments + batch.refused, seen.attempt)
         return seen
 
     def _look(self, batch: _Batch) -> _Seen:
@@ -179,6 +183,8 @@ class Publisher:
             nonce=uuid.uuid4().hex,
             plan=self._plan,
             segments=batch.segments,
+            refused_segments=batch.refused or msgspec.UNSET,
+            format=WITH_REFUSED if batch.refused else FORMAT,
             offsets=seen.offsets.text,
             offsets_digest=seen.offsets.digest,
             published_us=self._clock_us(),
@@ -267,4 +273,5 @@ def _batch(execution: Execution, appended: Sequence[Appended]) -> _Batch:
             "This is a bug in wal_sink or a change in Spark; please report it.",
         )
     segments = tuple(segment for task in appended for segment in task.segments)
-    return _Batch(execution.epoch, execution.query_id, execution.run_id, segments)
+    refused = tuple(segment for task in appended for segment in task.refused)
+    return _Batch(execution.epoch, execution.query_id, execution.run_id, segments, refused)

@@ -80,6 +80,7 @@ class WriteByJob:
             write.connection.owner,
             self._session_key,
             rate,
+            quarantine=write.quarantine,
         )
         job = _Job(self._spark, _described(write), task, shares)
         logger.info("a job of %d tasks: %s", len(shares), job.description)

@@ -267,7 +267,8 @@ class Queries:
             if self._exposition is not None:
                 observer = self._exposition.watch(query_id, checkpoint, view, target.writes_to)
             if self.flush:
-                pipeline = Pipeline(query_id, view, checkpoint, target, sink.trim_delay)
+                quarantine = sink.on_invalid_row == "quarantine"
+                pipeline = Pipeline(query_id, view, checkpoint, target, sink.trim_delay, quarantine)
                 loops.append(self._loop(pipeline, sink, observer))
         return loops
 

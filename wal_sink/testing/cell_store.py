@@ -20,7 +20,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from wal_sink.clock import now_us
-from wal_sink.errors import InvalidRow
+from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
@@ -54,6 +54,7 @@ from wal_sink.targets.operations import (
     with_operation,
     without_operation,
 )
+from wal_sink.targets.refused import OnRefused
 from wal_sink.targets.values.operations import are_deletes, read_operations
 from wal_sink.testing.cell_rules import Cell, Row, newer
 from wal_sink.testing.cell_times import lives_of, of_each_key, timed
@@ -108,6 +109,8 @@ class CellStore(Target):
         """Ledger rows that were written with a timestamp of the future: updates change nothing."""
         self.clock_us: Callable[[], int] = now_us
         """The clock of the target, microseconds since 1970."""
+        self.refuses: Callable[[Mapping[str, Any]], str] = lambda _row: ""
+        """Says why a row is refused when it is written; empty: it is not."""
 
     @property
     def shape(self) -> Mapping[str, str]:
@@ -159,7 +162,7 @@ class CellStore(Target):
             deletes = operations is not None and operations[index].as_py() == DELETE
             if not given[0] or given != sorted(given, reverse=True) or not (deletes or all(given)):
                 name = keys[given.index(False)]
-                raise InvalidRow(f"Key column {name} is null", "Filter such rows out.")
+                raise InvalidRow(f"Key column {name} is null", "Filter such rows out.", column=name)
         if EVENT_US in batch.schema.names:
             batch = of_each_key(batch, plan, keys)
         return batch
@@ -192,6 +195,11 @@ class CellSession(Session):
         self._store = store
         self._owner = owner
         self._in_flight: list[tuple[Plan, Slice]] = []
+        self._refused: OnRefused | None = None
+
+    def pass_over(self, refused: OnRefused | None) -> None:
+        """Tell of each row that the store refuses, and take the others."""
+        self._refused = refused
 
     def read_ledger(self) -> Mark | None:
         """Read the ledger row."""
@@ -235,6 +243,12 @@ class CellSession(Session):
             us = events[index] if events else rows.first_us + index
             left = lives[index] if lives else None
             ends_s = None if left is None else now_s + max(left, 1)
+            if why := self._store.refuses(values):
+                error = TargetRefused(why, "Change the store.")
+                if self._refused is None:
+                    raise error
+                self._refused(rows.first_us + index, error)
+                continue
             operation = values.pop(plan.operation) if plan.operation else UPSERT
             key = tuple(values.pop(name) for name in keys)
             with self._store.lock:

@@ -106,7 +106,9 @@ def refuse_indexed(
     for rule in rules:
         if found := first_refused(rule, stored.column(rule.column)):
             value = batch.column(rule.column)[found.row]
-            invalid = InvalidValue(found.row, rule.column, value, found.problem, found.remedy)
+            invalid = InvalidValue(
+                found.row, rule.column, value, found.problem, found.remedy, found.rows
+            )
             _refuse_invalid(batch, plan, invalid)
 
 
@@ -138,6 +140,9 @@ def _read_operations(batch: pa.RecordBatch, plan: Plan) -> pa.Array:
             f"Column {plan.operation} ({shorten(plain(values[read.bad.row]))}) {read.bad.problem}, in "
             f"{row_text(batch, plan, read.bad.row)}.",
             read.bad.remedy,
+            column=plan.operation,
+            problem=f"Column {plan.operation} {read.bad.problem}.",
+            rows=read.bad.rows,
         )
     return read.operations
 
@@ -154,6 +159,9 @@ def _refuse_gaps(batch: pa.RecordBatch, plan: Plan) -> None:
                 f" of {plan.table} a delete takes the rows under the first values of ({', '.join(names)}).",
                 f"Fill {name} in; or make {following} null, too, to delete all rows under what is before"
                 f" {name}.",
+                column=name,
+                problem=f"Column {name} is null and {following} after it is not.",
+                rows=gaps,
             )
 
 
@@ -176,6 +184,9 @@ def _refuse_null(
             f"Column {column.name} is part of the primary key of {plan.table} and null in "
             f"{row_text(batch, plan, row)}.",
             f'Drop such rows, .na.drop(subset=["{column.name}"]), or fill them in.',
+            column=column.name,
+            problem=f"Column {column.name} is part of the primary key of {plan.table} and null.",
+            rows=missing,
         )
 
 
@@ -185,6 +196,9 @@ def _refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | N
             f"Column {invalid.path} of {plan.table} ({shorten(plain(invalid.value))}) {invalid.problem}, in "
             f"{row_text(batch, plan, invalid.row)}.",
             invalid.remedy,
+            column=invalid.path,
+            problem=f"Column {invalid.path} of {plan.table} {invalid.problem}.",
+            rows=invalid.rows,
         )
 
 
@@ -237,4 +251,7 @@ def _refuse(
         raise InvalidRow(
             f"Column {column} of {plan.table}{value} {problem}, in {row_text(batch, plan, row)}.",
             remedy,
+            column=column,
+            problem=f"Column {column} of {plan.table} {problem}.",
+            rows=bad,
         )

@@ -24,6 +24,7 @@ from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import refuse_other_ledger
 from wal_sink.targets.cassandra.schema.table_metadata import read_table
 from wal_sink.targets.cassandra.write.writer import Writer
+from wal_sink.targets.refused import OnRefused
 
 
 class CassandraSession(Session):
@@ -85,6 +86,10 @@ class CassandraSession(Session):
     def now_us(self) -> int | None:
         """Ask a node for its time, each call another node."""
         return server_now_us(self._connection.session)
+
+    def pass_over(self, refused: OnRefused | None) -> None:
+        """Let the writer tell of rows that the server refuses, and send the others."""
+        self._writer.pass_over(refused)
 
     def report_to(self, observer: Observer) -> None:
         """Report the requests with rows."""

@@ -85,9 +85,16 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         raise InvalidRow(
             f"A record has {found:,} bytes, and the topic takes {largest:,}.",
             "Make it smaller, or raise max.message.bytes of the topic and start with a new plan.",
+            problem=f"The record has more than the {largest:,} bytes that the topic takes.",
+            rows=pc.greater(size, pa.scalar(largest, pa.int64())),
         )
-    if "partition" in names and pc.any(pc.less(checked["partition"], 0)).as_py():
-        raise InvalidRow("A partition is negative.", "Leave it null: the key then chooses.")
+    if "partition" in names and pc.any(negative := pc.less(checked["partition"], 0)).as_py():
+        raise InvalidRow(
+            "A partition is negative.",
+            "Leave it null: the key then chooses.",
+            column="partition",
+            rows=negative,
+        )
     return checked
 
 

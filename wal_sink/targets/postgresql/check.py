@@ -47,6 +47,8 @@ class BadValue(NamedTuple):
     problem: str
     """Continues "Column c of t (value) …"."""
     remedy: str
+    rows: pa.Array | None = None
+    """All such values, as flags; None: only the first one is known."""
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -74,6 +76,9 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
                 f"Column {column.name} of {plan.table} ({shorten(plain(values[bad.row]))}) {bad.problem}, in"
                 f" {_row_text(batch, plan, bad.row)}.",
                 bad.remedy.replace("{name}", column.name),
+                column=column.name,
+                problem=f"Column {column.name} of {plan.table} {bad.problem}.",
+                rows=bad.rows,
             ) from None
     return pa.RecordBatch.from_arrays(stored, names=[column.name for column in plan.columns])
 
@@ -126,6 +131,9 @@ def _read_operations(batch: pa.RecordBatch, plan: Plan) -> pa.Array:
             f"Column {plan.operation} ({shorten(plain(values[read.bad.row]))}) {read.bad.problem}, in"
             f" {_row_text(batch, plan, read.bad.row)}.",
             read.bad.remedy,
+            column=plan.operation,
+            problem=f"Column {plan.operation} {read.bad.problem}.",
+            rows=read.bad.rows,
         )
     return read.operations
 
@@ -158,7 +166,10 @@ def _stored(column: Column, values: pa.Array) -> pa.Array:
     except _BadValueError as error:
         row = pc.list_parent_indices(values)[error.bad.row].as_py()
         raise _BadValueError(
-            error.bad._replace(row=row, problem=f"has an element that {error.bad.problem}")
+            # The flags are of elements: `publish.sift` finds the rows.
+            error.bad._replace(
+                row=row, problem=f"has an element that {error.bad.problem}", rows=None
+            )
         ) from None
 
 
@@ -276,7 +287,7 @@ def _refuse_time(values: pa.Array) -> None:
 def _refuse(bad: pa.Array, problem: str, remedy: str) -> None:
     row = pc.index(bad, TRUE).as_py()
     if row >= 0:
-        raise _BadValueError(BadValue(row, problem, remedy))
+        raise _BadValueError(BadValue(row, problem, remedy, bad))
 
 
 def _as_json(values: pa.Array) -> pa.Array:

@@ -159,6 +159,9 @@ def cast(batch: pa.RecordBatch, plan: Plan, arrow_type: ArrowType, fits: Fits) -
             raise InvalidRow(
                 f"Column {column.name} is null in {array.null_count} rows, and the table takes no null",
                 f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
+                column=column.name,
+                problem=f"Column {column.name} is null, and the table takes no null.",
+                rows=array.is_null(),
             )
         type_ = arrow_type(column.type)
         assert type_ is not None, "the plan has only types that can be written"
@@ -191,4 +194,6 @@ def _invalid(batch: pa.RecordBatch, plan: Plan, column: Column, row: int) -> Inv
     return InvalidRow(
         f"A value of column {column.name} does not fit into {column.type}: {value}, in the row with {values}",
         f"Cast or filter it in the DataFrame, or alter the table's column to hold such a {source}.",
+        column=column.name,
+        problem=f"The value of column {column.name} does not fit into {column.type}.",
     )

@@ -25,6 +25,8 @@ class BadWord(NamedTuple):
     problem: str
     """Continues "Column c of t (value) …"."""
     remedy: str
+    rows: pa.Array
+    """All such rows, as flags."""
 
 
 class Read(NamedTuple):
@@ -55,6 +57,7 @@ def read_operations(words: pa.Array, known: Mapping[str, Operation]) -> Read:
             row,
             f"is no operation: {OPTION} knows {listed}",
             f"Correct or drop such rows, or add the word to {WORDS_OPTION}.",
+            operations.is_null(),
         ),
     )
 

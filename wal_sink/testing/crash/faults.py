@@ -19,6 +19,7 @@ from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import Kind, Session, Slice, StagedSession, Target
+from wal_sink.targets.refused import OnRefused, PassesOver
 
 T = TypeVar("T")
 
@@ -57,6 +58,8 @@ class Faults:
         """The operation that failed: a harness checks that it injected what it meant to."""
         self.took_effect = False
         """Whether the operation that failed was carried out before its caller heard of the fault."""
+        self.begun = 0
+        """How many operations had begun when the fault was raised: one may have others inside."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -68,12 +71,14 @@ class Faults:
         if due:
             self.injected = name
         if due and self._when == "before":
+            self.begun = len(self.operations)
             raise self._error()
         try:
             yield
             self.took_effect = self.took_effect or due
         finally:
             if due:
+                self.begun = len(self.operations)
                 raise self._error()  # in place of the answer, be it a result or an error
 
     def call(self, name: str, operation: Callable[[], T]) -> T:
@@ -239,6 +244,10 @@ class FaultySession(Session):
 
     def finish(self, window: Window) -> Outcome:
         return self._conditional(f"finish {window.last}", lambda: self.inner.finish(window))
+
+    def pass_over(self, refused: OnRefused | None) -> None:
+        if isinstance(self.inner, PassesOver):
+            self.inner.pass_over(refused)
 
     def report_to(self, observer: Observer) -> None:
         self.inner.report_to(observer)

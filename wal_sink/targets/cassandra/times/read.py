@@ -76,7 +76,7 @@ def read_times(batch: pa.RecordBatch, plan: Plan, deletes: pa.Array | None, now_
             if row >= 0:
                 remedy = rule.remedy.replace("{name}", name)
                 problem = f"{rule.problem} ({option})"
-                return Read(columns, InvalidValue(row, name, given[row], problem, remedy))
+                return Read(columns, InvalidValue(row, name, given[row], problem, remedy, rule.bad))
     return Read(columns, None)
 
 

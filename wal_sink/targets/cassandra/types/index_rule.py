@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.cassandra.types.unnest import ZERO, unnest
+from wal_sink.targets.cassandra.types.unnest import count_in, lists_with, unnest
 from wal_sink.targets.cassandra.types.value_sizes import sizes
-from wal_sink.targets.values.literals import FALSE, TRUE, long, real
+from wal_sink.targets.values.literals import TRUE, long, real
 
 DETAIL = "indexes"
 """Under which name a plan's details have the rules; older plans, and those of tables without, have none."""
@@ -55,6 +55,8 @@ class Refused(NamedTuple):
     problem: str
     """Continues "Column c of t (value) …"."""
     remedy: str
+    rows: pa.Array
+    """All that it refuses for this, as flags."""
 
 
 def rules_text(rules: Sequence[IndexRule]) -> str:
@@ -93,7 +95,8 @@ def first_refused(rule: IndexRule, stored: pa.Array) -> Refused | None:
     found = _first_refused_vector(rule, stored) if rule.vector else None
     if found or not rule.most_bytes:
         return found
-    row = pc.index(_too_long(rule, stored), TRUE).as_py()
+    too_long = _too_long(rule, stored)
+    row = pc.index(too_long, TRUE).as_py()
     if row < 0:
         return None
     whole = {"value": "", "entries": "an entry of "}.get(rule.part, f"one of its {rule.part} of ")
@@ -101,6 +104,7 @@ def first_refused(rule: IndexRule, stored: pa.Array) -> Refused | None:
         row,
         f"has {whole}more than the {rule.most_bytes:,} bytes that the index {rule.index} takes",
         "Shorten it, or index a digest of it instead, sha2(col, 256)." + _WITHOUT,
+        too_long,
     )
 
 
@@ -111,17 +115,19 @@ def _first_refused_vector(rule: IndexRule, stored: pa.Array) -> Refused | None:
     offsets, elements = unnest(stored)
     amounts = pc.abs(elements)
     beyond = pc.invert(pc.less_equal(amounts, real(MOST)))  # NaN is not less
-    row = pc.index(pc.greater(_count(offsets, beyond), long(0)), TRUE).as_py()
+    bad = lists_with(offsets, beyond)
+    row = pc.index(bad, TRUE).as_py()
     if row >= 0:
         return Refused(
             row,
             f"has an element that is NaN, infinite or beyond {MOST:g}, which the index {rule.index} refuses",
             "Repair or drop such rows, or write null in place of the vector." + _WITHOUT,
+            bad,
         )
     if rule.vector != "cosine":
         return None
     large = pc.greater_equal(amounts, real(LEAST))
-    without = pc.and_(pc.equal(_count(offsets, large), long(0)), stored.is_valid())
+    without = pc.and_(pc.equal(count_in(offsets, large), long(0)), stored.is_valid())
     row = pc.index(without, TRUE).as_py()
     return (
         Refused(
@@ -130,6 +136,7 @@ def _first_refused_vector(rule: IndexRule, stored: pa.Array) -> Refused | None:
             " compares directions (similarity_function cosine)",
             "Write null in place of it, as for the embedding of an empty text; or index by dot_product or"
             " euclidean." + _WITHOUT,
+            without,
         )
         if row >= 0
         else None
@@ -147,10 +154,4 @@ def _too_long(rule: IndexRule, stored: pa.Array) -> pa.Array:
         of_each = sizes(values)
     else:
         of_each = sizes(values.flatten()[0 if rule.part == "keys" else 1])
-    return pc.greater(_count(offsets, pc.greater(of_each, long(rule.most_bytes))), long(0))
-
-
-def _count(offsets: pa.Array, flags: pa.Array) -> pa.Array:
-    """Return how many elements of each list are flagged, int64; 0 for a null."""
-    before = pa.concat_arrays([ZERO, pc.cumulative_sum(flags.fill_null(FALSE).cast(pa.int64()))])
-    return pc.subtract(before.take(offsets[1:]), before.take(offsets[:-1]))
+    return lists_with(offsets, pc.greater(of_each, long(rule.most_bytes)))

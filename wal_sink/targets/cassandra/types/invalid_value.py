@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from wal_sink.targets.cassandra.types.constraints import Constraint
 from wal_sink.targets.cassandra.types.cql_type import CqlType
 from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES
-from wal_sink.targets.cassandra.types.unnest import unnest
+from wal_sink.targets.cassandra.types.unnest import lists_with, unnest
 from wal_sink.targets.values.literals import TRUE, long
 
 
@@ -23,6 +23,8 @@ class InvalidValue(NamedTuple):
     value: pa.Scalar
     problem: str
     remedy: str
+    rows: pa.Array
+    """All rows that break it at this path, as flags; nulls count as False."""
 
 
 def first_invalid_value(
@@ -54,7 +56,9 @@ def _invalid_values(
             # The row is the last list that begins at or before the element; others that begin there
             # are empty.
             begins = pc.less_equal(offsets[:-1], long(invalid.row))
-            yield invalid._replace(row=pc.sum(begins).as_py() - 1)
+            yield invalid._replace(
+                row=pc.sum(begins).as_py() - 1, rows=lists_with(offsets, invalid.rows)
+            )
 
 
 def _of_elements(path: str, values: pa.Array, tree: CqlType, key: bool) -> Iterator[InvalidValue]:
@@ -74,10 +78,11 @@ def _broken(
     path: str, column: pa.Array, constraints: tuple[Constraint, ...]
 ) -> Iterator[InvalidValue]:
     for rule in constraints:
-        row = pc.index(rule.bad(column), TRUE).as_py()
+        bad = rule.bad(column)
+        row = pc.index(bad, TRUE).as_py()
         if row >= 0:
             remedy = rule.remedy.replace("{name}", path)
-            yield InvalidValue(row, path, column[row], rule.problem, remedy)
+            yield InvalidValue(row, path, column[row], rule.problem, remedy, bad)
 
 
 def _wrong_lengths(
@@ -93,4 +98,5 @@ def _wrong_lengths(
             column[row],
             f"has {lengths[row].as_py()} elements, and the table's vector takes exactly {length}",
             "Drop such rows, or pad or cut the arrays: slice(c, 1, n).",
+            bad,
         )

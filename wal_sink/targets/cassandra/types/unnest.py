@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.values.literals import long
+from wal_sink.targets.values.literals import FALSE, long
 
 ZERO = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
 _NONE = long(0).cast(pa.int32())
@@ -34,6 +34,20 @@ def unnest(column: pa.Array) -> Unnested:
     lengths = pc.list_value_length(column).fill_null(_NONE)
     ends = pc.cumulative_sum(lengths.cast(pa.int64()))
     return Unnested(pa.concat_arrays([ZERO, ends]).cast(pa.int32()), column.flatten())
+
+
+def count_in(offsets: pa.Array, flags: pa.Array) -> pa.Array:
+    """Return how many elements of each list are flagged, int64; 0 for a null.
+
+    :param offsets: as `unnest` returns them.
+    """
+    before = pa.concat_arrays([ZERO, pc.cumulative_sum(flags.fill_null(FALSE).cast(pa.int64()))])
+    return pc.subtract(before.take(offsets[1:]), before.take(offsets[:-1]))
+
+
+def lists_with(offsets: pa.Array, flags: pa.Array) -> pa.Array:
+    """Return which lists have an element that is flagged."""
+    return pc.greater(count_in(offsets, flags), long(0))
 
 
 def _entries(column: pa.Array) -> pa.Array:

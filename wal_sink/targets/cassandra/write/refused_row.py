@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from wal_sink.errors import TargetRefused
+from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.classify import is_refused, may_be_a_row
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.schema.fitness import OLD_ROWS, is_too_old
 from wal_sink.targets.cassandra.write.requests import BoundBatch
+
+log = line_logger(__name__)
 
 Send = Callable[[Any], Exception | None]
 """Sends a request and waits for its answer; returns the error, None when it is acknowledged."""
@@ -25,18 +28,82 @@ class RefusedRow(NamedTuple):
     """Whether other rows of the request were acknowledged meanwhile."""
 
 
-def find_refused_row(request: Any, error: Exception, send: Send) -> RefusedRow | None:
-    """Return the first row that is refused by itself; None when each part of the request is taken.
+class Refusals:
+    """Finds the rows for which requests fail: raises the first one, or goes on behind them.
 
-    Sends ever smaller parts, twice the logarithm of the rows where one is refused. Rows are idempotent, so
-    those of the parts that are taken need not be sent again.
+    :param describe: names the first row of a request.
+    :param send: sends a request and waits for its answer.
+    :param takes_others: asks the server whether it takes rows at all.
+    """
+
+    def __init__(
+        self, describe: Callable[[Any], str], send: Send, takes_others: Callable[[], bool]
+    ) -> None:
+        self._describe = describe
+        self._send = send
+        self._takes_others = takes_others
+        self.on_refused: Callable[[Any, TargetRefused], None] | None = None
+        """Told of a request of one row that is refused, which is passed over then; None: it is raised."""
+        self.suspect = ""
+        """A row that fails by itself, where no other row was taken to compare."""
+        self._alone = False
+
+    def forget(self) -> None:
+        """Forget what the rows of a window have shown."""
+        self.suspect, self._alone = "", False
+
+    def look(self, request: Any, error: Exception) -> int | None:
+        """Return how many rows of a request are passed over, all others being taken; None: it is not known.
+
+        :raises TargetRefused: the server says that a row is wrong; or does not say it, but fails again and
+            again for this row, and takes others.
+        """
+        number = 0
+        found = refused_rows(request, error, self._send)
+        while True:
+            try:
+                refused = next(found, None)
+            except Exception as outage:  # noqa: BLE001 -- the attempts go on
+                log.debug("the rows that are refused were not found: %r", outage)
+                return None
+            if refused is None:
+                return number
+            row = self._describe(refused.request)
+            told = is_refused(refused.error)
+            if told and self.on_refused is None:
+                raise refusal(row, refused.error)
+            compared = refused.others_are_taken or self._takes_others()
+            if not (compared or told):
+                self.suspect = f"; {row} fails by itself, too"
+                return None
+            self._pass_over(refused, refusal(row, refused.error), compared=compared)
+            number += 1
+
+    def _pass_over(self, refused: RefusedRow, error: TargetRefused, *, compared: bool) -> None:
+        """Go on behind a row, if that is wanted, and the row is wrong and not every one.
+
+        :param compared: whether the server takes other rows. A lone row without any is believed once.
+        """
+        if self.on_refused is None or is_too_old(refused.error) or (self._alone and not compared):
+            raise error
+        self._alone = self._alone or not compared
+        self.on_refused(refused.request, error)
+
+
+def refused_rows(request: Any, error: Exception, send: Send) -> Iterator[RefusedRow]:
+    """Yield each row that is refused by itself; at the end all others of the request are taken.
+
+    Sends ever smaller parts, twice the logarithm of the rows for each that is refused. Rows are idempotent,
+    so those of the parts that are taken need not be sent again. Who wants the first row alone is told whether
+    any other one is taken.
 
     :param error: with which the request has failed.
     :raises Exception: what `send` has returned, if it says nothing of rows: an outage.
     """
     waiting = halves(request)
     if not waiting:
-        return RefusedRow(request, error, others_are_taken=False)
+        yield RefusedRow(request, error, others_are_taken=False)
+        return
     others_are_taken = False
     while waiting:
         part, *waiting = waiting
@@ -49,9 +116,8 @@ def find_refused_row(request: Any, error: Exception, send: Send) -> RefusedRow |
         parts = halves(part)
         if not parts:
             others_are_taken = others_are_taken or any(send(each) is None for each in waiting)
-            return RefusedRow(part, failed, others_are_taken)
+            yield RefusedRow(part, failed, others_are_taken)
         waiting = [*parts, *waiting]
-    return None
 
 
 def halves(request: Any) -> list[Any]:

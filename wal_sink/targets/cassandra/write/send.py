@@ -26,7 +26,7 @@ from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
 from wal_sink.targets.cassandra.write.ended import Failure, is_unprepared, worst
 from wal_sink.targets.cassandra.write.groups import grouped
 from wal_sink.targets.cassandra.write.in_flight import InFlight
-from wal_sink.targets.cassandra.write.refused_row import find_refused_row, refusal
+from wal_sink.targets.cassandra.write.refused_row import Refusals
 
 log = line_logger(__name__)
 
@@ -60,7 +60,6 @@ class Sender:
         self._session = session
         self._concurrency = concurrency
         self._patience = patience
-        self._describe = describe
         self._timeout_s = timeout_s
         self._in_flight = InFlight(session, concurrency, light, timeout_s)
         self._unsent: deque[Any] = deque()
@@ -69,8 +68,7 @@ class Sender:
         self._acknowledgements = 0
         self._taken: Any = None
         """The request that was acknowledged last, of those since the last `drain`."""
-        self._suspect = ""
-        """A row that fails by itself, where no other row was taken to compare."""
+        self.refusals = Refusals(describe, self._try, self._takes_others)
         self._warned = float("-inf")
 
     @property
@@ -113,6 +111,7 @@ class Sender:
             self._recover()
             self._finish()
         self._taken = None
+        self.refusals.forget()
 
     def abandon(self) -> None:
         """Wait until nothing is in flight, and forget what failed: its rows are no longer wanted.
@@ -146,7 +145,8 @@ class Sender:
     def _forget(self) -> None:
         self._failures.clear()
         self._unsent.clear()
-        self._taken, self._suspect = None, ""
+        self._taken = None
+        self.refusals.forget()
 
     def _take(self) -> None:
         """Wait until one request or more have ended, and count them; what has failed is kept.
@@ -173,7 +173,7 @@ class Sender:
             while not self._is_recovered():
                 pass  # some were acknowledged: patience begins anew
         except Exception as error:
-            left, suspect = len(self._failures), self._suspect
+            left, suspect = len(self._failures), self.refusals.suspect
             self._forget()  # the caller writes everything again
             if isinstance(error, WalSinkError) or classify(error) == "fatal":
                 raise
@@ -200,7 +200,7 @@ class Sender:
         return not self._failures
 
     def _look_for_a_row(self, attempt: int) -> None:
-        """Find the row for which a request fails, if it is one; a request whose parts are taken is done.
+        """Find the rows for which a request fails, if it is they; a request whose parts are taken is done.
 
         :param attempt: the number of the attempt after which nothing was acknowledged.
         :raises TargetRefused: the server says that the row is wrong; or does not say it, but fails again and
@@ -212,23 +212,17 @@ class Sender:
         if not found:
             return
         failed = found[0]
-        try:
-            refused = find_refused_row(failed.statement, failed.error, self._try)
-        except Exception as error:  # noqa: BLE001 -- an outage: the attempts go on
-            log.debug("the row that is refused was not found: %r", error)
+        number = self.refusals.look(failed.statement, failed.error)
+        if number is None:
             return
-        if refused is None:
-            self._failures.remove(failed)
+        self._failures.remove(failed)
+        self._acknowledgements += number  # what is passed over is done
+        if not number:
             log.warning(
                 "Cassandra refused %d rows in one request and took them in several; cassandra.batchRows or"
                 " cassandra.batchBytes may say what it takes: %r",
                 *(len(failed.statement), failed.error),
             )
-            return
-        row = self._describe(refused.request)
-        if is_refused(refused.error) or refused.others_are_taken or self._takes_others():
-            raise refusal(row, refused.error)
-        self._suspect = f"; {row} fails by itself, too"
 
     def _takes_others(self) -> bool:
         """Whether the server takes rows at all: what it acknowledged last is sent to it again."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from cassandra import InvalidRequest
 
 from wal_sink.errors import TargetRefused
@@ -39,6 +40,7 @@ from wal_sink.targets.cassandra.write.requests import bound_requests, encoded_re
 from wal_sink.targets.cassandra.write.send import Sender
 from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
 from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
+from wal_sink.targets.refused import OnRefused, without
 
 log = line_logger(__name__)
 
@@ -92,6 +94,12 @@ class Writer:
         self._clock = WriteClock(lambda: server_now_us(connection.session))
         self._prepared: dict[str, Prepared] = {}
         self._reported = False
+        self._on_refused: OnRefused | None = None
+
+    def pass_over(self, refused: OnRefused | None) -> None:
+        """Tell of each row that the server refuses, and send the others; None: raise it."""
+        self._on_refused = refused
+        self._sender.refusals.on_refused = None if refused is None else self._pass_over
 
     def report_to(self, observer: Observer) -> None:
         """Report requests to an observer."""
@@ -110,8 +118,8 @@ class Writer:
         self._drift.expect_rows(plan.of_table(), _lowest_us(rows))
         if not rows.batch.num_rows:
             return
-        self._refuse_indexed(plan, rows.batch)
-        prepared.buffer.add(rows)
+        for part in self._without_indexed(plan, rows):
+            prepared.buffer.add(part)
         if prepared.buffer.is_due():
             with self._explaining_drift():
                 self._send(prepared)
@@ -238,21 +246,42 @@ class Writer:
             self._drift.check(now=True)
             raise
 
-    def _refuse_indexed(self, plan: Plan, batch: pa.RecordBatch) -> None:
-        """Refuse a row that the tasks let pass, as their plan has not the index that refuses it.
+    def _without_indexed(self, plan: Plan, rows: Slice) -> Iterator[Slice]:
+        """Refuse rows that the tasks let pass, as their plan has not the index that refuses them.
 
         Not left to the server: a vector that is too short for an index can make it refuse all later ones.
         """
+        refused: set[int] = set()
         for rule in self._drift.lacking(plan):
-            if found := first_refused(rule, batch.column(rule.column)):
-                row = row_text(batch, plan, found.row)
-                raise TargetRefused(
+            found = first_refused(rule, rows.batch.column(rule.column))
+            while found and rows.first_us + found.row not in refused:
+                row = row_text(rows.batch, plan, found.row)
+                error = TargetRefused(
                     f"Column {rule.column} of {plan.table} {found.problem}, in {row}; the index was made"
                     f" after plan {plan.key}, or by that of an older version.",
                     f"DROP INDEX {quote(plan.details['keyspace'])}.{quote(rule.index)}; the flush then goes"
                     " on by itself. Or give the epoch up, and keep its rows in a file: docs/operations.md,"
                     " TargetRefused.",
                 )
+                if self._on_refused is None:
+                    raise error
+                for place in pc.indices_nonzero(found.rows).to_pylist():
+                    self._on_refused(rows.first_us + place, error)
+                    refused.add(rows.first_us + place)
+        yield from without(rows, refused)
+
+    def _pass_over(self, request: Any, error: TargetRefused) -> None:
+        """Tell of a request of one row that is refused, unless the table was altered: that refuses all."""
+        self._drift.check(now=True)
+        assert self._on_refused is not None
+        query_id, values = first_row(request)
+        known = ((it.plan, of) for it in self._prepared.values() for of in it.statements.known())
+        plan, of = next(each for each in known if each[1].prepared.query_id == query_id)
+        if planned_times(plan).event_column:
+            raise error  # the row's own timestamp does not tell which row it is
+        stamp = values[0 if of.stamp_first else of.columns.stop]
+        assert stamp is not None
+        self._on_refused(int.from_bytes(stamp, "big", signed=True), error)
 
     def _describe(self, request: Any) -> str:
         """Name the first row of a request by its key."""

@@ -1,0 +1,41 @@
+"""`quarantine`: lists refused rows and exports them, without the target."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from tests.cli.shell import run
+from tests.protocol.engine import World
+
+
+def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> None:
+    """By epoch and reason; the rows as JSON lines, and in Parquet."""
+    world.on_invalid_row = "quarantine"
+    query = world.run()
+    query.batch([("a", 1)])
+    query.batch([("b", 2), (None, 7)], [(None, 8)])  # type: ignore[list-item]
+    empty = run(tmp_path, "quarantine", "checkpoint")
+    assert (empty.code, empty.out.strip()) == (0, "No rows are in quarantine.")
+    world.flush()
+    shown = run(tmp_path, "quarantine", "checkpoint", "--json").document
+    (group,) = shown["groups"]
+    assert (shown["rows"], group["epoch"], group["rows"], group["column"]) == (2, 1, 2, "k")
+    said = run(tmp_path, "quarantine", "checkpoint")
+    assert "2 rows are in quarantine" in said.out
+    assert "Key column k is null" in said.out
+    assert "wal-sink quarantine" in run(tmp_path, "status", "checkpoint").out
+    lines = run(tmp_path, "quarantine", "checkpoint", "--export", "rows.jsonl", "--json")
+    assert lines.document["rows"] == 2
+    read = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [line["row"] for line in read] == [{"k": None, "v": 7}, {"k": None, "v": 8}]
+    assert run(tmp_path, "quarantine", "checkpoint", "--export", "rows.parquet").code == 0
+    table = pq.read_table(tmp_path / "rows.parquet")
+    assert [json.loads(row)["v"] for row in table["row"].to_pylist()] == [7, 8]
+    assert table["timestamp_us"].to_pylist() == [line["timestamp_us"] for line in read]
+    again = run(tmp_path, "quarantine", "checkpoint", "--export", "rows.jsonl")
+    assert (again.code, "exists" in again.err) == (2, True)
+    other = run(tmp_path, "quarantine", "checkpoint", "--export", "rows.csv")
+    assert (other.code, ".parquet" in other.err) == (2, True)

@@ -1,0 +1,290 @@
+"""Rows that are refused and passed over, `onInvalidRow=quarantine`: none is lost, none is listed twice."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import get_args
+
+import pyarrow as pa
+import pytest
+
+from state_backends import open_backend
+from tests.protocol import raw
+from tests.protocol.cases import covered
+from tests.protocol.engine import Rows, World
+from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
+from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, partitions
+from wal_sink import errors
+from wal_sink.admin.quarantine import list_quarantine, refused_rows
+from wal_sink.admin.query import Query
+from wal_sink.admin.refuse_flusher import Patience
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.row_json import json_value
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.model.manifest import WITH_REFUSED, Attempt
+from wal_sink.progress.status import read_status
+from wal_sink.testing.crash.faults import Crash, Faults
+from wal_sink.wal.log import Log
+from wal_sink.wal.quarantine import entries
+
+REFUSED = "refused"
+"""A key that the DataFrame has as a null."""
+
+
+class QuarantiningWorld(World):
+    """A query in memory that passes over the rows with a null for a key."""
+
+    def __init__(self) -> None:
+        name = uuid.uuid4().hex
+        super().__init__(open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"))
+        self.on_invalid_row = "quarantine"
+
+    def frame(self, rows: Rows) -> pa.RecordBatch:
+        """Return rows as the DataFrame has them."""
+        return super().frame([(None if k == REFUSED else k, v) for k, v in rows])  # type: ignore[misc]
+
+    def forget(self) -> None:
+        """Judge the quarantine, too, before it goes: one row of each kept attempt but epoch 2."""
+        whose = raw.kept(self)
+        names = sorted(path.rpartition("/")[2] for path in self.log_backend.list("quarantine/"))
+        found = [(int(name[:20]), name.split("-1-", 1)[1]) for name in names]
+        assert [epoch for epoch, _ in found] == [epoch for epoch in range(EPOCHS) if epoch != 2]
+        for epoch, segment in found:
+            assert whose[epoch] in segment, "a refused row of an attempt that Spark did not keep"
+        super().forget()
+
+
+def query_of(world: World, target: str = "") -> Query:
+    """Return the query as an operator sees it."""
+    log = Log(world.log_backend, target, several=world.several)
+    return Query(world.query_id, Checkpoint(world.checkpoint), log)
+
+
+def listed(world: World, target: str = "") -> list[tuple[int, int, object]]:
+    """Return epoch, write timestamp and row of what is in quarantine."""
+    return [
+        (row.entry.epoch, row.entry.first_us + row.number, json_value(row.row))
+        for row in refused_rows(query_of(world, target))
+    ]
+
+
+def test_rule_24_a_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
+    """With its reason, and the timestamp right before those of its epoch; the others arrive."""
+    world = QuarantiningWorld()
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    world.clock.us -= 1_000  # so the epoch's timestamps follow right upon those used before
+    run.batch([("b", 2), (REFUSED, 7), (REFUSED, 8)], [("c", 3)], [(REFUSED, 9)])
+    found = world.log.manifest(Attempt(1, 1))
+    assert found is not None
+    assert (found.manifest.rows, found.manifest.refused_rows) == (2, 3)
+    assert found.manifest.format == WITH_REFUSED
+    assert found.manifest.bytes == sum(
+        world.log_backend.size(segment.path) for segment in found.manifest.files
+    ), "the budget counts them"
+    assert entries(world.log) == [], "not flushed yet"
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2, "c": 3}
+    assert world.log_backend.list("segments/") == []
+    records = world.log.flushed_since(-1)
+    assert records[1].base_us - 3 == records[0].last_us + 1
+    assert listed(world) == [
+        (1, records[1].base_us - 3, {"k": None, "v": 7}),
+        (1, records[1].base_us - 2, {"k": None, "v": 8}),
+        (1, records[1].base_us - 1, {"k": None, "v": 9}),
+    ]
+    (group,) = list_quarantine(query_of(world)).groups
+    assert (group.rows, group.kind, group.column) == (3, "InvalidRow", "k")
+    assert group.reason == "Key column k is null"
+    status = read_status(Checkpoint(world.checkpoint), world.log)
+    assert (status.quarantined_rows, status.safe_to_delete) == (3, False)
+    assert "quarantine" in repr(status)
+
+
+def test_an_epoch_of_refused_rows_alone_is_flushed() -> None:
+    """A poison row never blocks the rows behind it."""
+    world = QuarantiningWorld()
+    run = world.run()
+    run.batch([(REFUSED, 1)])
+    run.batch([("a", 1)])
+    world.flush()
+    assert world.table() == {"a": 1}
+    assert [epoch for epoch, *_ in listed(world)] == [0]
+
+
+def test_a_manifest_without_refused_rows_is_of_format_1() -> None:
+    """An older flusher goes on reading what it can flush."""
+    world = QuarantiningWorld()
+    world.run().publish([("a", 1)])
+    (path,) = world.log_backend.list("manifests/")
+    text = world.log_backend.read(path)
+    assert b'"format": 1' in text
+    assert b"refused" not in text
+
+
+def test_fail_is_the_default_and_publishes_nothing() -> None:
+    """The task raises, as ever."""
+    world = QuarantiningWorld()
+    world.on_invalid_row = "fail"
+    with pytest.raises(errors.InvalidRow, match="k is null"):
+        world.run().batch([("a", 1), (REFUSED, 1)])
+    assert world.log_backend.list("segments/") == []
+
+
+def some_refused(epoch: int, run: str) -> list[Rows]:
+    """Return the rows of the other tests of faults, with a refused one where there are rows."""
+    rows = partitions(epoch, run)
+    return [*rows, [(REFUSED, None)]] if rows else []
+
+
+@pytest.mark.parametrize("when", get_args(When))
+@pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])
+def test_rule_24_every_fault_is_recovered_from(role: str, when: When) -> None:
+    """Each refused row of a kept attempt is listed once, none of another; the table is whole."""
+    hit = every_fault(QuarantiningWorld, role, when, some_refused)
+    if role != "run":
+        assert sum("quarantine/" in name for name in hit) >= EPOCHS - 1
+    covered(f"fault at every operation of a {role} with refused rows, {when}", str(len(hit)))
+
+
+def test_rule_24_a_damaged_segment_of_refused_rows_stops_the_flush() -> None:
+    """Before the mark moves: what is trimmed then would be the only copy."""
+    world = QuarantiningWorld()
+    world.run().batch([("a", 1), (REFUSED, 2)])
+    found = world.log.manifest(Attempt(0, 1))
+    assert found is not None
+    (segment,) = found.manifest.refused
+    world.log_backend.delete([segment.path])
+    with pytest.raises(errors.MissingSegment):
+        world.flush()
+    mark = world.ledger()
+    assert mark is not None
+    assert mark.flushed == -1
+
+
+def test_rule_24_what_is_flushed_again_after_a_rewind_is_listed_once() -> None:
+    """With the timestamps of the new flush: older ones would lose against rows of earlier epochs."""
+    world = QuarantiningWorld()
+    world.trim_delay_s = 1_000.0
+    run = world.run()
+    run.batch([("a", 1)])
+    run.batch([("b", 2), (REFUSED, 5)])
+    world.flush()
+    before = listed(world)
+    plan = plan_rewind(
+        query_of(world), world.target, -1, world.clock(), patience=Patience(say=lambda _: None)
+    )
+    plan.carry_out(world.clock())
+    assert listed(world) == []
+    world.flush()
+    after = listed(world)
+    assert [(epoch, row) for epoch, _, row in after] == [(epoch, row) for epoch, _, row in before]
+    records = world.log.flushed_since(-1)
+    assert after[0][1] == records[1].base_us - 1 > before[0][1]
+
+
+def test_rule_24_what_one_of_several_targets_refuses_goes_to_none(tmp_path: Path) -> None:
+    """They hold the same rows; each has its own list, with its own timestamps."""
+    world = SeveralWorld(tmp_path)
+    world.on_invalid_row = "quarantine"
+    frame = world.frame
+    world.frame = lambda rows: frame(  # type: ignore[method-assign]
+        [(None if k == REFUSED else k, v) for k, v in rows]  # type: ignore[misc]
+    )
+    world.run().batch([("a", 1), (REFUSED, 2)])
+    world.flush_all()
+    for name in (CELLS, ADDED):
+        assert world.rows(name) == [("a", 1)]
+        ((epoch, _, row),) = listed(world, name)
+        assert (epoch, row) == (0, {"k": None, "v": 2})
+    assert world.log_backend.list("segments/") == []
+
+
+# --- rows that the target refuses in the flush ----------------------------------------------------
+
+
+class RefusingWorld(QuarantiningWorld):
+    """The target itself refuses each row whose value is -777; the tasks do not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store.refuses = lambda row: "three sevens" if row["v"] == -777 else ""
+
+    def forget(self) -> None:
+        """Judge the quarantine: the rows of kept attempts that the target refuses, with their timestamps."""
+        whose = raw.kept(self)
+        refused = [
+            (epoch, key)
+            for epoch in range(EPOCHS)
+            for key, value in self.computed[epoch, whose[epoch]].items()
+            if value is None and key.startswith("777")
+        ]
+        found = [(epoch, row["k"]) for epoch, _, row in listed(self)]  # type: ignore[index]
+        assert sorted(found) == sorted(refused)
+        World.forget(self)
+
+    def frame(self, rows: Rows) -> pa.RecordBatch:
+        """Return rows as the DataFrame has them: the judge takes a row without a value for none."""
+        return World.frame(self, [(k, -777 if v is None else v) for k, v in rows])
+
+
+def refused_later(epoch: int, run: str) -> list[Rows]:
+    """Return the rows of the other tests of faults, with two that the target refuses."""
+    rows = partitions(epoch, run)
+    return (
+        [[(f"777-{epoch}", None), *rows[0]], [*rows[1], (f"777-{epoch}-b", None)]] if rows else []
+    )
+
+
+@pytest.mark.parametrize("when", get_args(When))
+@pytest.mark.parametrize("role", ["flusher", "flusher of a backlog"])
+def test_rule_24_every_fault_of_a_flush_with_refused_rows_is_recovered_from(
+    role: str, when: When
+) -> None:
+    """Each is listed once; the rows before and behind it are there, with the timestamps that they have."""
+    hit = every_fault(RefusingWorld, role, when, refused_later)
+    assert sum("create quarantine/" in name for name in hit) >= EPOCHS - 1
+    covered(f"fault at every operation of a {role} with rows refused in it, {when}", str(len(hit)))
+
+
+def test_rule_24_a_refused_row_does_not_block_those_behind_it() -> None:
+    """The flush goes on in the same window, and says which row, when and why."""
+    world = RefusingWorld()
+    run = world.run()
+    run.batch([("a", 1), ("bad", -777), ("b", 2)])
+    run.batch([("c", 3)])
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2, "c": 3}
+    record = world.log.flushed(0)
+    assert record is not None
+    assert listed(world) == [(0, record.base_us + 1, {"k": "bad", "v": -777})]
+    (group,) = list_quarantine(query_of(world)).groups
+    assert (group.kind, group.reason) == ("TargetRefused", "three sevens")
+
+
+def test_rule_24_what_was_decided_is_passed_over_by_every_flusher() -> None:
+    """Also by one that stops at refused rows, and when the target would take the row by now."""
+    world = RefusingWorld()
+    world.run().batch([("a", 1), ("bad", -777), ("b", 2)])
+    with pytest.raises(Crash):
+        world.flush(Faults(0, matching="finish "))
+    assert [row for *_, row in listed(world)] == [{"k": "bad", "v": -777}]
+    world.on_invalid_row = "fail"
+    world.store.refuses = lambda _: ""
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2}
+
+
+def test_fail_stops_the_flush_at_the_row() -> None:
+    """As ever, until the target takes it."""
+    world = RefusingWorld()
+    world.on_invalid_row = "fail"
+    world.run().batch([("a", 1), ("bad", -777)])
+    with pytest.raises(errors.TargetRefused, match="three sevens"):
+        world.flush()
+    assert listed(world) == []
+    world.store.refuses = lambda _: ""
+    world.flush()
+    assert world.table() == {"a": 1, "bad": -777}

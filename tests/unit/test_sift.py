@@ -1,0 +1,119 @@
+"""Sifting a batch: each refused row once, with the first rule that it breaks; the others as ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from wal_sink.errors import InvalidRow
+from wal_sink.model.plan import Column, Plan
+from wal_sink.publish.sift import sift
+from wal_sink.targets.cassandra.check import check
+from wal_sink.wal.refused import ROW, TEXTS, refused_rows, rows_of
+
+PLAN = Plan(
+    key="k",
+    target="cassandra",
+    table="shop.t",
+    columns=(
+        Column(name="k", source="string", type="text", role="partition"),
+        Column(name="at", source="timestamp[us, tz=UTC]", type="timestamp", role="regular"),
+        Column(name="tags", source="list<item: string>", type="list<text>", role="regular"),
+    ),
+    details={"nulls": "unset"},
+)
+SCHEMA = pa.schema(
+    [
+        ("k", pa.string()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+
+
+def batch(*rows: tuple[str | None, int, list[str | None] | None]) -> pa.RecordBatch:
+    """Return rows of a DataFrame."""
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def test_each_rule_that_is_broken_costs_one_look_more() -> None:
+    """Not each row: a check says which rows break a rule, also inside of lists."""
+    good = [(f"g{i}", i * 1_000, ["a", "b"]) for i in range(500)]
+    nulls = [(None, 0, None)] * 300
+    inner = [("i", 0, ["a", None]), ("i", 0, [None, "b"])]
+    empty = [("", 0, None)] * 9
+    rows: list[Any] = [*good, *nulls, *inner, *empty, ("last", 0, None)]
+    looks = 0
+
+    def counted(given: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal looks
+        looks += 1
+        return check(given, PLAN)
+
+    sifted = sift(batch(*rows), counted)
+    assert looks == 4
+    (taken,) = sifted.taken
+    assert taken.column("k").to_pylist() == [*(k for k, *_ in good), "last"]
+    assert [(each.rows.num_rows, each.error.column) for each in sifted.refused] == [
+        (300, "k"),
+        (2, "tags.element"),
+        (9, "k"),
+    ]
+    assert sifted.refused[0].error.problem == (
+        "Column k is part of the primary key of shop.t and null."
+    )
+
+
+def test_where_a_check_does_not_say_which_rows_the_batch_is_halved() -> None:
+    """A target of one's own supports the quarantine without a line."""
+    looked_at = []
+
+    def one_by_one(given: pa.RecordBatch) -> pa.RecordBatch:
+        looked_at.append(given.num_rows)
+        if pc.any(given.column("k").is_null()).as_py():
+            raise InvalidRow("no key")
+        return given
+
+    rows = [(None if i in (3, 77) else str(i), 0, None) for i in range(100)]
+    sifted = sift(batch(*rows), one_by_one)
+    assert [each.rows.column("k").to_pylist() for each in sifted.refused] == [[None], [None]]
+    taken = [key for part in sifted.taken for key in part.column("k").to_pylist()]
+    assert taken == [str(i) for i in range(100) if i not in (3, 77)]
+    assert len(looked_at) < 30
+
+
+def test_flags_that_name_no_row_are_not_believed() -> None:
+    """A check with a bug neither loses a row nor goes on for ever."""
+
+    def odd(given: pa.RecordBatch) -> pa.RecordBatch:
+        raise InvalidRow("odd", rows=given.column("k").is_null())
+
+    sifted = sift(batch(("a", 0, None), ("b", 0, None)), odd)
+    assert [each.rows.num_rows for each in sifted.refused] == [1, 1]
+    assert sifted.taken == ()
+
+
+def test_other_errors_pass() -> None:
+    """A batch of another schema is no refused row."""
+    with pytest.raises(Exception, match="was made"):
+        sift(pa.RecordBatch.from_pydict({"x": [1]}), lambda given: check(given, PLAN))
+
+
+def test_refused_rows_keep_their_types_and_their_bytes() -> None:
+    """Also a text that is not UTF-8, and a column that is named as ours."""
+    bad = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    rows = pa.RecordBatch.from_arrays([bad, pa.array([1])], names=[ROW, "reason"])
+    stored = refused_rows(rows, ("InvalidRow", "", "row", "is not UTF-8", "Mend it."))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, stored.schema) as writer:
+        writer.write(stored)
+    (read,) = pa.ipc.open_file(sink.getvalue()).read_all().to_batches()
+    assert rows_of(read).equals(rows)
+    assert [read.column(name)[0].as_py() for name in TEXTS] == [
+        *("InvalidRow", "", "row", "is not UTF-8", "Mend it."),
+    ]

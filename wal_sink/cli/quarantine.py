@@ -1,0 +1,73 @@
+"""`wal-sink quarantine`: the rows that the target refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from wal_sink.admin.quarantine import Quarantined, export, list_quarantine
+from wal_sink.admin.query import find_query
+from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, option_values
+from wal_sink.cli.output import AsJson, document, documents, output
+from wal_sink.progress.printable import printable
+
+
+def quarantine(
+    checkpoint: CheckpointArgument,
+    *,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--export",
+            metavar="FILE",
+            help="Write the rows to a file that is not there yet: .parquet, or .jsonl.",
+        ),
+    ] = "",
+    target: TargetName = "",
+    wal: Wal = None,
+    option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the rows that the target refused and onInvalidRow=quarantine passed over, by their reasons.
+
+    Reads the log alone. With --export, writes the rows themselves, with epoch, write timestamp and
+    reason: JSON lines or Parquet. They stay in quarantine.
+    """
+    with output(as_json=as_json) as console:
+        query = find_query(checkpoint, wal, option_values(option))
+        each = query.each(target)
+        if to:
+            written = export(each, to)
+            if as_json:
+                document(written)
+            else:
+                console.print(f"{written.rows:,} rows are in {escape(written.file)}.")
+            return
+        found = [list_quarantine(one) for one in each]
+        if as_json:
+            documents(found, several=query.log.several and not target)
+        else:
+            _print(console, found)
+
+
+def _print(console: Console, found: Sequence[Quarantined]) -> None:
+    for each in found:
+        of = f" of target {each.target}" if each.target else ""
+        console.print(f"{each.rows or 'No'} rows{of} are in quarantine.")
+        if not each.rows:
+            continue
+        table = Table()
+        for name in ("epoch", "rows"):
+            table.add_column(name, justify="right")
+        for name in ("column", "reason", "what to do"):
+            table.add_column(name, overflow="fold")
+        for group in each.groups:
+            texts = (group.column, group.reason, group.remedy)
+            table.add_row(str(group.epoch), f"{group.rows:,}", *(Text(printable(t)) for t in texts))
+        console.print(table)

@@ -1,0 +1,147 @@
+"""The rows of a log that its target does not have because it refused them (rule 24).
+
+Each object in `quarantine/` is an Arrow file of refused rows, see `wal.refused`. Its name says all that is
+counted: epoch, write timestamp of its first row, number of rows. Each of several targets has its own, as each
+has its own timestamps. A note beside it, whose name says which rows, tells that these have left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from wal_sink.errors import CorruptLog
+from wal_sink.model import paths
+from wal_sink.model.manifest import SegmentRef
+from wal_sink.model.records import Released
+from wal_sink.wal.log import Log
+
+
+class Entry(NamedTuple):
+    """Refused rows of one segment; row i has the write timestamp `first_us + i`."""
+
+    path: str
+    """In a log of one target."""
+    epoch: int
+    first_us: int
+    rows: int
+    left: tuple[int, ...]
+    """The rows that are still in quarantine, counted from 0, ascending."""
+
+
+def keep(log: Log, epoch: int, segment: SegmentRef, first_us: int) -> None:
+    """Copy a segment of refused rows into quarantine, once.
+
+    :raises FileNotFoundError: it is gone.
+    """
+    to = log.own(paths.quarantined(epoch, first_us, segment.rows, segment.path))
+    with contextlib.suppress(FileExistsError):
+        log.backend.copy(segment.path, to)
+
+
+def keep_row(log: Log, epoch: int, us: int, segment: str, row: pa.RecordBatch) -> None:
+    """Put one row into quarantine, once; from here on a flush passes over it.
+
+    :param us: its write timestamp.
+    :param segment: path of the one that it comes from.
+    :param row: as `wal.refused` has it.
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, row.schema) as writer:
+        writer.write_batch(row)
+    path = log.own(paths.quarantined(epoch, us, 1, segment))
+    with contextlib.suppress(FileExistsError):
+        log.backend.create(path, sink.getvalue().to_pybytes())
+
+
+def passed_us(log: Log, first_us: int, last_us: int) -> frozenset[int]:
+    """List the write timestamps of rows that are, or were, in quarantine.
+
+    :param first_us: and `last_us`: between which they lie.
+    """
+    found: set[int] = set()
+    for name in log.names(paths.QUARANTINE):
+        note = paths.parse_released(name)
+        entry = paths.parse_quarantined(note[0] if note else name)
+        if entry is not None:
+            _, us, rows = entry
+            found.update(each for each in range(us, us + rows) if first_us <= each <= last_us)
+    return frozenset(found)
+
+
+def entries(log: Log) -> list[Entry]:
+    """List what is in quarantine, in the order of the write timestamps; opens no file."""
+    names = log.names(paths.QUARANTINE)
+    gone: dict[str, set[int]] = {}
+    for name in names:
+        if note := paths.parse_released(name):
+            entry, first, rows = note
+            gone.setdefault(entry, set()).update(range(first, first + rows))
+    found = []
+    for name in names:
+        if parsed := paths.parse_quarantined(name):
+            epoch, first_us, rows = parsed
+            left = tuple(i for i in range(rows) if i not in gone.get(name, ()))
+            if left:
+                found.append(Entry(name, epoch, first_us, rows, left))
+    return sorted(found, key=lambda entry: (entry.epoch, entry.first_us))
+
+
+def quarantined_rows(log: Log) -> int:
+    """Count the rows in quarantine."""
+    return sum(len(entry.left) for entry in entries(log))
+
+
+def read_entry(log: Log, entry: Entry) -> pa.Table:
+    """Read the rows of an entry, those that have left included; columns as in `wal.refused`.
+
+    :raises CorruptLog: it cannot be read, or has another number of rows.
+    """
+    try:
+        found = pa.ipc.open_file(pa.BufferReader(log.backend.read(log.own(entry.path)))).read_all()
+    except (pa.ArrowException, FileNotFoundError) as error:
+        raise CorruptLog(f"{log.where(entry.path)} cannot be read: {error}", _RESTORE) from error
+    if found.num_rows != entry.rows:
+        raise CorruptLog(
+            f"{log.where(entry.path)} has {found.num_rows} rows, and its name says {entry.rows}",
+            _RESTORE,
+        )
+    return found
+
+
+_RESTORE = (
+    "Restore it from a copy of the log; it has the only copy of rows that the target refused."
+)
+
+
+def release(log: Log, entry: Entry, rows: Sequence[int], by: str, at_us: int) -> None:
+    """Note that rows of an entry have left the quarantine; delete the entry when all have.
+
+    :param rows: counted from 0, ascending.
+    """
+    for first, number in runs(rows):
+        note = Released(by=by, at_us=at_us)
+        log.create(paths.released(entry.path, first, number), note)
+    if set(entry.left) <= set(rows):
+        log.delete([entry.path])
+
+
+def runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the length of each run of consecutive rows.
+
+    :param rows: ascending.
+    """
+    first = last = None
+    for row in rows:
+        if first is None or last is None:
+            first = last = row
+        elif row == last + 1:
+            last = row
+        else:
+            yield first, last - first + 1
+            first = last = row
+    if first is not None and last is not None:
+        yield first, last - first + 1
