@@ -43,16 +43,18 @@ ROOMS = {
     ".types": ".names targets.values model",
     ".encode": ".types targets.values model",
     ".times": ".encode .types targets.values model clock errors",
-    ".options": ".times .names targets.operations options errors",
+    ".options": ".times .names targets.operations targets.tables options errors",
     ".check": ".times .types targets.values targets.operations model clock errors",
+    ".check_tables": ".check .types targets.values model errors",
     ".driver": ".options targets.base options log_context errors",
-    ".schema": ".driver .times .types .options .names targets.operations model log_context errors",
+    ".schema": ".driver .times .types .options .names targets.operations targets.tables model log_context"
+    " errors",
     ".write": ".schema .times .encode .driver .types .options .names targets.values targets.refused"
     " targets.base model arrow_batches observer log_context errors",
     ".ledger": ".schema .driver .names model errors",
     ".session": ".ledger .write .schema .driver .options .names targets.refused targets.base model"
     " observer errors",
-    ".target": ".session .check .schema .driver .options .names targets.operations targets.base model"
+    ".target": ".session .check_tables .schema .driver .options .names targets.operations targets.base model"
     " options",
     "targets.cassandra": ".target .options",
     "targets.sql": "targets.names targets.values targets.base model options errors",

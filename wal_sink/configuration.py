@@ -184,9 +184,9 @@ def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     on_full = next((value for key, value in raw.items() if key.lower() == "wal.onfull"), "block")
     found = tuple(_destination(name, own[name], on_full) for name in listed)
     for one, other in itertools.combinations(found, 2):
-        if _place(one) == _place(other):
+        if same := _tables(one) & _tables(other) if _place(one) == _place(other) else set():
             raise OptionError(
-                f"Targets {one.name} and {other.name} are the same table, {one.target.writes_to}.",
+                f"Targets {one.name} and {other.name} are the same table, {', '.join(sorted(same))}.",
                 "Each row would be written there twice. Leave one of them out.",
             )
     return found
@@ -237,10 +237,17 @@ def _destination(name: str, raw: Mapping[str, str], default_on_full: str) -> Des
 
 
 def _place(destination: Destination) -> tuple[object, ...]:
-    """Return what tells the table of a target from others: two that are equal are one table."""
+    """Return what tells the database of a target from others: two that are equal are one."""
     declared = destination.options
     where = [getattr(declared, field) for field in sorted(marked(type(declared), "connects"))]
-    return destination.kind, destination.target.writes_to, tuple(map(str, where))
+    return destination.kind, tuple(map(str, where))
+
+
+def _tables(destination: Destination) -> set[str]:
+    """Return what a target writes to; only one that has option `tables` writes to several."""
+    place = destination.target.writes_to
+    is_several = getattr(destination.options, "tables", "")
+    return set(place.split(", ")) if is_several else {place}
 
 
 def is_registered(target: str) -> bool:

@@ -8,6 +8,7 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
+from wal_sink.testing.contracts.tables import Rows, TablesContract
 from wal_sink.testing.contracts.target import CellsContract, Table
 from wal_sink.testing.contracts.times import Make, TimesContract
 
@@ -50,3 +51,29 @@ class TestCellStoreTimes(TimesContract):
         now_s = target.clock_us() // 1_000_000
         ends = {key: row.cells["v"].ends_s for key, row in target.table.items()}
         return {(k, n): None if end is None else end - now_s for (k, n), end in ends.items()}
+
+
+class TestCellStoreTables(TablesContract):
+    """Its tables are those of Cassandra."""
+
+    @pytest.fixture
+    def target(self) -> CellStore:
+        return CellStore(parse(TABLES, CellStoreOptions))
+
+    @pytest.fixture
+    def naming(self) -> CellStore:
+        return CellStore(parse({**TABLES, "tableColumn": "goes"}, CellStoreOptions))
+
+    def rows(self, target: Target, table: str) -> Rows:
+        assert isinstance(target, CellStore)
+        values = ("v", "t") if table == "by_k" else ("v",)
+        found = target.rows(table).items()
+        return {key: tuple(row[value] for value in values) for key, row in found}
+
+
+TABLES = {
+    "tables": "by_k,by_n",
+    "keys": "k,n;n,k",
+    "columns": "k,n,v,t;k,n,v",
+    "operationColumn": "op",
+}

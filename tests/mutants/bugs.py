@@ -22,6 +22,7 @@ TIMES = ("tests/unit/test_row_times.py", "tests/protocol/test_row_times.py")
 """Where a bug about lives and event times is looked for."""
 COLUMNS = ("tests/unit/test_cassandra_columns.py",)
 QUARANTINE = ("tests/unit/test_sift.py", "tests/protocol/test_quarantine.py")
+TABLES = ("tests/unit/test_cassandra_tables.py",)
 
 
 class Bug(NamedTuple):
@@ -1137,14 +1138,14 @@ BUGS = (
     Bug(
         "what was gathered is not sent before the mark moves",
         "wal_sink/targets/cassandra/write/writer.py",
-        "            for prepared in self._prepared.values():\n                self._send(prepared)\n",
+        "            for planned in self._plans.values():\n                self._send(planned)\n",
         "",
         ("tests/cassandra/test_target_contract.py",),
     ),
     Bug(
         "what was gathered outlives an interrupted flush",
         "wal_sink/targets/cassandra/write/writer.py",
-        "            prepared.buffer.take()\n",
+        "            planned.buffer.take()\n",
         "            pass\n",
         ("tests/cassandra/test_target_outage.py",),
     ),
@@ -1222,7 +1223,7 @@ BUGS = (
     Bug(
         "a plan of the log decides which table gets the rows",
         "wal_sink/targets/cassandra/schema/drift.py",
-        "        if name != self._table:",
+        "        if name not in self._tables:",
         "        if False:",
         ("tests/cli/test_operate.py::test_rows_go_to_the_table_that_the_options_name",),
     ),
@@ -1440,6 +1441,62 @@ BUGS = (
         '        pc.match_substring(values, "\\0"),\n',
         '        pc.match_substring(values, "\\0never"),\n',
         ("tests/postgresql/test_types.py",),
+    ),
+    Bug(
+        "finish comes after the first table's acknowledgement",
+        "wal_sink/targets/cassandra/write/writer.py",
+        "            for table, part in self._by_table(planned, rows):\n                self._sender",
+        "            for table, part in [*self._by_table(planned, rows)][:1]:\n                self._sender",
+        ("tests/cassandra/test_target_contract.py",),
+    ),
+    Bug(
+        "finish comes after the first table's acknowledgement, in memory",
+        "wal_sink/testing/cell_store.py",
+        '        """Write what is in flight."""\n        while self._in_flight:\n',
+        '        """Write what is in flight."""\n        while len(self._in_flight) > 1:\n',
+        ("tests/protocol/test_tables.py",),
+    ),
+    Bug(
+        "a row for one table has another timestamp than its own",
+        "wal_sink/targets/cassandra/write/tables.py",
+        "stamps[mine.to_numpy(zero_copy_only=False)]",
+        "stamps[: batch.filter(mine).num_rows]",
+        TABLES,
+    ),
+    Bug(
+        "a row for one table goes to all of them",
+        "wal_sink/targets/cassandra/write/tables.py",
+        "        if plan.table_column is not None:\n",
+        "        if plan.table_column is None and not tables:\n",
+        TABLES,
+    ),
+    Bug(
+        "an unknown table is dropped in silence",
+        "wal_sink/targets/cassandra/check_tables.py",
+        "    _refuse_unknown(batch, plan, rows_of)\n",
+        "",
+        TABLES,
+    ),
+    Bug(
+        "the key of a delete is kept for the first table only",
+        "wal_sink/targets/cassandra/check_tables.py",
+        "            if name not in found or name in keys:\n",
+        "            if name not in found:\n",
+        TABLES,
+    ),
+    Bug(
+        "a column that no table has is dropped in silence",
+        "wal_sink/targets/cassandra/schema/several.py",
+        "        *_about_no_table(schema, tables, names),\n",
+        "",
+        TABLES,
+    ),
+    Bug(
+        "two tables may have a column in two types",
+        "wal_sink/targets/cassandra/schema/several.py",
+        "        *_about_two_types(tables, matched),\n",
+        "",
+        TABLES,
     ),
     Bug(
         "a column with another name in the table is written under the DataFrame's",

@@ -106,7 +106,7 @@ def test_required(missing: str) -> None:
         ("cassandra.contactPoints", "[::1]:9042", "cassandra.port"),
         ("cassandra.contactPoints", "a b", "comma-separated"),
         ("cassandra.contactPoints", "me:S3CRET@host", "holds a @"),
-        ("table", "orders,refunds", "not supported yet"),
+        ("table", "orders,refunds", '"tables", "orders,refunds"'),
         ("table", "shop.orders", r'"keyspace", "shop"\)\.option\("table", "orders"'),
         ("table", '"Orders"', "without quotes"),
         ("keyspace", "my-shop", "letters, digits and underscores"),
@@ -243,6 +243,8 @@ def test_the_names_are_those_of_the_interface() -> None:
     assert names(CassandraOptions) == [
         "keyspace",
         "table",
+        "tables",
+        "tableColumn",
         "cassandra.contactPoints",
         "cassandra.port",
         "cassandra.secureConnectBundle",

@@ -34,6 +34,8 @@ KNOWN = [
         "wal.onFull",
         "targets",
         "cassandra.columns",
+        "tables",
+        "tableColumn",
         "operationColumn",
         "operations",
         "onInvalidRow",

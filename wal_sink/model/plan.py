@@ -10,6 +10,12 @@ import pyarrow as pa
 
 from wal_sink.model.codec import Record, digest, learn
 
+Role = Literal[
+    "partition", "clustering", "static", "regular", "required", "operation", "table", "time"
+]
+_BESIDE = ("operation", "table", "time")
+"""The roles of columns that are not written."""
+
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A column of the DataFrame, and the column of the target that it is written to."""
@@ -19,10 +25,10 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Arrow type in the DataFrame, as `str(pyarrow.DataType)`, timestamps in UTC."""
     type: str
     """Type in the target, in the target's words."""
-    role: Literal["partition", "clustering", "static", "regular", "required", "operation", "time"]
+    role: Role
     """What the target says of the column: "required" takes no null, "regular" does. The table has no column
-    of the last two: "operation" says whether the row is an upsert or a delete, "time" how long it lives, or
-    when it happened."""
+    of the last three: "operation" says whether the row is an upsert or a delete, "table" to which of several
+    tables it goes, "time" how long it lives, or when it happened."""
     column: str = ""
     """Name in the target, where it is another one than in the DataFrame."""
 
@@ -52,9 +58,14 @@ class Plan(Record, frozen=True, kw_only=True):
         """The name of the column that says what a row does; None: every row is an upsert."""
         return next((each.name for each in self.columns if each.role == "operation"), None)
 
+    @property
+    def table_column(self) -> str | None:
+        """The name of the column that says to which table a row goes; None: no column does."""
+        return next((each.name for each in self.columns if each.role == "table"), None)
+
     def of_table(self) -> Plan:
         """Return the plan without the columns that are not written: what the table has of it."""
-        columns = tuple(each for each in self.columns if each.role not in ("operation", "time"))
+        columns = tuple(each for each in self.columns if each.role not in _BESIDE)
         if len(columns) == len(self.columns):
             return self
         return msgspec.structs.replace(self, columns=columns)

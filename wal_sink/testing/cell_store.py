@@ -13,28 +13,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
-from msgspec import Meta
 
 from wal_sink.clock import now_us
-from wal_sink.errors import InvalidRow, TargetRefused
+from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Column, Plan
-from wal_sink.options import Options
 from wal_sink.targets.base import Kind, Session, Slice, Target
 from wal_sink.targets.cassandra.times.given import (
-    EVENT_COLUMN,
-    EXPIRES_COLUMN,
-    TTL,
-    TTL_COLUMN,
-    EventColumn,
-    ExpiresColumn,
-    RowTimes,
-    Ttl,
-    TtlColumn,
     for_server,
     latest_expiry_s,
     with_times,
@@ -43,51 +32,24 @@ from wal_sink.targets.cassandra.times.given import (
 from wal_sink.targets.cassandra.times.read import EVENT_US, EXPIRES_US, LIFE_S
 from wal_sink.targets.operations import (
     DELETE,
-    UPSERT,
-    Operation,
-    OperationColumn,
-    Operations,
     operation_details,
     operation_shape,
     planned_words,
-    read_words,
     with_operation,
     without_operation,
 )
 from wal_sink.targets.refused import OnRefused
+from wal_sink.targets.tables import table_column, without_table_column
 from wal_sink.targets.values.operations import are_deletes, read_operations
-from wal_sink.testing.cell_rules import Cell, Row, newer
+from wal_sink.testing.cell_options import CellStoreOptions
+from wal_sink.testing.cell_rules import Cell, Row
+from wal_sink.testing.cell_table import CellTable, Key
 from wal_sink.testing.cell_times import lives_of, of_each_key, timed
 
-Key = tuple[Any, ...]
+__all__ = ["CellStore", "CellStoreOptions"]
 
-
-class CellStoreOptions(Options, frozen=True, kw_only=True):
-    """Options of the in-memory target."""
-
-    keys: Annotated[str, Meta(description="key columns, comma-separated")]
-    nulls: Annotated[str, Meta(description="unset keeps an older value, write clears it")] = "unset"
-    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
-    operations: Operations = msgspec.field(name="operations", default="")
-    ttl: Ttl = msgspec.field(name=TTL, default=None)
-    ttl_column: TtlColumn = msgspec.field(name=TTL_COLUMN, default="")
-    expires_column: ExpiresColumn = msgspec.field(name=EXPIRES_COLUMN, default="")
-    event_column: EventColumn = msgspec.field(name=EVENT_COLUMN, default="")
-
-    @property
-    def times(self) -> RowTimes:
-        """What is said of the times of rows."""
-        return RowTimes(
-            ttl_s=self.ttl,
-            ttl_column=self.ttl_column,
-            expires_column=self.expires_column,
-            event_column=self.event_column,
-        )
-
-    @property
-    def words(self) -> Mapping[str, Operation]:
-        """What each word of the operation column means."""
-        return read_words(self.operation_column, self.operations)
+_TIMES = (EVENT_US, EXPIRES_US, LIFE_S)
+"""Columns of the log that no table has."""
 
 
 class CellStore(Target):
@@ -98,12 +60,11 @@ class CellStore(Target):
 
     def __init__(self, options: CellStoreOptions) -> None:
         self._options = options
-        self.keys = tuple(options.keys.split(","))
         self.lock = threading.Lock()
-        self.table: dict[Key, Row] = {}
-        """Every cell that was written, also those that a tombstone hides."""
-        self.tombstones: dict[Key, int] = {}
-        """Timestamps of deletions, by the first values of the key, or all of them."""
+        names, keys = options.tables.split(","), options.keys.split(";")
+        columns = options.columns.split(";") if options.columns else [""] * len(names)
+        self.tables = {name: CellTable(*of) for name, *of in zip(names, keys, columns, strict=True)}
+        """By name; the only one has none."""
         self.ledger: dict[str, Mark] = {}
         self.shadowed_until_us: dict[str, int] = {}
         """Ledger rows that were written with a timestamp of the future: updates change nothing."""
@@ -113,31 +74,62 @@ class CellStore(Target):
         """Says why a row is refused when it is written; empty: it is not."""
 
     @property
+    def table(self) -> dict[Key, Row]:
+        """Every cell that was written to the only table, or the first one."""
+        return next(iter(self.tables.values())).rows
+
+    @table.setter
+    def table(self, rows: dict[Key, Row]) -> None:
+        next(iter(self.tables.values())).rows = rows
+
+    @property
     def shape(self) -> Mapping[str, str]:
         """Key columns and the nulls policy shape what is written."""
         given = self._options
         deletes = operation_shape(given.operation_column, given.words)
-        return {"keys": given.keys, "nulls": given.nulls, **deletes, **given.times.shape}
+        several = {
+            "tables": given.tables,
+            "columns": given.columns,
+            "tableColumn": given.table_column,
+        }
+        of_tables = several if given.tables else {}
+        return {
+            "keys": given.keys,
+            "nulls": given.nulls,
+            **deletes,
+            **given.times.shape,
+            **of_tables,
+        }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Take any schema."""
+        """Take any schema; of several tables, one of which each column has.
+
+        :raises SchemaMismatch: none has it.
+        """
         operation, words = self._options.operation_column, self._options.words
-        rows = without_operation(schema, operation, self.keys, "cells")
+        naming, tables = self._options.table_column, self.tables.values()
+        keys = {name for table in tables for name in table.keys}
+        known = keys | {name for table in tables for name in table.columns}
+        named = without_table_column(schema, naming, known, self._options.tables)
+        rows = without_operation(named, operation, keys, "cells")
         now_s, times = self.clock_us() // 1_000_000, self._options.times
-        columns = tuple(
-            Column(
-                name=field.name,
-                source=str(field.type),
-                type=str(field.type),
-                role="partition" if field.name in self.keys else "regular",
-            )
-            for field in without_times(rows, times, self.keys, "cells")
-        )
+        columns: list[Column] = []
+        for field in without_times(rows, times, keys, "cells"):
+            if not any(table.has(field.name) for table in tables):
+                raise SchemaMismatch(
+                    f"{field.name}: none of the tables has a column of that name.", "Drop it."
+                )
+            role: Literal["partition", "regular"] = "partition" if field.name in keys else "regular"
+            kind = str(field.type)
+            columns.append(Column(name=field.name, source=kind, type=kind, role=role))
+        found = [*with_operation(with_times(columns, rows), named, operation)]
+        if naming:
+            found.insert(schema.names.index(naming), table_column(naming))
         return Plan(
             key=key,
             target=self.name,
-            table="cells",
-            columns=with_operation(with_times(columns, rows), schema, operation),
+            table=self._options.tables or "cells",
+            columns=tuple(found),
             details={
                 "nulls": self._options.nulls,
                 **operation_details(operation, words),
@@ -146,26 +138,33 @@ class CellStore(Target):
         )
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Refuse an unknown operation, and a null in a key, unless a delete has none but at its end."""
-        keys = _keys(plan)
-        operations = None
+        """Refuse an unknown operation or table, and a null in the key of a table of the row."""
+        operations, deletes = None, [False] * batch.num_rows
         if plan.operation is not None:
             operations, bad = read_operations(batch.column(plan.operation), planned_words(plan))
             if bad:
                 raise InvalidRow(f"Row {bad.row} {bad.problem}", bad.remedy)
             position = batch.schema.names.index(plan.operation)
             batch = batch.set_column(position, plan.operation, operations)
-        deletes = None if operations is None else are_deletes(operations)
-        batch = timed(batch, plan, deletes, self.clock_us())
-        for index, row in enumerate(batch.select(keys).to_pylist()):
-            given = [value is not None for value in row.values()]
-            deletes = operations is not None and operations[index].as_py() == DELETE
-            if not given[0] or given != sorted(given, reverse=True) or not (deletes or all(given)):
-                name = keys[given.index(False)]
-                raise InvalidRow(f"Key column {name} is null", "Filter such rows out.", column=name)
+            deletes = [operation == DELETE for operation in operations.to_pylist()]
+        gone = None if operations is None else are_deletes(operations)
+        batch = timed(batch, plan, gone, self.clock_us())
+        for row, is_delete in zip(batch.to_pylist(), deletes, strict=True):
+            for name in self.tables_of(row, plan):
+                if name not in self.tables:
+                    raise InvalidRow(
+                        f"Column {plan.table_column} ({name!r}) names no table: option tables has"
+                        f" {self._options.tables}",
+                        "Correct such rows.",
+                    )
+                self.tables[name].refuse_null(row, deletes=is_delete)
         if EVENT_US in batch.schema.names:
-            batch = of_each_key(batch, plan, keys)
+            batch = of_each_key(batch, plan, list(next(iter(self.tables.values())).keys))
         return batch
+
+    def tables_of(self, row: Mapping[str, Any], plan: Plan) -> list[str]:
+        """Return the names of the tables to which a row goes."""
+        return list(self.tables) if plan.table_column is None else [row[plan.table_column]]
 
     def connect(self, owner: Owner) -> Session:
         """Connect; always works."""
@@ -175,26 +174,20 @@ class CellStore(Target):
         """Retry connection errors, which tests inject; nothing of its own can fail."""
         return "retry" if isinstance(error, ConnectionError) else "fatal"
 
-    def rows(self) -> dict[Key, dict[str, Any]]:
-        """Return what a reader of the table sees, by key."""
+    def rows(self, table: str | None = None) -> dict[Key, dict[str, Any]]:
+        """Return what a reader of a table sees, by key; None: of the only table."""
         with self.lock:
             now_s = self.clock_us() // 1_000_000
-            seen = {key: row.seen(now_s, self._deleted_us(key)) for key, row in self.table.items()}
-        return {key: values for key, values in seen.items() if values is not None}
-
-    def _deleted_us(self, key: Key) -> int:
-        """Return the newest deletion of a row, or of a range that it is in; -1 for none."""
-        prefixes = (key[:length] for length in range(1, len(key) + 1))
-        return max(self.tombstones.get(prefix, -1) for prefix in prefixes)
+            return self.tables[table or next(iter(self.tables))].visible(now_s)
 
 
 class CellSession(Session):
-    """A connection to a `CellStore`."""
+    """A connection to a `CellStore`; the tables acknowledge one after the other."""
 
     def __init__(self, store: CellStore, owner: Owner) -> None:
         self._store = store
         self._owner = owner
-        self._in_flight: list[tuple[Plan, Slice]] = []
+        self._in_flight: list[tuple[str, Plan, Slice]] = []
         self._refused: OnRefused | None = None
 
     def pass_over(self, refused: OnRefused | None) -> None:
@@ -221,53 +214,51 @@ class CellSession(Session):
             return Outcome.APPLIED
 
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Write the rows of the call before; those of this call stay in flight until the next one."""
+        """Write the rows of the call before, and those of this call to all tables but the last.
+
+        What goes to the last one, or the only one, stays in flight until the next call.
+        """
         self.drain()
-        self._in_flight.append((plan, rows))
+        self._in_flight += [(table, plan, rows) for table in self._store.tables]
+        while len(self._in_flight) > 1:
+            self._apply(*self._in_flight.pop(0))
 
     def drain(self) -> None:
         """Write what is in flight."""
         while self._in_flight:
-            self._apply(*self._in_flight.pop())
+            self._apply(*self._in_flight.pop(0))
 
-    def _apply(self, plan: Plan, rows: Slice) -> None:
-        """Write cell by cell."""
-        clears = plan.details["nulls"] == "write"
-        keys = _keys(plan)
-        kinds = {column: rows.batch.schema.field(column).type for column in rows.batch.schema.names}
-        batch, lives = rows.batch, lives_of(plan, rows, self._store.clock_us())
-        events = batch.column(EVENT_US).to_pylist() if EVENT_US in kinds else None
-        batch = batch.select([name for name in kinds if name not in (EVENT_US, EXPIRES_US, LIFE_S)])
-        now_s = self._store.clock_us() // 1_000_000
-        for index, values in enumerate(batch.to_pylist()):
-            us = events[index] if events else rows.first_us + index
+    def _apply(self, name: str, plan: Plan, rows: Slice) -> None:
+        """Write to one table, cell by cell."""
+        clears, table = plan.details["nulls"] == "write", self._store.tables[name]
+        now_us = self._store.clock_us()
+        lives, beside = lives_of(plan, rows, now_us), {*table.keys, *_TIMES, *_not_written(plan)}
+        for index, row in enumerate(rows.batch.to_pylist()):
+            if name not in self._store.tables_of(row, plan):
+                continue
+            us = row.get(EVENT_US, rows.first_us + index)
             left = lives[index] if lives else None
-            ends_s = None if left is None else now_s + max(left, 1)
-            if why := self._store.refuses(values):
+            if why := self._store.refuses(row):
                 error = TargetRefused(why, "Change the store.")
                 if self._refused is None:
                     raise error
                 self._refused(rows.first_us + index, error)
                 continue
-            operation = values.pop(plan.operation) if plan.operation else UPSERT
-            key = tuple(values.pop(name) for name in keys)
-            with self._store.lock:
-                if operation == DELETE:
-                    prefix = tuple(value for value in key if value is not None)
-                    newest = max(us, self._store.tombstones.get(prefix, -1))
-                    self._store.tombstones[prefix] = newest
+            ends_s = None if left is None else now_us // 1_000_000 + max(left, 1)
+            over = left is not None and left < 1
+            key = tuple(row[column] for column in table.keys)
+            cells: dict[str, Cell | None] = {}
+            for column, value in row.items():
+                if column in beside or not table.has(column):
                     continue
-                inserted = Cell(True, us, ends_s)
-                row = self._store.table.get(key, Row({}, inserted))
-                cells = dict(row.cells)
-                for name, value in values.items():
-                    if value is not None or clears:
-                        over = left is not None and left < 1
-                        cell = Cell(None, us) if over or value is None else Cell(value, us, ends_s)
-                        cells[name] = newer(cells.get(name), cell, kinds[name])
-                    else:
-                        cells.setdefault(name, Cell(None, 0))
-                self._store.table[key] = Row(cells, newer(row.marker, inserted, pa.bool_()))
+                cells[column] = Cell(None, us) if over or value is None else Cell(value, us, ends_s)
+                if value is None and not clears:
+                    cells[column] = None
+            with self._store.lock:
+                if plan.operation and row[plan.operation] == DELETE:
+                    table.delete(key, us)
+                else:
+                    table.upsert(key, Cell(True, us, ends_s), cells, rows.batch.schema)
 
     def finish(self, window: Window) -> Outcome:
         """Finish if exactly this window is begun."""
@@ -304,5 +295,5 @@ class CellSession(Session):
             self._store.ledger[self._owner.query_id] = msgspec.structs.replace(mark, **changes)
 
 
-def _keys(plan: Plan) -> list[str]:
-    return [column.name for column in plan.columns if column.role == "partition"]
+def _not_written(plan: Plan) -> set[str]:
+    return {column.name for column in plan.columns} - {c.name for c in plan.of_table().columns}

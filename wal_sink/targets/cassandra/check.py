@@ -51,7 +51,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     :raises SchemaMismatch: the columns are not those of the plan.
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
-    _refuse_other_schema(batch.schema, plan)
+    refuse_other_schema(batch.schema, plan)
     table = plan.of_table()
     if table is plan and planned_times(plan) == NO_TIMES:
         return _checked(batch, plan)
@@ -112,7 +112,11 @@ def refuse_indexed(
             _refuse_invalid(batch, plan, invalid)
 
 
-def _refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
+def refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
+    """Refuse a batch that the plan was not made for.
+
+    :raises SchemaMismatch: a column has another name or type, or another place.
+    """
     got = [(field.name, str(canonical(field.type))) for field in schema]
     planned = [(column.name, column.source) for column in plan.columns]
     if got != planned:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from wal_sink.errors import OptionError
 from wal_sink.targets.names import did_you_mean, quote
 
-__all__ = ["TableName", "did_you_mean", "is_table_name", "quote", "read_columns"]
+__all__ = ["TableName", "did_you_mean", "is_table_name", "quote", "read_columns", "read_tables"]
 
 COLUMNS_OPTION = "cassandra.columns"
 _EXAMPLE = f'Write it as {COLUMNS_OPTION}={{"customerId": "customer_id"}}'
@@ -73,3 +73,67 @@ def read_columns(text: str) -> Mapping[str, str]:
 def names_shape(names: Mapping[str, str]) -> dict[str, str]:
     """Return what the target's shape has of `read_columns`: nothing where all names are the same."""
     return {COLUMNS_OPTION: json.dumps(dict(names), sort_keys=True)} if names else {}
+
+
+def read_tables(table: str, tables: str, table_column: str) -> tuple[str, ...]:
+    """Return the names of the tables, from the three options as they were given; at least one.
+
+    :raises OptionError: the options contradict each other, or a name cannot be one.
+    """
+    if not tables.strip():
+        if table_column:
+            raise OptionError(
+                "Option tableColumn is given without tables, which says what the column may name.",
+                'Add .option("tables", …): the names of all tables, comma-separated.',
+            )
+        if not table.strip():
+            raise OptionError(
+                "Option table is missing.",
+                'Add .option("table", …): the table to write to, exact name; or tables, for several.',
+            )
+        _refuse_bad_table(table)
+        return (table,)
+    if table.strip():
+        raise OptionError(
+            "Options table and tables are given together.",
+            f"Leave out one of them. To write to {table} and others: tables={table},…",
+        )
+    names = tuple(name.strip() for name in tables.split(","))
+    for name in names:
+        if "." in name or not is_table_name(name):
+            raise OptionError(
+                f"Option tables: {name!r} cannot be the name of a table.",
+                "Write the exact names, comma-separated, without quotes and without the keyspace: all tables"
+                " are in option keyspace.",
+            )
+        if names.count(name) > 1:
+            raise OptionError(f"Option tables has {name} twice.", "Leave out one of the two.")
+    return names
+
+
+def _refuse_bad_table(table: str) -> None:
+    if "," in table:
+        raise OptionError(
+            f"Option table names several tables: {table}.",
+            f'Write .option("tables", "{table}"): each row goes to every one of them.',
+        )
+    if "." in table:
+        keyspace, _, name = table.partition(".")
+        raise OptionError(
+            f"Option table holds a keyspace too: {table}.",
+            f'Write .option("keyspace", "{keyspace}").option("table", "{name}").',
+        )
+    refuse_bad_name("table", table)
+
+
+def refuse_bad_name(option: str, name: str) -> None:
+    """Refuse what no keyspace or table is called.
+
+    :raises OptionError: Cassandra does not allow the name.
+    """
+    if not is_table_name(name):
+        raise OptionError(
+            f"Option {option}: {name!r} cannot be a name in Cassandra.",
+            "Names of keyspaces and tables are letters, digits and underscores; write the exact "
+            "name, without quotes.",
+        )

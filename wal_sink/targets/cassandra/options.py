@@ -14,8 +14,9 @@ from wal_sink.options import CONNECTS, SECRET, Options, fields, from_environment
 from wal_sink.targets.cassandra.names import (
     COLUMNS_OPTION,
     TableName,
-    is_table_name,
     read_columns,
+    read_tables,
+    refuse_bad_name,
 )
 from wal_sink.targets.cassandra.times.given import (
     EVENT_COLUMN,
@@ -29,6 +30,7 @@ from wal_sink.targets.cassandra.times.given import (
     TtlColumn,
 )
 from wal_sink.targets.operations import Operation, OperationColumn, Operations, read_words
+from wal_sink.targets.tables import TableColumn, Tables
 
 CONSISTENCY_LEVELS = (
     "ONE",
@@ -51,7 +53,9 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
     """
 
     keyspace: Annotated[str, Meta(min_length=1, description="keyspace of the table, exact name")]
-    table: Annotated[str, Meta(min_length=1, description="the table to write to, exact name")]
+    table: Annotated[str, Meta(description="the table to write to, exact name")] = ""
+    tables: Tables = ""
+    table_column: TableColumn = msgspec.field(name="tableColumn", default="")
     contact_points: Annotated[
         str, Meta(description="addresses of some of the nodes, comma-separated", extra=CONNECTS)
     ] = msgspec.field(name="cassandra.contactPoints", default="")
@@ -152,8 +156,8 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
     ] = msgspec.field(name="cassandra.concurrency", default="auto")
 
     def __post_init__(self) -> None:
-        _refuse_bad_name("keyspace", self.keyspace)
-        _refuse_bad_table(self.table)
+        refuse_bad_name("keyspace", self.keyspace)
+        read_tables(self.table, self.tables, self.table_column)
         if self.secure_connect_bundle:
             self._refuse_beside_a_bundle()
         else:
@@ -166,7 +170,7 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         )
         msgspec.structs.force_setattr(self, "serial_consistency_level", level)
         for part in self.ledger:
-            _refuse_bad_name("cassandra.ledgerTable", part)
+            refuse_bad_name("cassandra.ledgerTable", part)
         read_words(self.operation_column, self.operations)
         self._refuse_names_of_what_is_not_written()
         self.times.refuse_contradictions(self.operation_column)
@@ -193,9 +197,10 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         return self.contact_points or self.secure_connect_bundle
 
     @property
-    def data(self) -> TableName:
-        """The table to write to."""
-        return TableName(self.keyspace, self.table)
+    def data(self) -> tuple[TableName, ...]:
+        """The tables to write to."""
+        names = read_tables(self.table, self.tables, self.table_column)
+        return tuple(TableName(self.keyspace, name) for name in names)
 
     @property
     def ledger(self) -> TableName:
@@ -214,12 +219,26 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         return read_columns(self.columns)
 
     def _refuse_names_of_what_is_not_written(self) -> None:
-        """Refuse another name for a column that the table does not have."""
-        if self.operation_column in self.column_names:
+        """Refuse another name, or two meanings, for a column that the table does not have."""
+        named = {"operationColumn": self.operation_column, "tableColumn": self.table_column}
+        for option, column in named.items():
+            if column in self.column_names:
+                raise OptionError(
+                    f"Option {COLUMNS_OPTION} names {column}, which {option} names, too: it is not written.",
+                    f"Leave it out of {COLUMNS_OPTION}.",
+                )
+        meanings = {"operationColumn": self.operation_column, **self.times.columns}
+        for option, column in meanings.items():
+            if self.table_column and column == self.table_column:
+                raise OptionError(
+                    f"Options {option} and tableColumn both name {column}.",
+                    "Name a column for each of them.",
+                )
+        if self.tables and self.event_column:
             raise OptionError(
-                f"Option {COLUMNS_OPTION} names {self.operation_column}, which operationColumn names, too:"
-                " it is not written.",
-                f"Leave it out of {COLUMNS_OPTION}.",
+                f"Options tables and {EVENT_COLUMN} are given together: rows of one key and one event time"
+                " are settled by the key of one table.",
+                "Write each table by a query of its own; or make them several targets: docs/targets.md.",
             )
 
     def _refuse_beside_a_bundle(self) -> None:
@@ -266,30 +285,6 @@ def _level(option: str, value: str, known: tuple[str, ...]) -> str:
             f"Option {option} has the unknown level {value!r}.", f"Use one of {', '.join(known)}."
         )
     return level
-
-
-def _refuse_bad_name(option: str, name: str) -> None:
-    if not is_table_name(name):
-        raise OptionError(
-            f"Option {option}: {name!r} cannot be a name in Cassandra.",
-            "Names of keyspaces and tables are letters, digits and underscores; write the exact "
-            "name, without quotes.",
-        )
-
-
-def _refuse_bad_table(table: str) -> None:
-    if "," in table:
-        raise OptionError(
-            f"Option table names several tables ({table}), which is not supported yet.",
-            "Name one table, and start one query per table.",
-        )
-    if "." in table:
-        keyspace, _, name = table.partition(".")
-        raise OptionError(
-            f"Option table holds a keyspace too: {table}.",
-            f'Write .option("keyspace", "{keyspace}").option("table", "{name}").',
-        )
-    _refuse_bad_name("table", table)
 
 
 def _refuse_bad_contact_points(given: str, hosts: tuple[str, ...]) -> None:

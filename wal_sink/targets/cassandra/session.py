@@ -113,8 +113,8 @@ def _permitted(options: CassandraOptions) -> Iterator[None]:
         name = quote(role.username) if role else "the role"
         raise TargetRefused(
             f"Cassandra at {options.where} refuses what it has allowed before: {error}",
-            f"GRANT MODIFY ON TABLE {options.data} TO {name}; GRANT SELECT ON TABLE"
-            f" {options.ledger} TO {name}; GRANT MODIFY ON TABLE"
+            "".join(f"GRANT MODIFY ON TABLE {table} TO {name}; " for table in options.data)
+            + f"GRANT SELECT ON TABLE {options.ledger} TO {name}; GRANT MODIFY ON TABLE"
             f" {options.ledger} TO {name}; the flush goes on by itself.",
         ) from error
 

@@ -38,7 +38,7 @@ class CassandraTarget(Target):
         """Return keyspace, table, the treatment of nulls, and what the columns that are not written mean."""
         return {
             "keyspace": self._options.keyspace,
-            "table": self._options.table,
+            **self._tables_shape(),
             "cassandra.nulls": self._options.nulls,
             **names_shape(self._options.column_names),
             **operation_shape(self._options.operation_column, self._options.words),
@@ -47,8 +47,18 @@ class CassandraTarget(Target):
 
     @property
     def writes_to(self) -> str:
-        """Return keyspace and table."""
-        return ".".join(self._options.data)
+        """Return keyspace and table, of several tables each."""
+        return ", ".join(".".join(table) for table in self._options.data)
+
+    def _tables_shape(self) -> dict[str, str]:
+        given = self._options
+        if given.table:
+            return {"table": given.table}
+        names = ",".join(table.table for table in given.data)
+        return {
+            "tables": names,
+            **({"tableColumn": given.table_column} if given.table_column else {}),
+        }
 
     @property
     def description(self) -> Mapping[str, str]:
@@ -60,7 +70,8 @@ class CassandraTarget(Target):
         renamed = ", ".join(f"{name} as {column}" for name, column in given.column_names.items())
         return {
             "target": f"{self.name} at {where}, {given.consistency_level}",
-            "table": f"{given.keyspace}.{given.table}, ledger in {ledger}",
+            "table" if given.table else "tables": f"{self.writes_to}, ledger in {ledger}",
+            **({} if given.table else {"rows": _goes_to(given.table_column)}),
             **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
             "newest": f"{BY_POSITION}; cassandra.timestampColumn decides by time",
@@ -82,9 +93,9 @@ class CassandraTarget(Target):
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the log's types and refuse rows that the server would refuse."""
-        from wal_sink.targets.cassandra.check import check  # noqa: PLC0415 -- pyarrow.compute
+        from wal_sink.targets.cassandra.check_tables import check_for_tables  # noqa: PLC0415 -- pyarrow.compute
 
-        return check(batch, plan)
+        return check_for_tables(batch, plan)
 
     def load(self) -> None:
         """Import the driver."""
@@ -105,3 +116,9 @@ class CassandraTarget(Target):
         from wal_sink.targets.cassandra.driver.classify import classify  # noqa: PLC0415 -- the driver
 
         return classify(error)
+
+
+def _goes_to(table_column: str) -> str:
+    if table_column:
+        return f"each to the table that {table_column} names (tableColumn)"
+    return "each to every table, by the columns that it has (tables)"

@@ -35,7 +35,7 @@ def match_columns(
     """
     _refuse_table(schema, live)
     problems = [
-        *_about_other_names(schema, names),
+        *about_other_names(schema, names),
         *_about_names(schema, live, names),
         *_about_types(schema, live, names),
     ]
@@ -167,7 +167,8 @@ def _refuse_table(schema: pa.Schema, live: TableMetadata) -> None:
         )
 
 
-def _about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[str]:
+def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with the table's names of columns that have another one there."""
     for name, column in names.items():
         if name not in schema.names:
             yield (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -25,6 +25,7 @@ from wal_sink.targets.cassandra.schema.indexes import TermLimits, index_rules
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
 from wal_sink.targets.cassandra.types.cql_type import planned_user_types
 from wal_sink.targets.cassandra.types.index_rule import IndexRule, missing_rules, planned_rules
+from wal_sink.targets.cassandra.types.table_plans import tables_option
 
 log = line_logger(__name__)
 
@@ -49,22 +50,23 @@ class DriftWatch:
     """Watches the tables of one connection's plans.
 
     :param session: the driver's session.
-    :param table: the one that the options name.
+    :param tables: those that the options name.
     :param limits: of the server's indexes.
     """
 
     def __init__(
         self,
         session: Any,
-        table: TableName,
+        tables: Collection[TableName],
         limits: TermLimits = _LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
-        self._table = table
+        self._tables = tables
         self._limits = limits
         self._clock = clock
-        self._plans: dict[str, _Watched] = {}
+        self._plans: dict[tuple[str, str], _Watched] = {}
+        """By the key of the plan, and the table: a plan may have several."""
         self._version: UUID | None = None
         self._checked = float("-inf")
 
@@ -72,13 +74,14 @@ class DriftWatch:
         """Compare a plan with its table, now and whenever the schema changes.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
-        :raises OptionError: the plan is for another table than the options name.
+        :param plan: of one table.
+        :raises OptionError: the plan is for a table that the options do not name.
         :raises CorruptLog: the plan was edited.
         """
         # Before the comparison: what changes in between is seen by the next check.
         version, node = self._schema_version()
         live = self._compare(plan, node)
-        self._plans[plan.key] = _Watched(plan, live, self._lacking(plan, live))
+        self._plans[_which(plan)] = _Watched(plan, live, self._lacking(plan, live))
         if self._version is None:
             self._version, self._checked = version, self._clock()
 
@@ -89,7 +92,7 @@ class DriftWatch:
         :param first_us: their lowest write timestamp, microseconds since 1970.
         :raises SchemaMismatch: a column was dropped after that, and added again.
         """
-        watched = self._plans[plan.key]
+        watched = self._plans[_which(plan)]
         if watched.first_us is None or first_us < watched.first_us:
             watched.first_us = first_us
             refuse_hidden(plan, watched.live, first_us)
@@ -101,14 +104,14 @@ class DriftWatch:
 
         :param plan: one that was added.
         """
-        return self._plans[plan.key].lacking
+        return self._plans[_which(plan)].lacking
 
     def default_ttl_s(self, plan: Plan) -> int:
         """Return for how many seconds the table says that rows live; 0: for ever.
 
         :param plan: one that was added.
         """
-        return self._plans[plan.key].live.default_ttl
+        return self._plans[_which(plan)].live.default_ttl
 
     def forget_rows(self) -> None:
         """Forget the rows that went out: they are acknowledged, or not wanted any more."""
@@ -152,15 +155,20 @@ class DriftWatch:
                 f"Plan {plan.key} writes to {plan.table} and was agreed for {name}",
                 "It was edited by hand. Restore the file in the log's plans/ folder from a copy.",
             )
-        if name != self._table:  # or who may write to the log could write to each table of the role
-            keyspace, table = (
-                shlex.quote(f"keyspace={name.keyspace}"),
-                shlex.quote(f"table={name.table}"),
-            )
+        # Or who may write to the log could write to each table of the role.
+        if name not in self._tables:
+            option = tables_option(plan)
+            given = [f"keyspace={name.keyspace}", option]
+            if option.startswith("tables"):
+                given.append("table=")
+            elif len(self._tables) > 1:
+                given += ["tables=", "tableColumn="]
+            options = " ".join(f"--option {shlex.quote(each)}" for each in given)
             raise OptionError(
-                f"Rows that wait were published for the table {name}, and the options name {self._table}",
-                f"If both are right: `wal-sink flush CHECKPOINT --option {keyspace} --option {table}` flushes"
-                " what waits for the former, and the query goes on. If only the log says so, it was edited.",
+                f"Rows that wait were published for the table {name}, and the options name"
+                f" {', '.join(map(str, self._tables))}",
+                f"If both are right: `wal-sink flush CHECKPOINT {options}` flushes what waits for the former,"
+                " and the query goes on. If only the log says so, it was edited.",
             )
         live = retrying()(read_table, self._session, name, node)
         refuse_changed(plan, live)
@@ -185,3 +193,7 @@ class DriftWatch:
         query = "SELECT schema_version FROM system.local"
         answer = retrying()(self._session.execute, query)
         return answer.one().schema_version, answer.response_future.coordinator_host
+
+
+def _which(plan: Plan) -> tuple[str, str]:
+    return plan.key, plan.table

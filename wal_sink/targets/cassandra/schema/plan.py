@@ -7,13 +7,14 @@ import time
 
 import pyarrow as pa
 
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.schema.compare import match_columns, used_types
-from wal_sink.targets.cassandra.schema.indexes import index_rules, term_limits
+from wal_sink.targets.cassandra.schema.indexes import TermLimits, index_rules, term_limits
 from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
+from wal_sink.targets.cassandra.schema.several import match_tables, of_several
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
 from wal_sink.targets.cassandra.times.given import (
     EVENT_COLUMN,
@@ -26,6 +27,7 @@ from wal_sink.targets.cassandra.types.clustering import clustering_details
 from wal_sink.targets.cassandra.types.cql_type import user_types_text
 from wal_sink.targets.cassandra.types.index_rule import DETAIL, rules_text
 from wal_sink.targets.operations import operation_details, with_operation, without_operation
+from wal_sink.targets.tables import without_table_column
 
 log = logging.getLogger(__name__)
 
@@ -46,19 +48,48 @@ def make_plan(
     """
     with connect(options) as connection, explained(options):
         server = inspect_server(connection.session, options)
-        live = read_table(connection.session, options.data)
-        names = [column.name for column in live.columns]
-        rows = without_operation(schema, options.operation_column, names, live.name)
-        other = options.column_names
-        kept = [name for name in rows.names if other.get(name, name) in names]
-        columns = match_columns(without_times(rows, options.times, kept, live.name), live, other)
+        tables = [read_table(connection.session, name) for name in options.data]
+        known = {column.name for live in tables for column in live.columns}
+        place, other = ", ".join(str(live.name) for live in tables), options.column_names
+        rows = without_table_column(schema, options.table_column, known, place)
+        rows = without_operation(rows, options.operation_column, known, place)
+        kept = [name for name in rows.names if other.get(name, name) in known]
+        written = without_times(rows, options.times, kept, place)
+        if options.tables:
+            matched = match_tables(written, tables, other)
+        else:
+            matched = [match_columns(written, tables[0], other)]
         settings = server.settings or {}
         latest_s = latest_expiry_s(settings.get("storage_compatibility_mode"))
         times = for_server(options.times, latest_s, int(time.time()))
         ensure_ledger_table(connection.session, options.ledger, create=create)
-    _log_consequences(options, live)
-    details = {"keyspace": options.keyspace, "table": options.table, "nulls": options.nulls}
-    details |= times.details
+    limits, named = term_limits(server.settings), set(times.columns.values())
+    plans = []
+    for live, columns in zip(tables, matched, strict=True):
+        _log_consequences(options, live)
+        has = {column.name for column in columns}
+        of_rows = pa.schema([field for field in rows if field.name in has | named])
+        plans.append(
+            Plan(
+                key=key,
+                target="cassandra",
+                table=str(live.name),
+                columns=with_operation(
+                    with_times(columns, of_rows), schema, options.operation_column
+                ),
+                details=_details(options, live, columns, limits) | times.details,
+            )
+        )
+    return of_several(plans, schema, options.table_column) if options.tables else plans[0]
+
+
+def _details(
+    options: CassandraOptions,
+    live: TableMetadata,
+    columns: tuple[Column, ...],
+    limits: TermLimits,
+) -> dict[str, str]:
+    details = {"keyspace": options.keyspace, "table": live.name.table, "nulls": options.nulls}
     if options.operation_column:
         details |= operation_details(options.operation_column, options.words)
         in_dataframe = {column.in_table: column.name for column in columns}
@@ -67,15 +98,9 @@ def make_plan(
         )
     if types := used_types(columns, live):
         details["types"] = user_types_text(types)
-    if rules := index_rules(live.indexes, columns, live.types, term_limits(server.settings)):
+    if rules := index_rules(live.indexes, columns, live.types, limits):
         details[DETAIL] = rules_text(rules)
-    return Plan(
-        key=key,
-        target="cassandra",
-        table=str(options.data),
-        columns=with_operation(with_times(columns, rows), schema, options.operation_column),
-        details=details,
-    )
+    return details
 
 
 def _log_consequences(options: CassandraOptions, live: TableMetadata) -> None:

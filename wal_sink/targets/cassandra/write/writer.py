@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,16 +30,18 @@ from wal_sink.targets.cassandra.times.given import planned_times
 from wal_sink.targets.cassandra.times.lives import WriteClock, live_for_a_time, seconds_left
 from wal_sink.targets.cassandra.times.read import EVENT_US
 from wal_sink.targets.cassandra.types.index_rule import first_refused
-from wal_sink.targets.cassandra.types.row_text import key_text, row_text
-from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, Limits, limits
+from wal_sink.targets.cassandra.types.row_text import row_text
+from wal_sink.targets.cassandra.types.table_plans import table_plans
+from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, limits
 from wal_sink.targets.cassandra.write.bind import bind
 from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
-from wal_sink.targets.cassandra.write.refused_row import first_row
+from wal_sink.targets.cassandra.write.prepared import Planned, Prepared, described, row_of
 from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.write.send import Sender
 from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
 from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
+from wal_sink.targets.cassandra.write.tables import by_table
 from wal_sink.targets.refused import OnRefused, without
 
 log = line_logger(__name__)
@@ -47,16 +49,6 @@ log = line_logger(__name__)
 _LIMITS = TermLimits()
 _LENGTH, _STAMP = 4, 8
 """Bytes on the wire: before each value, and of a write timestamp."""
-
-
-class Prepared(NamedTuple):
-    """A plan, and what is prepared once to write by it."""
-
-    plan: Plan
-    statements: Statements
-    limits: Limits
-    replicas: Replicas
-    buffer: SliceBuffer
 
 
 class Writer:
@@ -92,7 +84,7 @@ class Writer:
         )
         self._drift = DriftWatch(connection.session, options.data, limits)
         self._clock = WriteClock(lambda: server_now_us(connection.session))
-        self._prepared: dict[str, Prepared] = {}
+        self._plans: dict[str, Planned] = {}
         self._reported = False
         self._on_refused: OnRefused | None = None
 
@@ -114,28 +106,29 @@ class Writer:
         :raises Exception: of the driver, when trying again cannot help.
         """
         self._drift.check(now=False)
-        prepared = self._prepare(plan)
-        self._drift.expect_rows(plan.of_table(), _lowest_us(rows))
+        planned, first_us = self._prepare(plan), _lowest_us(rows)
+        for table in planned.tables:
+            self._drift.expect_rows(table.plan, first_us)
         if not rows.batch.num_rows:
             return
-        for part in self._without_indexed(plan, rows):
-            prepared.buffer.add(part)
-        if prepared.buffer.is_due():
+        for part in self._without_indexed(planned, rows):
+            planned.buffer.add(part)
+        if planned.buffer.is_due():
             with self._explaining_drift():
-                self._send(prepared)
+                self._send(planned)
 
     def drain(self) -> None:
-        """Wait until all rows are acknowledged.
+        """Wait until all rows are acknowledged, by each of their tables.
 
         :raises Exception: what `write` raises.
         """
         with self._explaining_drift():
-            for prepared in self._prepared.values():
-                self._send(prepared)
+            for planned in self._plans.values():
+                self._send(planned)
             self._sender.drain()
         self._drift.check(now=True)
         self._drift.forget_rows()
-        if self._prepared and not self._reported:
+        if self._plans and not self._reported:
             self._reported = True
             log.info(
                 "batches have at most %d rows, and of one partition %d bytes; %d requests were in flight, and"
@@ -148,14 +141,22 @@ class Writer:
 
     def abandon(self) -> None:
         """Forget the rows that are not acknowledged yet."""
-        for prepared in self._prepared.values():
-            prepared.buffer.take()
+        for planned in self._plans.values():
+            planned.buffer.take()
         self._sender.abandon()
         self._drift.forget_rows()
 
-    def _send(self, prepared: Prepared) -> None:
-        for rows in prepared.buffer.take():
-            self._sender.send(self._requests(prepared, rows))
+    def _send(self, planned: Planned) -> None:
+        for rows in planned.buffer.take():
+            for table, part in self._by_table(planned, rows):
+                self._sender.send(self._requests(table, part))
+
+    def _by_table(self, planned: Planned, rows: Stamped) -> Iterator[tuple[Prepared, Stamped]]:
+        """Yield the rows of each table; a row that goes to several has the same timestamp in each."""
+        parts = by_table(rows, planned.plan, [table.plan for table in planned.tables])
+        for table, part in zip(planned.tables, parts, strict=True):
+            if part.batch.num_rows:
+                yield table, part
 
     def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
         if self._encodes:
@@ -222,20 +223,21 @@ class Writer:
         batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
         return bound_requests(statements, batches)
 
-    def _prepare(self, plan: Plan) -> Prepared:
-        if plan.key not in self._prepared:
-            table = plan.of_table()
-            self._drift.add(table)
-            self._prepared[plan.key] = Prepared(
-                plan,
-                Statements(plan, self._session.prepare),
-                limits(table, self._batch_bytes, self._batch_rows),
-                Replicas(
-                    self._session.cluster.metadata, plan.details["keyspace"], self._datacenter
-                ),
-                SliceBuffer(),
-            )
-        return self._prepared[plan.key]
+    def _prepare(self, plan: Plan) -> Planned:
+        if plan.key not in self._plans:
+            tables = tuple(map(self._prepare_table, table_plans(plan)))
+            self._plans[plan.key] = Planned(plan, tables, SliceBuffer())
+        return self._plans[plan.key]
+
+    def _prepare_table(self, plan: Plan) -> Prepared:
+        table = plan.of_table()
+        self._drift.add(table)
+        return Prepared(
+            plan,
+            Statements(plan, self._session.prepare),
+            limits(table, self._batch_bytes, self._batch_rows),
+            Replicas(self._session.cluster.metadata, plan.details["keyspace"], self._datacenter),
+        )
 
     @contextlib.contextmanager
     def _explaining_drift(self) -> Iterator[None]:
@@ -246,37 +248,45 @@ class Writer:
             self._drift.check(now=True)
             raise
 
-    def _without_indexed(self, plan: Plan, rows: Slice) -> Iterator[Slice]:
+    def _without_indexed(self, planned: Planned, rows: Slice) -> Iterator[Slice]:
         """Refuse rows that the tasks let pass, as their plan has not the index that refuses them.
 
         Not left to the server: a vector that is too short for an index can make it refuse all later ones.
         """
         refused: set[int] = set()
-        for rule in self._drift.lacking(plan):
-            found = first_refused(rule, rows.batch.column(rule.column))
-            while found and rows.first_us + found.row not in refused:
-                row = row_text(rows.batch, plan, found.row)
-                error = TargetRefused(
-                    f"Column {rule.column} of {plan.table} {found.problem}, in {row}; the index was made"
-                    f" after plan {plan.key}, or by that of an older version.",
-                    f"DROP INDEX {quote(plan.details['keyspace'])}.{quote(rule.index)}; the flush then goes"
-                    " on by itself. Or give the epoch up, and keep its rows in a file: docs/operations.md,"
-                    " TargetRefused.",
-                )
-                if self._on_refused is None:
-                    raise error
-                for place in pc.indices_nonzero(found.rows).to_pylist():
-                    self._on_refused(rows.first_us + place, error)
-                    refused.add(rows.first_us + place)
+        if any(self._drift.lacking(table.plan) for table in planned.tables):
+            stamps = np.arange(rows.first_us, rows.first_us + rows.batch.num_rows)
+            for table, part in self._by_table(planned, Stamped(rows.batch, stamps)):
+                self._refuse_indexed(table.plan, part, refused)
         yield from without(rows, refused)
+
+    def _refuse_indexed(self, plan: Plan, rows: Stamped, refused: set[int]) -> None:
+        """Add to `refused` the timestamps of rows that an index of a table refuses."""
+        for rule in self._drift.lacking(plan):
+            if (found := first_refused(rule, rows.batch.column(rule.column))) is None:
+                continue
+            row = row_text(rows.batch, plan, found.row)
+            error = TargetRefused(
+                f"Column {rule.column} of {plan.table} {found.problem}, in {row}; the index was made"
+                f" after plan {plan.key}, or by that of an older version.",
+                f"DROP INDEX {quote(plan.details['keyspace'])}.{quote(rule.index)}; the flush then goes"
+                " on by itself. Or give the epoch up, and keep its rows in a file: docs/operations.md,"
+                " TargetRefused.",
+            )
+            if self._on_refused is None:
+                raise error
+            places = pc.indices_nonzero(found.rows).to_pylist()
+            for stamp in {int(rows.stamps[place]) for place in places} - refused:
+                self._on_refused(stamp, error)
+                refused.add(stamp)
 
     def _pass_over(self, request: Any, error: TargetRefused) -> None:
         """Tell of a request of one row that is refused, unless the table was altered: that refuses all."""
         self._drift.check(now=True)
         assert self._on_refused is not None
-        query_id, values = first_row(request)
-        known = ((it.plan, of) for it in self._prepared.values() for of in it.statements.known())
-        plan, of = next(each for each in known if each[1].prepared.query_id == query_id)
+        row = row_of(request, self._plans.values())
+        assert row is not None
+        values, plan, of = row
         if planned_times(plan).event_column:
             raise error  # the row's own timestamp does not tell which row it is
         stamp = values[0 if of.stamp_first else of.columns.stop]
@@ -285,22 +295,8 @@ class Writer:
 
     def _describe(self, request: Any) -> str:
         """Name the first row of a request by its key."""
-        query_id, values = first_row(request)
-        every = (each for it in self._prepared.values() for each in it.statements.known())
-        of = next((each for each in every if each.prepared.query_id == query_id), None)
-        if of is None:
-            return "a row"
-        version = self._session.cluster.protocol_version
-        types = [column.type for column in of.prepared.column_metadata]
-        decoded = [
-            kind.from_binary(value, version)
-            if column.role in ("partition", "clustering")  # others are not shown
-            else None
-            for column, kind, value in zip(
-                of.plan.columns, types[of.columns], values[of.columns], strict=True
-            )
-        ]
-        return f"{key_text(of.plan, decoded)} of {of.plan.table}"
+        row = row_of(request, self._plans.values())
+        return described(row, self._session.cluster.protocol_version)
 
 
 def _lowest_us(rows: Slice) -> int:

@@ -1,0 +1,77 @@
+"""A table of a `cell_store`: its rows, by the rules of `cell_rules`, and its tombstones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from wal_sink.errors import InvalidRow
+from wal_sink.testing.cell_rules import Cell, Row, newer
+
+Key = tuple[Any, ...]
+
+
+class CellTable:
+    """The content of a table. A deleted row, or range of rows, is a tombstone with a timestamp.
+
+    It hides every cell up to that, also one that is written later.
+
+    :param columns: empty: it has those that come.
+    """
+
+    def __init__(self, keys: str, columns: str) -> None:
+        self.keys = tuple(keys.split(","))
+        self.columns = tuple(filter(None, columns.split(",")))
+        self.rows: dict[Key, Row] = {}
+        """Every cell that was written, also those that a tombstone hides."""
+        self.tombstones: dict[Key, int] = {}
+        """Timestamps of deletions, by the first values of the key, or all of them."""
+
+    def has(self, column: str) -> bool:
+        """Whether the table has a column."""
+        return not self.columns or column in self.columns
+
+    def refuse_null(self, row: Mapping[str, Any], *, deletes: bool) -> None:
+        """Refuse a null in the key, unless a delete has none but at its end.
+
+        :raises InvalidRow: naming the first such column.
+        """
+        given = [row[name] is not None for name in self.keys]
+        if not given[0] or given != sorted(given, reverse=True) or not (deletes or all(given)):
+            name = self.keys[given.index(False)]
+            raise InvalidRow(f"Key column {name} is null", "Filter such rows out.", column=name)
+
+    def visible(self, now_s: int) -> dict[Key, dict[str, Any]]:
+        """Return what a reader of the table sees at a second, by key."""
+        seen = {key: row.seen(now_s, self._deleted_us(key)) for key, row in self.rows.items()}
+        return {key: values for key, values in seen.items() if values is not None}
+
+    def delete(self, key: Key, us: int) -> None:
+        """Delete a row, or a range; the key has nulls at its end then."""
+        prefix = tuple(value for value in key if value is not None)
+        self.tombstones[prefix] = max(us, self.tombstones.get(prefix, -1))
+
+    def upsert(
+        self, key: Key, inserted: Cell, cells: Mapping[str, Cell | None], schema: pa.Schema
+    ) -> None:
+        """Write the cells of a row.
+
+        :param inserted: its marker.
+        :param cells: None for one that stays as it is.
+        :param schema: of the rows, which has the types of the cells.
+        """
+        row = self.rows.get(key, Row({}, inserted))
+        found = dict(row.cells)
+        for name, cell in cells.items():
+            if cell is None:
+                found.setdefault(name, Cell(None, 0))
+            else:
+                found[name] = newer(found.get(name), cell, schema.field(name).type)
+        self.rows[key] = Row(found, newer(row.marker, inserted, pa.bool_()))
+
+    def _deleted_us(self, key: Key) -> int:
+        """Return the newest deletion of a row, or of a range that it is in; -1 for none."""
+        prefixes = (key[:length] for length in range(1, len(key) + 1))
+        return max(self.tombstones.get(prefix, -1) for prefix in prefixes)
