@@ -10,7 +10,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,13 @@ EVENT = (
 
 
 class Shop:
-    """Where the examples write to, and where they keep topic and checkpoints."""
+    """Where the examples write to, and where they keep topic and checkpoints.
 
-    def __init__(self) -> None:
-        given = dict(enumerate(sys.argv[1:]))
+    :param arguments: host, port and keyspace, as far as they are not in the environment; None: the program's.
+    """
+
+    def __init__(self, arguments: Sequence[str] | None = None) -> None:
+        given = dict(enumerate(sys.argv[1:] if arguments is None else arguments))
         self.host = given.get(0) or os.environ.get("CASSANDRA_HOST", "127.0.0.1")
         self.port = int(given.get(1) or os.environ.get("CASSANDRA_PORT", "9042"))
         self.keyspace = given.get(2) or os.environ.get("KEYSPACE", "shop")

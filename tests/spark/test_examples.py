@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import runpy
 import sys
 from collections import Counter, defaultdict
@@ -29,7 +31,11 @@ pytestmark = [
 
 @pytest.mark.usefixtures("spark")
 def test_each_example_writes_what_its_topic_says(
-    cassandra: Node, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cassandra: Node,
+    keyspace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Each of them ends, everything is flushed in several epochs, and its table has exactly its rows."""
     arguments = [cassandra.host, str(cassandra.port), keyspace]
@@ -47,6 +53,19 @@ def test_each_example_writes_what_its_topic_says(
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
         status = wal_sink.status(str(tmp_path / f"checkpoint-{table}"))
         assert status.flushed == status.checkpointed >= 2
+    for name, value in (("HOST", arguments[0]), ("PORT", arguments[1])):
+        monkeypatch.setenv(f"CASSANDRA_{name}", value)
+    monkeypatch.setenv("KEYSPACE", keyspace)
+    checked, flushed, found, headline = run_notebook(EXAMPLES / "notebook.ipynb")
+    assert "order_id" in repr(checked)
+    assert (
+        "order_id: string does not fit the table's bigint without loss" in capsys.readouterr().out
+    )
+    assert re.fullmatch(
+        r"<p>every epoch up to \d+ is flushed(; waited .* rows)?</p>", html(flushed)
+    )
+    assert f"{keyspace}.orders_by_status</td>" in html(found)
+    assert re.fullmatch(r"flushed through epoch (\d+) of \1", str(headline))
     topic = [
         json.loads(json.loads(record)["value"])
         for path in (tmp_path / "topic").glob("*.json")
@@ -57,6 +76,31 @@ def test_each_example_writes_what_its_topic_says(
     assert read.latest() == expected_latest(topic)
     assert read.orders() == expected_orders(topic)
     assert read.customers() == expected_customers(tmp_path / "customers")
+    assert read.statuses() == {(event["status"], event["order_id"]) for event in topic}
+
+
+def run_notebook(path: Path) -> list[object]:
+    """Run a notebook's cells one after the other; return what they show: the values that end them."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    names: dict[str, object] = {}
+    shown = []
+    for cell in cells:
+        assert not cell.get("outputs"), "a notebook is kept without what it printed here"
+        if cell["cell_type"] != "code":
+            continue
+        *body, last = ast.parse("".join(cell["source"])).body
+        if not isinstance(last, ast.Expr):
+            body.append(last)
+        exec(compile(ast.Module(body, []), path.name, "exec"), names)
+        if isinstance(last, ast.Expr):
+            shown.append(eval(compile(ast.Expression(last.value), path.name, "eval"), names))
+    return [value for value in shown if value is not None]
+
+
+def html(value: object) -> str:
+    """Return what a notebook shows of a value."""
+    assert hasattr(value, "_repr_html_")
+    return str(value._repr_html_())
 
 
 Customers = dict[int, tuple[str, str | None, int]]
@@ -77,6 +121,9 @@ class Read:
     def latest(self) -> dict[int, tuple[int, str, datetime]]:
         rows = self._rows("order_status")
         return {r.order_id: (r.version, r.status, _utc(r.changed_at)) for r in rows}
+
+    def statuses(self) -> set[tuple[str, int]]:
+        return {(r.status, r.order_id) for r in self._rows("orders_by_status")}
 
     def customers(self) -> Customers:
         return {r.customer_id: (r.name, r.city, r.points) for r in self._rows("customers")}

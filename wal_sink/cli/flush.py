@@ -192,13 +192,11 @@ def _print(console: Console, done: FlushDone) -> None:
         f"{_about(done)}{done.epochs:,} epochs were flushed: {done.rows:,} rows, {byte_count(done.bytes)}, in"
         f" {done.seconds:.1f} s. The last one that is flushed: {epoch_id(done.flushed)};"
         f" {done.pending_epochs:,} wait. It ended: {escape(done.why)}.",
-        soft_wrap=True,
     )
     if done.trimmed:
         console.print(
             f"{len(done.trimmed):,} objects of {byte_count(done.trimmed_bytes)}, of epochs that were flushed"
             " before, are deleted.",
-            soft_wrap=True,
         )
     if done.half_written:
         console.print(
@@ -214,7 +212,6 @@ def _print_preview(console: Console, done: FlushDone) -> None:
     console.print(
         f"{_about(done)}{done.epochs:,} epochs would be flushed: {done.rows:,} rows,"
         f" {byte_count(done.bytes)}.",
-        soft_wrap=True,
     )
     if not done.trimmed:
         console.print("Nothing that is flushed would go from the log.")
@@ -228,5 +225,4 @@ def _print_preview(console: Console, done: FlushDone) -> None:
     console.print(
         f"{len(done.trimmed):,} objects of {byte_count(done.trimmed_bytes)} would go. Every epoch up to"
         f" {done.flushed} is in the target.",
-        soft_wrap=True,
     )

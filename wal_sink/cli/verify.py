@@ -69,7 +69,6 @@ def _print(console: Console, found: Verified) -> None:
         f"Checkpointed: {epoch_id(found.checkpointed)}. Published: {epoch_id(found.published)}. Flushed:"
         f" {epoch_id(found.flushed)} (ledger: {ledger}). {counted(found.epochs, 'epoch')} not flushed, in"
         f" {counted(found.segments, 'segment')} of {byte_count(found.bytes)}.",
-        soft_wrap=not console.is_terminal,
     )
     if not found.findings:
         console.print(
@@ -77,5 +76,4 @@ def _print(console: Console, found: Verified) -> None:
             " caught up."
             if found.set_back
             else "Nothing is wrong.",
-            soft_wrap=True,
         )

@@ -47,8 +47,8 @@ _EXAMPLE = f'Write it as {WORDS_OPTION}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 
 
 BY_POSITION = (
-    "of two versions of a row the one that comes later: of a micro-batch the later by Spark's partition and"
-    " position, after a shuffle either"
+    "the later of two rows with one key; in one micro-batch by partition and position, so after a shuffle"
+    " either"
 )
 """What is logged where one row of a key stays, and no time says which."""
 

@@ -74,7 +74,7 @@ class CassandraTarget(Target):
             **({} if given.table else {"rows": _goes_to(given.table_column)}),
             **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
-            "newest": f"{BY_POSITION}; cassandra.timestampColumn decides by time",
+            "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
             **described(given.operation_column, given.words),
             **given.times.described,
         }
