@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wal_sink.progress.status import Status
     from wal_sink.progress.wait import Flushed
     from wal_sink.spark.api import await_flushed, check, status
+    from wal_sink.spark.batch_writer import batch_writer
     from wal_sink.spark.register import register
     from wal_sink.spark.sink import Sink
 
@@ -30,6 +31,7 @@ __all__ = [
     "Status",
     "WalSinkError",
     "await_flushed",
+    "batch_writer",
     "check",
     "register",
     "status",
@@ -41,6 +43,7 @@ _LAZY = {
     "Sink": "wal_sink.spark.sink",
     "Status": "wal_sink.progress.status",
     "await_flushed": "wal_sink.spark.api",
+    "batch_writer": "wal_sink.spark.batch_writer",
     "check": "wal_sink.spark.api",
     "register": "wal_sink.spark.register",
     "status": "wal_sink.spark.api",

@@ -197,6 +197,14 @@ def _nearest(typed: str, known: Iterable[str]) -> list[str]:
     return whole or (sorted(last[parts[0]]) if parts else [])
 
 
+def as_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options that were given as Python values as Spark would pass them."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+
+
 def public(options: Options) -> dict[str, str]:
     """Return options as strings by name, without the secret ones and without those not given."""
     return {

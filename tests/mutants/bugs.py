@@ -16,6 +16,7 @@ HEARTBEAT = ("tests/unit/test_heartbeat.py", "tests/protocol/test_future_heartbe
 """Where a bug about who is alive is looked for."""
 
 
+BATCH_WRITER = ("tests/protocol/test_batch_writer.py",)
 INDEXES = ("tests/unit/test_cassandra_indexes.py",)
 DELETES = ("tests/unit/test_operations.py",)
 TIMES = ("tests/unit/test_row_times.py", "tests/protocol/test_row_times.py")
@@ -712,6 +713,34 @@ BUGS = (
         "wal_sink/protocol/next_step.py",
         "    following = view.mark.flushed + 1\n",
         "    following = view.checkpointed\n",
+    ),
+    Bug(
+        "a failed call takes the segments of another one",
+        "wal_sink/publish/discard.py",
+        " == run_id and nonce is not None and nonce.startswith(call)",
+        " == run_id and nonce is not None",
+        BATCH_WRITER,
+    ),
+    Bug(
+        "a failed call leaves its segments",
+        "wal_sink/publish/append.py",
+        'nonce = f"{task.call}{uuid.uuid4().hex}"[:32]',
+        "nonce = uuid.uuid4().hex",
+        BATCH_WRITER,
+    ),
+    Bug(
+        "a batch is written a second time before it is refused",
+        "wal_sink/publish/fencing.py",
+        "if found is not None and found.manifest.run_id == execution.run_id:",
+        "if found is not None and found.manifest.run_id != execution.run_id:",
+        BATCH_WRITER,
+    ),
+    Bug(
+        "timestamps keep the zone of the session",
+        "wal_sink/spark/batch_writer.py",
+        "column if column.type == field.type else column.cast(field.type)",
+        "column if field.type else column.cast(field.type)",
+        BATCH_WRITER,
     ),
     Bug(
         "abort deletes",

@@ -21,7 +21,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import wal_sink
 from tests.spark.gate import Gate
 from tests.spark.tables import wait_for
-from wal_sink.testing.crash.pausing import PAUSING_TARGET, PausingDataSource, pause_at
+from wal_sink.options import as_texts
+from wal_sink.testing.crash.pausing import (
+    PAUSING_TARGET,
+    PausingBatchWriter,
+    PausingDataSource,
+    pause_at,
+)
 from wal_sink.testing.local_spark import local_session
 
 SCHEMA = "id bigint, text string"
@@ -60,21 +66,46 @@ def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
     if config["sink"] == "foreachBatch":
         return control(spark, config)
     given = {"target": PAUSING_TARGET, **config.get("options", {})}
+    if config["sink"] == "batch_writer":
+        return by_batch_writer(spark, config, given).trigger(availableNow=True).start()
     return writer(spark, config, **given).trigger(availableNow=True).start()
 
 
 def writer(spark: SparkSession, config: dict[str, Any], **options: Any) -> DataStreamWriter:
     """Let the rows go to the sink."""
     return (
-        rows(spark, config)
-        .writeStream.format("wal_sink")
-        .option("checkpointLocation", config["checkpoint"])
-        .option("cassandra.contactPoints", "127.0.0.1")
-        .option("cassandra.port", config["port"])
-        .option("keyspace", config["keyspace"])
-        .option("table", config["table"])
-        .options(**options)
+        rows(spark, config).writeStream.format("wal_sink").options(**options_of(config), **options)
     )
+
+
+def by_batch_writer(
+    spark: SparkSession, config: dict[str, Any], options: dict[str, Any]
+) -> DataStreamWriter:
+    """Let the rows go to the sink in `foreachBatch`, beside another action of the application."""
+    texts = as_texts({**options_of(config), **options})
+    write = PausingBatchWriter(spark, texts)
+
+    def count_and_write(batch: DataFrame, epoch: int) -> None:
+        batch.count()
+        write(batch, epoch)
+
+    return (
+        rows(spark, config)
+        .writeStream.outputMode("update")
+        .foreachBatch(count_and_write)
+        .option("checkpointLocation", config["checkpoint"])
+    )
+
+
+def options_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that each query has."""
+    return {
+        "checkpointLocation": config["checkpoint"],
+        "cassandra.contactPoints": "127.0.0.1",
+        "cassandra.port": config["port"],
+        "keyspace": config["keyspace"],
+        "table": config["table"],
+    }
 
 
 def rows(spark: SparkSession, config: dict[str, Any]) -> DataFrame:

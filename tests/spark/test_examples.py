@@ -43,6 +43,7 @@ def test_each_example_writes_what_its_topic_says(
     monkeypatch.setenv("FOLDER", str(tmp_path))
     tables = {
         "orders": "revenue_by_hour",
+        "counts": "orders_by_hour",
         "latest": "order_status",
         "changes": "customers",
         "wide_rows": "orders_by_customer",
@@ -73,6 +74,7 @@ def test_each_example_writes_what_its_topic_says(
     ]
     read = Read(cassandra, keyspace)
     assert read.revenue() == expected_revenue(topic)
+    assert read.counts() == expected_counts(topic)
     assert read.latest() == expected_latest(topic)
     assert read.orders() == expected_orders(topic)
     assert read.customers() == expected_customers(tmp_path / "customers")
@@ -118,6 +120,9 @@ class Read:
     def revenue(self) -> dict[tuple[str, datetime], tuple[int, Decimal]]:
         return {(r.sku, _utc(r.hour)): (r.orders, r.revenue) for r in self._rows("revenue_by_hour")}
 
+    def counts(self) -> dict[tuple[datetime, str], int]:
+        return {(_utc(r.hour), r.status): r.orders for r in self._rows("orders_by_hour")}
+
     def latest(self) -> dict[int, tuple[int, str, datetime]]:
         rows = self._rows("order_status")
         return {r.order_id: (r.version, r.status, _utc(r.changed_at)) for r in rows}
@@ -154,6 +159,15 @@ def expected_revenue(topic: list[Any]) -> dict[tuple[str, datetime], tuple[int, 
                 revenue[item["sku"], hour] += item["quantity"] * Decimal(item["price"])
     assert len(orders) > 50
     return {key: (orders[key], revenue[key]) for key in orders}
+
+
+def expected_counts(topic: list[Any]) -> dict[tuple[datetime, str], int]:
+    """Count each order once in an hour; none comes later than the watermark allows."""
+    orders = defaultdict(set)
+    for event in topic:
+        orders[_at(event).replace(minute=0), event["status"]].add(event["order_id"])
+    assert len(orders) > 100
+    return {key: len(of_hour) for key, of_hour in orders.items()}
 
 
 def expected_latest(topic: list[Any]) -> dict[int, tuple[int, str, datetime]]:

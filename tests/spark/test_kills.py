@@ -10,11 +10,13 @@ import pytest
 
 from tests.spark.victims import (
     At,
+    ByBothDoors,
     Control,
     Forgetful,
     InJob,
     Read,
     Repeatedly,
+    Updating,
     Victim,
     WithoutRows,
 )
@@ -32,9 +34,9 @@ IN_JOB = 3
 @pytest.mark.slow_first
 @pytest.mark.timeout(900)
 def test_every_window(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
-    """Three deaths of one driver, which hit up to seven queries; whatever each promises is kept.
+    """Three deaths of one driver, which hit up to nine queries; whatever each promises is kept.
 
-    Three of the queries die three times, in each window at least once: after one in which Spark starts the
+    Five of the queries die three times, in each window at least once: after one in which Spark starts the
     epoch again, and after one in which the flusher does. Two of them retain one batch only.
     """
 
@@ -60,6 +62,20 @@ def test_every_window(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
         victim(
             Forgetful,
             "three",
+            kill_1=At("commit returned", 1),
+            kill_2=At("commit called", 2),
+            kill_3=At("flushing", 2),
+        ),
+        victim(
+            Updating,
+            "four",
+            kill_1=At("write", 1),
+            kill_2=At("commit returned", 2),
+            kill_3=At("committed", 2),
+        ),
+        victim(
+            ByBothDoors,
+            "five",
             kill_1=At("commit returned", 1),
             kill_2=At("commit called", 2),
             kill_3=At("flushing", 2),

@@ -125,6 +125,21 @@ class Forgetful(Repeatedly):
         assert min(int(name) for name in there if name.isdecimal()) >= self.files - 2
 
 
+class Updating(Repeatedly):
+    """The same in output mode update, by `batch_writer`."""
+
+    sink = "batch_writer"
+
+
+class ByBothDoors(Repeatedly):
+    """It comes by `batch_writer` and by the format in turn: log and ledger are the same."""
+
+    def config(self, number: int) -> dict[str, Any]:
+        """Change the door at each start."""
+        sink = "batch_writer" if number % 2 else "wal_sink"
+        return {**super().config(number), "sink": sink}
+
+
 class WithoutRows(Victim):
     """The attempt that died had published rows; the one that Spark keeps has none."""
 

@@ -23,7 +23,6 @@ from wal_sink.publish.append import append
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.discard import discard, discard_call
 from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
-from wal_sink.publish.fencing import refuse_published
 from wal_sink.publish.publisher import Publisher
 from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
@@ -61,13 +60,6 @@ class MicroBatch(NamedTuple):
                 error.target = each.name
                 raise
         return batch if self.configuration.names else checked
-
-    def refuse_second(self, execution: Execution) -> None:
-        """Refuse an epoch that its run has published already, before its rows are written once more.
-
-        :raises AlreadyPublished, NotRegistered: see `wal_sink.errors`.
-        """
-        refuse_published(self._log(execution.query_id), execution)
 
     def publish(self, execution: Execution, appended: Sequence[Appended]) -> None:
         """Publish the epoch, on the driver's host; nothing is sent before Spark has written `commits/N`.

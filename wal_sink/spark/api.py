@@ -9,6 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.options import as_texts
 from wal_sink.preflight import Checked, preflight
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
@@ -79,11 +80,7 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
     :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
     """
     schema = df_or_schema if isinstance(df_or_schema, StructType) else df_or_schema.schema
-    given = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-    }
-    return preflight(given, internals.arrow_schema(schema))
+    return preflight(as_texts(options), internals.arrow_schema(schema))
 
 
 @store_errors()

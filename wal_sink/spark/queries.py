@@ -31,6 +31,7 @@ from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.orphans import make_room
 from wal_sink.publish.without_sink import BATCHES_THAT_TELL, not_noted, note_without_sink
 from wal_sink.spark import internals
+from wal_sink.spark.batch_writer import begin_run, options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.query_flush import QueryFlush
@@ -90,6 +91,7 @@ class Queries:
             sink = configuration.sink
             if not self._note_without_sink(query, flush):  # before the ticket, see rule 12
                 return
+            begin_run(flush.checkpoint, run_id)
             take_ticket(flush.log, run_id)  # a run with a ticket fills the log, flushed or not
             make_room(
                 flush.log,
@@ -217,7 +219,7 @@ class Queries:
         if was_closed:
             return None
         try:
-            started = internals.started_query(query, FORMAT)
+            started = internals.started_query(query, FORMAT, options_at)
         except OptionError as error:
             self.refusals.refuse(query, error)
             return None

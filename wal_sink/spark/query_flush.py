@@ -13,6 +13,7 @@ from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.loops import FlushLoops
 from wal_sink.progress.backlog import waiting_epochs
 from wal_sink.spark import internals
+from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.wal.log import Log
 
@@ -51,7 +52,7 @@ def locate(query: StreamingQuery) -> tuple[Checkpoint, Log]:
     :raises OptionError: it is not of this sink, or was refused, or Spark does not answer.
     """
     try:
-        started = internals.started_query(query, FORMAT)
+        started = internals.started_query(query, FORMAT, options_at)
     except WalSinkError:
         raise
     except Exception as error:  # of py4j: the query failed before it had a plan, or Spark is gone
@@ -61,7 +62,7 @@ def locate(query: StreamingQuery) -> tuple[Checkpoint, Log]:
         ) from error
     if started is None:
         raise OptionError(
-            f"Query {query.id} does not write to format {FORMAT}.",
+            f"Query {query.id} writes neither to format {FORMAT} nor by wal_sink.batch_writer.",
             "Pass a query of this sink, or the location of its checkpoint.",
         )
     location = configure(started.options, started.folder).location

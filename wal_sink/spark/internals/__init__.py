@@ -4,12 +4,17 @@
 Spark that has changed, and no query finds it out at 3 a.m. Tested with the versions in `TESTED`.
 """
 
+from wal_sink.spark.internals.arrow import arrow_schema, map_in_arrow
 from wal_sink.spark.internals.events import CheckpointListener, add_listener, remove_listener
 from wal_sink.spark.internals.names import TESTED
 from wal_sink.spark.internals.query import (
+    active_query,
+    checkpoint_root,
+    folder,
     has_ended,
     is_active,
     last_commit,
+    output_mode,
     running_queries,
     started_query,
     stop,
@@ -23,21 +28,27 @@ from wal_sink.spark.internals.session import (
     slots,
     worker_python,
 )
-from wal_sink.spark.internals.task import arrow_schema, current_task
+from wal_sink.spark.internals.task import current_execution, current_task
 
 __all__ = [
     "TESTED",
     "CheckpointListener",
+    "active_query",
     "add_listener",
     "arrow_schema",
     "cancel_jobs",
     "check_session",
+    "checkpoint_root",
+    "current_execution",
     "current_task",
     "drop_interrupted_call",
+    "folder",
     "has_ended",
     "is_active",
     "is_stopped",
     "last_commit",
+    "map_in_arrow",
+    "output_mode",
     "remove_listener",
     "running_queries",
     "session_id",

@@ -23,6 +23,7 @@ MICRO_BATCH_EXECUTION, INITIALIZING, TERMINATED = (
     for beside in ("MicroBatchExecution", "INITIALIZING$", "TERMINATED$")
 )
 LISTENER_WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper"
+DATASET = ("org.apache.spark.sql.classic.Dataset",)
 PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
 FOREACH_BATCH_SINK = "org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink"
 

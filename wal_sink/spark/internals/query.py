@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -15,39 +16,70 @@ from wal_sink.spark.modes import refuse_mode
 from wal_sink.spark.started_query import Source, StartedQuery
 
 
-def started_query(query: StreamingQuery, format_name: str) -> StartedQuery | None:
+def started_query(
+    query: StreamingQuery,
+    format_name: str,
+    options_at: Callable[[str], Mapping[str, str] | None],
+) -> StartedQuery | None:
     """Copy what the sink needs to know of a query; None when it writes to another format.
 
     Reliable only inside `onQueryStarted`: in another thread the plan may not be there yet.
 
+    :param options_at: the options of a `foreachBatch` query, which Spark does not have, by its checkpoint;
+        None for one of another function.
+
     :raises OptionError: it does not run in plain micro-batches, see `refuse_mode`.
     """
     execution = query._jsq.streamingQuery()
-    sink = execution.sink()
-    if (
-        sink.getClass().getName() != names.PYTHON_TABLE
-        or sink.name().lower() != format_name.lower()
-    ):
+    root, sink = str(execution.resolvedCheckpointRoot()), execution.sink()
+    kind = sink.getClass().getName()
+    given: Mapping[str, str] | None = None
+    if kind == names.FOREACH_BATCH_SINK:
+        given = options_at(root)
+    elif kind == names.PYTHON_TABLE and sink.name().lower() == format_name.lower():
+        entries = execution.logicalPlan().writeOptions().toSeq()
+        given = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
+    if given is None:
         return None
     trigger = execution.trigger().getClass().getSimpleName()
     refuse_mode(str(query.id), execution.getClass().getName(), trigger)
-    jvm: Any = SparkContext._jvm
-    given = execution.logicalPlan().writeOptions()
-    entries = given.toSeq()
-    options = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
-    given_as = [name for name in options if name.lower() == "checkpointlocation"]
-    for name in given_as:
-        del options[name]
-    options["checkpointLocation"] = str(execution.resolvedCheckpointRoot())
-    folder = jvm.java.lang.System.getProperty("user.dir")
+    options = {key: value for key, value in given.items() if key.lower() != "checkpointlocation"}
+    options["checkpointLocation"] = root
     found = execution.sources()  # known as soon as the plan is
     sources = [found.apply(i) for i in range(found.length())]
     return StartedQuery(
         str(query.id),
         options,
-        str(folder),
+        _folder(SparkContext._jvm),
         tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
     )
+
+
+def folder(spark: SparkSession) -> str:
+    """Return the current folder of the JVM, against which Spark resolves relative locations."""
+    return _folder(names.java(spark))
+
+
+def _folder(java: Any) -> str:
+    return str(java.java.lang.System.getProperty("user.dir"))
+
+
+def active_query(spark: SparkSession, query_id: str) -> StreamingQuery | None:
+    """Return a query that runs in a session; None when it has no such query."""
+    try:
+        return spark.streams.get(query_id)
+    except (Py4JError, OSError):
+        return None
+
+
+def checkpoint_root(query: StreamingQuery) -> str:
+    """Return where a query's checkpoint is, as Spark has resolved it."""
+    return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
+
+
+def output_mode(query: StreamingQuery) -> str:
+    """Return a query's output mode: append, update or complete."""
+    return str(query._jsq.streamingQuery().outputMode().toString()).lower()
 
 
 def stop(query: StreamingQuery) -> None:

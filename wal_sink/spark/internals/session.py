@@ -46,6 +46,7 @@ def _missing(spark: SparkSession) -> list[str]:
     for classes, wanted in (
         (names.STREAM_EXECUTION, names.STREAM_EXECUTION_METHODS),
         ((_SPARK_CONTEXT,), _SPARK_CONTEXT_METHODS),
+        (names.DATASET, {"mapInArrow"}),
     ):
         lacks = wanted - _methods(spark, classes)
         missing += [f"{classes[0].rpartition('.')[2]}.{name}" for name in sorted(lacks)]

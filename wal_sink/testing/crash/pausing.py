@@ -9,28 +9,30 @@ environment says which points, because tasks, `commit` and the flusher run in di
         spark.dataSource.register(PausingDataSource)
         df.writeStream.format("wal_sink").option("target", PAUSING_TARGET)…
 
-The process that kills waits for the marker file (see `wal_sink.testing.crash.driver`).
+`PausingBatchWriter(spark, options)` is the same for `foreachBatch`. The process that kills waits for the
+marker file (see `wal_sink.testing.crash.driver`).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from wal_sink import arrow_batches
 from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan
+from wal_sink.model.task import Appended, Execution, Task
 from wal_sink.publish.micro_batch import MicroBatch
-from wal_sink.spark import internals
-from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
+from wal_sink.spark.batch_writer import BatchWriter
+from wal_sink.spark.data_source import WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.kafka import KafkaTarget
@@ -87,36 +89,42 @@ class PausingDataSource(WalSinkDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
         assert isinstance(writer, WalSinkStreamWriter)
-        return PausingWriter(writer.micro_batch)
+        return WalSinkStreamWriter(PausingMicroBatch(*writer.micro_batch))
 
 
-class PausingWriter(WalSinkStreamWriter):
-    """See `PausingDataSource`."""
+class PausingBatchWriter(BatchWriter):
+    """The same in `foreachBatch`: in a task, before the manifest, and before the function returns."""
 
-    def __init__(self, micro_batch: MicroBatch) -> None:
-        super().__init__(micro_batch)
-        options = micro_batch.configuration.target_options
-        self._table = str(getattr(options, "table", "") or getattr(options, "topic", ""))
+    def agree(self, schema: pa.Schema) -> MicroBatch:
+        return PausingMicroBatch(*super().agree(schema))
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+
+class PausingMicroBatch(MicroBatch):
+    """A micro-batch, standing still in a task, and on the driver's host."""
+
+    @property
+    def _table(self) -> str:
+        options = self.configuration.target_options
+        return str(getattr(options, "table", "") or getattr(options, "topic", ""))
+
+    def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
         """Log half of the rows of each batch, then the other half."""
         arrow_batches.MOST_ROWS = 1  # else nothing is on the disk before the task ends
 
         def in_parts() -> Iterator[pa.RecordBatch]:
-            epoch = internals.current_task().epoch
-            for batch in iterator:
+            for batch in batches:
                 quarter = batch.num_rows // 4
                 yield batch.slice(0, quarter)
                 yield batch.slice(quarter, quarter)  # behind it, the first one is on the disk
-                pause_at("write", self._table, epoch)
+                pause_at("write", self._table, task.epoch)
                 yield batch.slice(2 * quarter)
 
-        return super().write(in_parts())
+        return super().append(in_parts(), task)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        pause_at("commit called", self._table, batchId)
-        super().commit(messages, batchId)
-        pause_at("commit returned", self._table, batchId)
+    def publish(self, execution: Execution, appended: Sequence[Appended]) -> None:
+        pause_at("commit called", self._table, execution.epoch)
+        super().publish(execution, appended)
+        pause_at("commit returned", self._table, execution.epoch)
 
 
 class PausingTarget(CassandraTarget):

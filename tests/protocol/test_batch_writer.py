@@ -1,0 +1,181 @@
+"""What `batch_writer` does with a micro-batch, called as it calls, without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.protocol.engine import Rows, Run, World
+from wal_sink.configuration import Configuration, Destination
+from wal_sink.errors import AlreadyPublished, InvalidRow, NotRegistered
+from wal_sink.model.task import Appended, Task
+from wal_sink.options import SinkOptions, as_texts
+from wal_sink.publish.fencing import refuse_published
+from wal_sink.publish.micro_batch import MicroBatch
+from wal_sink.spark.batch_writer import conformed
+from wal_sink.testing.cell_store import CellStoreOptions
+from wal_sink.wal.location import locate
+
+CALL, OTHER_CALL = "a" * 16, "b" * 16
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> World:
+    """Return a query whose checkpoint and log are folders."""
+    location = locate(str(tmp_path))
+    world = World(location.open_checkpoint()._backend, location.open_log("query").backend)
+    world.query_id = "query"
+    return world
+
+
+def micro_batch(run: Run, tmp_path: Path) -> MicroBatch:
+    """Return what tasks and publisher of a run's micro-batch know."""
+    only = Destination("", "cell_store", CellStoreOptions(keys="k"), run.world.store)
+    sink = SinkOptions(checkpoint=str(tmp_path))
+    return MicroBatch(Configuration(sink, (only,), locate(str(tmp_path))), run.plans)
+
+
+def append(
+    batch: MicroBatch,
+    run: Run,
+    rows: Rows,
+    *,
+    partition: int = 0,
+    attempt: int = 0,
+    call: str = CALL,
+) -> Appended:
+    """Run one task of a call."""
+    query_id, run_id, epoch = run.execution
+    task = Task(
+        query_id=query_id,
+        run_id=run_id,
+        epoch=epoch,
+        partition=partition,
+        attempt=attempt,
+        call=call,
+    )
+    return batch.append([run.world.frame(rows)], task)
+
+
+def paths_of(query: World) -> Sequence[str]:
+    """Return the segments that are there."""
+    return [path for _, path in query.log.segments()]
+
+
+def test_rule_25_only_what_was_reported_is_published(query: World, tmp_path: Path) -> None:
+    """A task ran twice, by speculation or after a lost executor; Spark returns the report of one attempt."""
+    run = query.run()
+    run.write_offsets()
+    batch = micro_batch(run, tmp_path)
+    append(batch, run, [("a", 1)], attempt=0)
+    won = append(batch, run, [("a", 2)], attempt=1)
+    batch.publish(run.execution, [won])
+    run.write_commit([[("a", 2)]])
+    query.flush()
+    assert query.table() == {"a": 2}
+    assert paths_of(query) == []
+
+
+def test_rule_25_a_batch_without_partitions_is_published(query: World, tmp_path: Path) -> None:
+    """Spark runs no task where it sees that there are no rows; a dead run's attempt must not come through."""
+    died = query.run()
+    died.publish([("a", 1)])
+    run = query.run()
+    run.write_offsets()
+    micro_batch(run, tmp_path).publish(run.execution, [])
+    run.write_commit([])
+    query.flush()
+    assert query.table() == {}
+    assert query.log.newest_flushed() is not None
+
+
+def test_rule_25_a_second_write_of_a_batch_is_refused(query: World, tmp_path: Path) -> None:
+    """Before its rows are written once more; of another run the publisher decides."""
+    died = query.run()
+    died.publish([("a", 1)])
+    run = query.run()
+    run.write_offsets()
+    refuse_published(query.log, run.execution)
+    batch = micro_batch(run, tmp_path)
+    batch.publish(run.execution, [append(batch, run, [("a", 2)])])
+    with pytest.raises(AlreadyPublished, match=r"a second time.* 1 rows(.|\n)*union"):
+        refuse_published(query.log, run.execution)
+    with pytest.raises(AlreadyPublished):  # two threads that have both passed the look
+        batch.publish(run.execution, [append(batch, run, [("b", 3)], call=OTHER_CALL)])
+    run.write_commit([[("a", 2)]])
+    query.flush()
+    assert query.table() == {"a": 2}
+
+
+def test_rule_25_without_a_ticket_no_task_runs(query: World) -> None:
+    """The query started where no listener was registered."""
+    run = query.run(listening=False)
+    with pytest.raises(NotRegistered, match=run.run_id):
+        refuse_published(query.log, run.execution)
+
+
+def test_rule_25_a_call_that_failed_leaves_nothing_and_takes_nothing(
+    query: World, tmp_path: Path
+) -> None:
+    """Its tasks had no report out; another call, and another run, may be about to publish theirs."""
+    old, run = query.run(), query.run()
+    run.write_offsets()
+    batch = micro_batch(run, tmp_path)
+    others = {
+        append(batch, run, [("a", 1)], call=OTHER_CALL).segments[0].path,
+        append(batch, old, [("a", 1)]).segments[0].path,
+    }
+    append(batch, run, [("a", 1)])
+    append(batch, run, [("b", 1)], partition=1)
+    with pytest.raises(InvalidRow):
+        batch.append(
+            [pa.record_batch({"k": [None], "v": [1]}, run.world.frame([]).schema)], _task(run)
+        )
+    batch.discard_call(run.execution, CALL)
+    assert set(paths_of(query)) == others
+
+
+def _task(run: Run) -> Task:
+    query_id, run_id, epoch = run.execution
+    return Task(query_id=query_id, run_id=run_id, epoch=epoch, partition=2, attempt=0, call=CALL)
+
+
+def test_a_poison_row_and_restarts_do_not_fill_the_log_through_foreach_batch(
+    query: World, tmp_path: Path
+) -> None:
+    """A supervisor starts the query again for ever: the log does not grow."""
+    for _ in range(20):
+        run = query.run()
+        run.write_offsets()
+        batch = micro_batch(run, tmp_path)
+        append(batch, run, [("a", 1)])
+        batch.discard_call(run.execution, CALL)
+    assert paths_of(query) == []
+
+
+def test_columns_get_the_types_that_were_agreed_on() -> None:
+    """Tasks of `mapInArrow` get timestamps in the session's zone, also in nested columns."""
+    here, utc = pa.timestamp("us", "America/New_York"), pa.timestamp("us", "UTC")
+
+    def schema(time: pa.DataType) -> pa.Schema:
+        inside = pa.list_(pa.struct([("at", time)]))
+        return pa.schema([("at", time), ("in", inside), ("map", pa.map_(pa.string(), time))])
+
+    rows = {
+        "at": pa.array([1_000, None], here),
+        "in": pa.array([[{"at": 2_000}], None], schema(here).field("in").type),
+        "map": pa.array([[("k", 3_000)], []], schema(here).field("map").type),
+    }
+    found = conformed(pa.record_batch(rows, schema(here)), schema(utc))
+    assert found.schema == schema(utc)
+    assert found.column("at").cast(pa.int64()).to_pylist() == [1_000, None]
+    assert found.column("map").items.cast(pa.int64()).to_pylist() == [3_000]
+
+
+def test_options_may_be_values_of_python() -> None:
+    """As `writeStream.option` takes them."""
+    given = {"trim.delay": 5, "cassandra.ssl.enabled": True, "table": "t"}
+    assert as_texts(given) == {"trim.delay": "5", "cassandra.ssl.enabled": "true", "table": "t"}

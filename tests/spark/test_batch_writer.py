@@ -1,0 +1,180 @@
+"""The second door, `batch_writer`, with real Spark: rows of output mode update, and what it refuses.
+
+`test_kills` kills its drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import wal_sink
+from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.tables import Table, options
+from wal_sink import errors
+from wal_sink.spark.batch_writer import BatchWriter
+from wal_sink.spark.failure import failure_in
+from wal_sink.testing.cassandra.node import Node
+from wal_sink.wal.location import locate
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
+
+GROUPS, FILES = 5, 2
+Function = Callable[[DataFrame, int], None]
+
+
+def run(rows: DataFrame, function: Function, checkpoint: str, mode: str = "update") -> str:
+    """Run a query to its end, or to its failure; return its id."""
+    writer = rows.writeStream.outputMode(mode).foreachBatch(function)
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query = writer.start()
+    query.awaitTermination()
+    return str(query.id)
+
+
+def test_counts_that_change_arrive_and_mistakes_are_refused(
+    spark: SparkSession, cassandra: Node, keyspace: str, tmp_path: Path
+) -> None:
+    """Two targets, an operation and an epoch column; then each mistake, of which nothing is flushed.
+
+    One test for all, as starts of Spark and Cassandra cost more than what it does.
+    """
+    source = write_source(tmp_path / "source", FILES)
+    rows = spark.readStream.schema("id bigint, text string").option("maxFilesPerTrigger", 1)
+    every = rows.parquet(source)
+    counts = (
+        every.groupBy((every.id % GROUPS).alias("k"))
+        .count()
+        .selectExpr(
+            "k",
+            "count AS n",
+            "timestamp_seconds(count) AS at",
+            f"IF(k = 0 AND count > {ROWS_PER_FILE // GROUPS}, 'gone', 'stays') AS op",
+        )
+    )
+    for name in ("live", "copy"):
+        cassandra.execute(
+            f"CREATE TABLE {keyspace}.{name} (k bigint PRIMARY KEY, n bigint, at timestamp, epoch bigint)"
+        )
+    targets: dict[str, object] = {
+        "targets": "live,copy",
+        "epochColumn": "epoch",
+        **{
+            f"{name}.{option}": value
+            for name in ("live", "copy")
+            for option, value in {
+                "target": "cassandra",
+                "operationColumn": "op",
+                "operations": '{"stays": "upsert", "gone": "delete"}',
+                **options(Table(cassandra, keyspace, f"{name}_")),
+                "table": name,
+            }.items()
+        },
+    }
+    place = str(tmp_path / "a checkpoint")
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")  # and not that of the plan
+    with wal_sink.register(spark) as sink:
+        write = wal_sink.batch_writer(spark, checkpointLocation=place, **targets)
+        seen: list[int] = []
+
+        def count_and_write(batch: DataFrame, epoch: int) -> None:
+            seen.append(batch.count())
+            write(batch, epoch)
+
+        run(counts, count_and_write, place)
+        flushed = wal_sink.await_flushed(place)
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    assert seen == [GROUPS] * FILES
+    assert (flushed.epoch, sink.forgotten()) == (FILES - 1, True)
+    n = FILES * ROWS_PER_FILE // GROUPS
+    at = datetime(1970, 1, 1) + timedelta(seconds=n)  # noqa: DTZ001 - as the driver reads it
+    for name in ("live", "copy"):
+        found = cassandra.execute(f"SELECT k, n, at, epoch FROM {keyspace}.{name}")
+        assert sorted(map(tuple, found)) == [(k, n, at, FILES - 1) for k in range(1, GROUPS)]
+
+    plain = every.selectExpr("uuid() AS key", "id", "text")
+    mistakes(spark, plain, Table(cassandra, keyspace), tmp_path)
+
+
+def mistakes(spark: SparkSession, rows: DataFrame, table: Table, folder: Path) -> None:
+    """Make each mistake, with a checkpoint of its own."""
+
+    def writer(name: str, **more: Any) -> BatchWriter:
+        given = options(table) | more
+        return wal_sink.batch_writer(spark, checkpointLocation=str(folder / name), **given)
+
+    def refused(
+        kind: type[errors.WalSinkError],
+        match: str,
+        function: Function,
+        name: str,
+        mode: str = "append",
+        rows: DataFrame = rows,
+    ) -> None:
+        with pytest.raises(PySparkException) as caught:
+            run(rows, function, str(folder / name), mode)
+        failure = failure_in(str(caught.value))
+        assert type(failure) is kind
+        assert match in str(failure)
+
+    early = writer("early")
+    refused(errors.NotRegistered, "before start()", early, "early")
+    with pytest.raises(errors.OptionError, match="no batch of a query"):
+        early(spark.range(1).toDF("id"), 0)
+    with pytest.raises(errors.OptionError, match="Did you mean keyspace"):
+        writer("misspelt", keyspac="shop")
+    with wal_sink.register(spark):
+        twice = writer("twice")
+
+        def write_twice(batch: DataFrame, epoch: int) -> None:
+            twice(batch.where("id % 2 = 0"), epoch)
+            twice(batch.where("id % 2 = 1"), epoch)
+
+        refused(errors.AlreadyPublished, "union", write_twice, "twice")
+        once = writer("skip")
+        refused(
+            errors.MissingManifest,
+            "Batch 0 was completed without",
+            lambda batch, epoch: once(batch, epoch) if epoch else None,
+            "skip",
+        )
+        wrong = writer("wrong number")
+        refused(
+            errors.OptionError,
+            "with batch 7, while",
+            lambda batch, _: wrong(batch, 7),
+            "wrong number",
+        )
+        place = writer("one place")
+        refused(errors.OptionError, "Give both the same location", place, "another place")
+        refused(
+            errors.NotRegistered,
+            "both before start()",
+            lambda batch, epoch: writer("made late", **{"trim.delay": epoch})(batch, epoch),
+            "made late",
+        )
+        all_of_it = writer("complete")
+        whole = rows.groupBy("key", "id", "text").count().drop("count")
+        refused(
+            errors.OptionError, 'outputMode("update")', all_of_it, "complete", "complete", whole
+        )
+        poison = writer("poison")
+        refused(
+            errors.InvalidRow,
+            "Drop such rows",
+            poison,
+            "poison",
+            rows=rows.repartition(2).selectExpr("IF(id = 3, NULL, key) AS key", "id", "text"),
+        )
+        for name in ("twice", "complete", "poison"):
+            location = locate(str(folder / name))
+            log = location.open_log(location.open_checkpoint().query_id())
+            assert len(log.segments()) == (1 if name == "twice" else 0)
+    assert table.ids() == []

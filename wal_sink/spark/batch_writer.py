@@ -1,0 +1,247 @@
+"""Receives micro-batches in `foreachBatch`: the second door, for queries that Spark refuses to a data source.
+
+Spark calls the function on the driver, in the thread of the query. Tasks append the rows (`mapInArrow`), and
+what Spark collects are their reports: of several attempts at a task the one that counts. Then the function
+publishes the epoch. It returns before Spark writes `commits/<epoch>`, as `commit()` of a data source does.
+
+Spark does not tell such a query's options to its listener. So a writer makes itself known in this process by
+its checkpoint, and is told of each run that starts there (rule 25).
+"""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.configuration import Configuration, configure
+from wal_sink.errors import MissingManifest, NotRegistered, OptionError, WalSinkError
+from wal_sink.model.task import Appended, Execution
+from wal_sink.options import as_texts
+from wal_sink.publish.fencing import refuse_published
+from wal_sink.publish.micro_batch import MicroBatch, agree
+from wal_sink.spark import internals, worker_gc
+from wal_sink.spark.failure import failure_in
+from wal_sink.wal.location import locate
+from wal_sink.wal.store_errors import store_errors
+
+_REPORTS = pa.schema([("partition", pa.int32()), ("report", pa.string())])
+_BEFORE_START = (
+    "Call wal_sink.register(spark), then wal_sink.batch_writer(spark, …), both before start() and on the"
+    " session of the query; call that one writer for every batch."
+)
+
+
+def batch_writer(
+    spark: SparkSession,
+    *,
+    checkpointLocation: str,  # noqa: N803 - as Spark calls it
+    **options: object,
+) -> BatchWriter:
+    """Return a function for `foreachBatch`, which lands each micro-batch exactly once, as the format does.
+
+    For output mode update, and for every query that Spark refuses to a Python data source::
+
+        writer = wal_sink.batch_writer(spark, checkpointLocation=place, keyspace="shop", table="totals",
+                                       **{"cassandra.contactPoints": "127.0.0.1"})
+        query = (totals.writeStream.outputMode("update").foreachBatch(writer)
+            .option("checkpointLocation", place).start())
+
+    Make it before `start()`, in a session that is registered. It may be called inside a function of your own,
+    beside other actions, exactly once for each batch, also for an empty one.
+
+    :param checkpointLocation: that of the query, given to both.
+    :param options: those of the format, by their names.
+    :raises OptionError: an option is missing, unknown, or does not fit.
+    :raises UnsupportedSpark: the session lacks something that the sink relies on.
+    """
+    internals.check_session(spark)
+    return BatchWriter(spark, as_texts({**options, "checkpointLocation": checkpointLocation}))
+
+
+class _Run(NamedTuple):
+    """The run that a writer writes for."""
+
+    run_id: str
+    next_epoch: int
+
+
+class BatchWriter:
+    """A function for `foreachBatch`; made by `wal_sink.batch_writer`.
+
+    :param options: those of the format, as texts, with `checkpointLocation`.
+    """
+
+    def __init__(self, spark: SparkSession, options: dict[str, str]) -> None:
+        self._spark = spark
+        self._run: _Run | None = None
+        self._seen = ""
+        folder = internals.folder(spark)
+        place = options["checkpointLocation"]
+        if place and not place.startswith("/") and ":" not in place:
+            options = {**options, "checkpointLocation": f"{folder}/{place}"}
+        self.options = options
+        self.configuration: Configuration = configure(options, folder)
+        _writers[self.checkpoint] = self
+
+    @property
+    def checkpoint(self) -> str:
+        """URL of the checkpoint."""
+        return self.configuration.location.checkpoint
+
+    def __repr__(self) -> str:
+        to = ", ".join(each.target.writes_to for each in self.configuration.destinations)
+        return f"<wal_sink.batch_writer to {to}, checkpoint {self.checkpoint}>"
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        """Write a micro-batch to the log; Spark calls this, or the function that was given to `foreachBatch`.
+
+        :raises OptionError: it is no micro-batch of a query with this checkpoint, or of output mode complete.
+        :raises NotRegistered: the run started where sink or writer did not exist yet.
+        :raises AlreadyPublished: the run has written the batch already.
+        :raises MissingManifest: the run has completed a batch without a call of this writer.
+        :raises WalSinkError: as `commit()` of the format.
+        """
+        execution = self._execution(epoch)
+        log = self.configuration.location.open_log(execution.query_id)
+        with store_errors():
+            refuse_published(log, execution)
+        schema = internals.arrow_schema(batch.schema)
+        micro_batch = self.agree(schema)
+        call = uuid.uuid4().hex[:16]
+        try:
+            appended = _append_all(batch, micro_batch, schema, call)
+        except BaseException as error:
+            micro_batch.discard_call(execution, call)
+            if (failure := failure_in(str(error))) is not None:
+                raise failure from None  # of a task; Spark's text around it is some hundred lines
+            raise
+        micro_batch.publish(execution, appended)
+        self._run = _Run(execution.run_id, epoch + 1)
+
+    def agree(self, schema: pa.Schema) -> MicroBatch:
+        """Agree with the target on rows of a schema."""
+        return agree(self.configuration, schema)
+
+    def begin(self, run_id: str, next_epoch: int) -> None:
+        """Take note of a run that starts.
+
+        :param next_epoch: the one after the last that is checkpointed.
+        """
+        self._run = _Run(run_id, next_epoch)
+
+    def _execution(self, epoch: int) -> Execution:
+        """Return what Spark calls this micro-batch, of a run for which this writer may write."""
+        execution = internals.current_execution(self._spark)
+        if execution is None or execution.epoch != epoch:
+            raise OptionError(
+                f"The writer was called with batch {epoch}, while this thread runs "
+                + (f"batch {execution.epoch} of a query." if execution else "no batch of a query."),
+                "Call it inside the function that foreachBatch was given, in the same thread, with the batch"
+                " id that the function gets.",
+            )
+        if execution.run_id != self._seen:
+            self._see_query(execution)
+            self._seen = execution.run_id
+        if self._run is None or self._run.run_id != execution.run_id:
+            raise NotRegistered(
+                f"Run {execution.run_id} started before sink and writer were there to take its ticket",
+                _BEFORE_START,
+            )
+        if epoch > self._run.next_epoch:
+            raise MissingManifest(
+                f"Batch {self._run.next_epoch} was completed without a call of the writer",
+                "Call the writer for every batch, also for an empty one, and let its errors go through.",
+            )
+        return execution
+
+    def _see_query(self, execution: Execution) -> None:
+        """See that the running query is one that this writer is for."""
+        query = internals.active_query(self._spark, execution.query_id)
+        if query is None:
+            raise NotRegistered(
+                f"Query {execution.query_id} is not of the session that the writer was given",
+                _BEFORE_START,
+            )
+        if (place := _url(internals.checkpoint_root(query))) != self.checkpoint:
+            raise OptionError(
+                f"Option checkpointLocation of the query is {place}, that of its batch_writer is"
+                f" {self.checkpoint}.",
+                "Give both the same location.",
+            )
+        if internals.output_mode(query) == "complete":
+            raise OptionError(
+                "The query has output mode complete: each batch is the whole result, which would be written"
+                " anew every time, and rows that leave it would stay in the table.",
+                'Use outputMode("update"): a batch then has the rows that have changed.',
+            )
+
+
+_writers: weakref.WeakValueDictionary[str, BatchWriter] = weakref.WeakValueDictionary()
+"""By checkpoint, the writer that was made last, as long as the application holds it."""
+
+
+def options_at(checkpoint_root: str) -> dict[str, str] | None:
+    """Return the options of the writer that was made for a checkpoint; None when there is none.
+
+    :param checkpoint_root: as Spark names it.
+    """
+    writer = _writers.get(_url(checkpoint_root))
+    return None if writer is None else writer.options
+
+
+def begin_run(checkpoint: Checkpoint, run_id: str) -> None:
+    """Tell the writer that was made for a checkpoint, if there is one, that a run starts.
+
+    Called inside `start()`, before Spark reads the checkpoint.
+    """
+    if (writer := _writers.get(checkpoint.url)) is not None:
+        writer.begin(run_id, checkpoint.last_commit() + 1)
+
+
+def _url(place: str) -> str:
+    try:
+        return locate(place).checkpoint
+    except OptionError:
+        return place  # where the sink keeps no checkpoint
+
+
+def _append_all(
+    batch: DataFrame, micro_batch: MicroBatch, schema: pa.Schema, call: str
+) -> list[Appended]:
+    """Run a Spark job in which each task appends its rows; return their reports in the partitions' order."""
+    task = partial(_append, micro_batch, schema, call)
+    reports = internals.map_in_arrow(batch, task, "partition int, report string").collect()
+    if [row.partition for row in reports] != list(range(len(reports))):
+        raise WalSinkError(
+            f"Spark returned reports of partitions {[row.partition for row in reports]}",
+            "This is a bug in wal_sink or a change in Spark; please report it.",
+        )
+    return [msgspec.json.decode(row.report, type=Appended) for row in reports]
+
+
+def _append(
+    micro_batch: MicroBatch, schema: pa.Schema, call: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Append a partition's rows to the log, in the task."""
+    task = msgspec.structs.replace(internals.current_task(), call=call)
+    appended = micro_batch.append((conformed(each, schema) for each in batches), task)
+    worker_gc.settle()
+    report = msgspec.json.encode(appended).decode()
+    yield pa.RecordBatch.from_pylist([{"partition": task.partition, "report": report}], _REPORTS)
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Give columns the types that tasks of a data source get: here timestamps have the session's zone."""
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
