@@ -31,6 +31,7 @@ from tests.benchmarks.figures import (
     shapes,
     spark_sinks,
     standing,
+    tables,
 )
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
@@ -49,6 +50,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "requests": requests.requests,
     "deletes": deletes.deletes,
     "lives": lives.lives,
+    "tables": tables.two_tables,
     "growth": flush.growth,
     "pending": flush.pending,
     "targets": standing.standing_still,
