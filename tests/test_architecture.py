@@ -43,7 +43,7 @@ ROOMS = {
     ".types": ".names targets.values model",
     ".encode": ".types targets.values model",
     ".times": ".encode .types targets.values model clock errors",
-    ".options": ".times .names targets.operations targets.tables options errors",
+    ".options": ".times .types .names targets.operations targets.tables options errors",
     ".check": ".times .types targets.values targets.operations model clock errors",
     ".check_tables": ".check .types targets.values model errors",
     ".driver": ".options targets.base options log_context errors",
@@ -54,8 +54,8 @@ ROOMS = {
     ".ledger": ".schema .driver .names model errors",
     ".session": ".ledger .write .schema .driver .options .names targets.refused targets.base model"
     " observer errors",
-    ".target": ".session .check_tables .schema .driver .options .names targets.operations targets.base model"
-    " options",
+    ".target": ".session .check_tables .schema .driver .options .types .names targets.operations targets.base"
+    " model options",
     "targets.cassandra": ".target .options",
     "targets.sql": "targets.names targets.values targets.base model options errors",
     "targets.kafka": "targets.extras targets.base model options errors",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
+from wal_sink.clock import now_us
+from wal_sink.errors import SchemaMismatch
 from wal_sink.options import parse
-from wal_sink.targets.base import Target
+from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.cassandra.node import Node
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
+from wal_sink.testing.contracts.ledger import new_owner
 from wal_sink.testing.contracts.tables import Rows, TablesContract
 from wal_sink.testing.contracts.target import Table, TargetContract
 from wal_sink.testing.contracts.times import Make, TimesContract
+from wal_sink.testing.contracts.updates import UpdatesContract
 
 pytestmark = pytest.mark.cassandra
 
@@ -102,3 +107,42 @@ class TestCassandraTables(TablesContract):
         columns = {"by_k": "k, n, v, t", "by_n": "n, k, v"}[table]
         found = self.node.execute(f"SELECT {columns} FROM {self.keyspace}.{table}")
         return {tuple(row[:2]): tuple(row[2:]) for row in found}
+
+
+class TestCassandraUpdates(UpdatesContract):
+    """By UPDATE, which leaves no row marker; of static columns alone, too."""
+
+    @pytest.fixture
+    def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
+        cassandra.execute(
+            f"CREATE TABLE {keyspace}.cells (k text, n int, v bigint, t text, PRIMARY KEY (k, n))"
+        )
+        self.node, self.table = cassandra, f"{keyspace}.cells"
+        return target_of(cassandra, keyspace, **{"cassandra.writeMode": "update"})
+
+    rows = TestCassandra.rows
+
+    def test_static_columns_alone(self, cassandra: Node, keyspace: str) -> None:
+        """A partition's, without its clustering columns; by the key of two columns, and for a time."""
+        table = f"{keyspace}.cells"
+        cassandra.execute(
+            f"CREATE TABLE {table} (a int, b text, n int, s text static, v int, PRIMARY KEY ((a, b), n))"
+        )
+        more = {"cassandra.writeMode": "update", "cassandra.ttl": "9000"}
+        target = target_of(cassandra, keyspace, **more)
+        schema = pa.schema([("b", pa.string()), ("s", pa.string()), ("a", pa.int32())])
+        rows = pa.record_batch(
+            [["x", "y"], ["one", "two"], pa.array([1, 2], pa.int32())], schema=schema
+        )
+        plan = target.plan(schema, "key")
+        with target.connect(new_owner()) as session:
+            session.write(plan, Slice(0, target.check(rows, plan), now_us()))
+            session.drain()
+        found = cassandra.execute(f"SELECT a, b, n, s, TTL(s) AS life FROM {table}")
+        assert {(r.a, r.b, r.n, r.s) for r in found} == {
+            (1, "x", None, "one"),
+            (2, "y", None, "two"),
+        }
+        assert all(8_000 < r.life <= 9_000 for r in found)
+        with pytest.raises(SchemaMismatch, match="static columns and clustering columns"):
+            target.plan(schema.append(pa.field("n", pa.int32())), "key")

@@ -11,6 +11,7 @@ from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesC
 from wal_sink.testing.contracts.tables import Rows, TablesContract
 from wal_sink.testing.contracts.target import CellsContract, Table
 from wal_sink.testing.contracts.times import Make, TimesContract
+from wal_sink.testing.contracts.updates import UpdatesContract
 
 
 class TestCellStore(CellsContract):
@@ -77,3 +78,13 @@ TABLES = {
     "columns": "k,n,v,t;k,n,v",
     "operationColumn": "op",
 }
+
+
+class TestCellStoreUpdates(UpdatesContract):
+    """Its rows exist by their values, as those of Cassandra."""
+
+    @pytest.fixture
+    def target(self) -> CellStore:
+        return CellStore(CellStoreOptions(keys="k,n", write_mode="update"))
+
+    rows = TestCellStore.rows

@@ -24,6 +24,7 @@ TIMES = ("tests/unit/test_row_times.py", "tests/protocol/test_row_times.py")
 COLUMNS = ("tests/unit/test_cassandra_columns.py",)
 QUARANTINE = ("tests/unit/test_sift.py", "tests/protocol/test_quarantine.py")
 TABLES = ("tests/unit/test_cassandra_tables.py",)
+UPDATES = ("tests/unit/test_write_mode.py",)
 
 
 class Bug(NamedTuple):
@@ -1498,6 +1499,20 @@ BUGS = (
         "        if plan.table_column is not None:\n",
         "        if plan.table_column is None and not tables:\n",
         TABLES,
+    ),
+    Bug(
+        "an update takes its values in the order of the DataFrame",
+        "wal_sink/targets/cassandra/write/statements.py",
+        "    columns = sorted(plan.columns, key=lambda column: column.role in _KEY)\n",
+        "    columns = plan.columns\n",
+        UPDATES,
+    ),
+    Bug(
+        "a delete beside static columns alone takes the partition",
+        "wal_sink/targets/cassandra/schema/updates.py",
+        '    if "regular" not in roles and operation and',
+        '    if "regular" in roles and operation and',
+        UPDATES,
     ),
     Bug(
         "an unknown table is dropped in silence",

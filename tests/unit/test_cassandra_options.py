@@ -262,6 +262,7 @@ def test_the_names_are_those_of_the_interface() -> None:
         "cassandra.serialConsistencyLevel",
         "cassandra.ledgerTable",
         "cassandra.nulls",
+        "cassandra.writeMode",
         "cassandra.columns",
         "cassandra.ttl",
         "cassandra.ttlColumn",

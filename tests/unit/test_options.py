@@ -36,6 +36,7 @@ KNOWN = [
         "cassandra.columns",
         "tables",
         "tableColumn",
+        "cassandra.writeMode",
         "operationColumn",
         "operations",
         "onInvalidRow",

@@ -20,6 +20,7 @@ from wal_sink.targets.cassandra.times.given import (
     Ttl,
     TtlColumn,
 )
+from wal_sink.targets.cassandra.types.write_mode import WriteMode
 from wal_sink.targets.operations import Operation, OperationColumn, Operations, read_words
 from wal_sink.targets.tables import TableColumn, Tables
 
@@ -40,6 +41,7 @@ class CellStoreOptions(Options, frozen=True, kw_only=True):
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
     operations: Operations = msgspec.field(name="operations", default="")
 
+    write_mode: WriteMode = msgspec.field(name="cassandra.writeMode", default="insert")
     ttl: Ttl = msgspec.field(name=TTL, default=None)
     ttl_column: TtlColumn = msgspec.field(name=TTL_COLUMN, default="")
     expires_column: ExpiresColumn = msgspec.field(name=EXPIRES_COLUMN, default="")

@@ -30,6 +30,7 @@ from wal_sink.targets.cassandra.times.given import (
     without_times,
 )
 from wal_sink.targets.cassandra.times.read import EVENT_US, EXPIRES_US, LIFE_S
+from wal_sink.targets.cassandra.types.write_mode import mode_details, mode_shape, updates
 from wal_sink.targets.operations import (
     DELETE,
     operation_details,
@@ -98,6 +99,7 @@ class CellStore(Target):
             "nulls": given.nulls,
             **deletes,
             **given.times.shape,
+            **mode_shape(given.write_mode),
             **of_tables,
         }
 
@@ -132,6 +134,7 @@ class CellStore(Target):
             columns=tuple(found),
             details={
                 "nulls": self._options.nulls,
+                **mode_details(self._options.write_mode),
                 **operation_details(operation, words),
                 **for_server(times, latest_expiry_s("NONE"), now_s).details,
             },
@@ -258,7 +261,8 @@ class CellSession(Session):
                 if plan.operation and row[plan.operation] == DELETE:
                     table.delete(key, us)
                 else:
-                    table.upsert(key, Cell(True, us, ends_s), cells, rows.batch.schema)
+                    marker = None if updates(plan) else Cell(True, us, ends_s)
+                    table.upsert(key, marker, cells, rows.batch.schema)
 
     def finish(self, window: Window) -> Outcome:
         """Finish if exactly this window is begun."""

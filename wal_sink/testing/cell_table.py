@@ -54,22 +54,23 @@ class CellTable:
         self.tombstones[prefix] = max(us, self.tombstones.get(prefix, -1))
 
     def upsert(
-        self, key: Key, inserted: Cell, cells: Mapping[str, Cell | None], schema: pa.Schema
+        self, key: Key, inserted: Cell | None, cells: Mapping[str, Cell | None], schema: pa.Schema
     ) -> None:
         """Write the cells of a row.
 
-        :param inserted: its marker.
+        :param inserted: its marker; None: it is an update, which leaves none.
         :param cells: None for one that stays as it is.
         :param schema: of the rows, which has the types of the cells.
         """
-        row = self.rows.get(key, Row({}, inserted))
+        row = self.rows.get(key, Row({}, Cell(None, -1)))
         found = dict(row.cells)
         for name, cell in cells.items():
             if cell is None:
                 found.setdefault(name, Cell(None, 0))
             else:
                 found[name] = newer(found.get(name), cell, schema.field(name).type)
-        self.rows[key] = Row(found, newer(row.marker, inserted, pa.bool_()))
+        marker = row.marker if inserted is None else newer(row.marker, inserted, pa.bool_())
+        self.rows[key] = Row(found, marker)
 
     def _deleted_us(self, key: Key) -> int:
         """Return the newest deletion of a row, or of a range that it is in; -1 for none."""

@@ -29,6 +29,7 @@ from wal_sink.targets.cassandra.times.given import (
     Ttl,
     TtlColumn,
 )
+from wal_sink.targets.cassandra.types.write_mode import WriteMode
 from wal_sink.targets.operations import Operation, OperationColumn, Operations, read_words
 from wal_sink.targets.tables import TableColumn, Tables
 
@@ -129,6 +130,7 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         Literal["unset", "write"],
         Meta(description="unset: a null leaves the older value; write: it clears it (tombstone)"),
     ] = msgspec.field(name="cassandra.nulls", default="unset")
+    write_mode: WriteMode = msgspec.field(name="cassandra.writeMode", default="insert")
     columns: Annotated[
         str,
         Meta(

@@ -14,7 +14,10 @@ from wal_sink.targets.base import Kind, Session, Target
 from wal_sink.targets.cassandra.driver.credentials import with_environment
 from wal_sink.targets.cassandra.names import names_shape
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.types.write_mode import mode_shape
 from wal_sink.targets.operations import BY_POSITION, described, operation_shape
+
+_UPDATE = "by UPDATE: a row exists as long as one of its values does (cassandra.writeMode)"
 
 
 class CassandraTarget(Target):
@@ -41,6 +44,7 @@ class CassandraTarget(Target):
             **self._tables_shape(),
             "cassandra.nulls": self._options.nulls,
             **names_shape(self._options.column_names),
+            **mode_shape(self._options.write_mode),
             **operation_shape(self._options.operation_column, self._options.words),
             **self._options.times.shape,
         }
@@ -73,6 +77,7 @@ class CassandraTarget(Target):
             "table" if given.table else "tables": f"{self.writes_to}, ledger in {ledger}",
             **({} if given.table else {"rows": _goes_to(given.table_column)}),
             **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
+            **({"write": _UPDATE} if given.write_mode == "update" else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
             "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
             **described(given.operation_column, given.words),

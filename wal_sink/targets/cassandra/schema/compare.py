@@ -13,6 +13,7 @@ from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean, quote
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.schema.updates import writes_static_alone
 from wal_sink.targets.cassandra.types.cql_type import (
     UserTypes,
     parse,
@@ -21,22 +22,27 @@ from wal_sink.targets.cassandra.types.cql_type import (
 )
 from wal_sink.targets.cassandra.types.mismatch import mismatches
 from wal_sink.targets.cassandra.types.spark_types import canonical
+from wal_sink.targets.cassandra.types.write_mode import static_alone
 
 _SAME: Mapping[str, str] = MappingProxyType({})
 
 
 def match_columns(
-    schema: pa.Schema, live: TableMetadata, names: Mapping[str, str] = _SAME
+    schema: pa.Schema,
+    live: TableMetadata,
+    names: Mapping[str, str] = _SAME,
+    mode: str = "insert",
 ) -> tuple[Column, ...]:
     """Match the DataFrame's columns with the table's; return them in the DataFrame's order.
 
     :param names: the table's names of columns that have another one there, by the DataFrame's.
+    :param mode: the option `cassandra.writeMode`.
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
     _refuse_table(schema, live)
     problems = [
         *about_other_names(schema, names),
-        *_about_names(schema, live, names),
+        *_about_names(schema, live, names, mode),
         *_about_types(schema, live, names),
     ]
     if problems:
@@ -83,7 +89,7 @@ def refuse_changed(plan: Plan, live: TableMetadata) -> None:
     changes += [
         f"{column.name} is new, {_described(column)}"
         for column in live.key
-        if column.name not in planned
+        if column.name not in planned and not (column.role == "clustering" and static_alone(plan))
     ]
     changes += [
         f"type {name} was ({_fields(fields)}), is ({_fields(live.types.get(name, ()))})"
@@ -182,7 +188,9 @@ def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[s
             )
 
 
-def _about_names(schema: pa.Schema, live: TableMetadata, names: Mapping[str, str]) -> Iterator[str]:
+def _about_names(
+    schema: pa.Schema, live: TableMetadata, names: Mapping[str, str], mode: str
+) -> Iterator[str]:
     known = {column.name for column in live.columns}
     written = [names.get(name, name) for name in schema.names]
     for name, count in Counter(schema.names).items():
@@ -200,6 +208,8 @@ def _about_names(schema: pa.Schema, live: TableMetadata, names: Mapping[str, str
             remedy = f"Correct {COLUMNS_OPTION}." if name in names else remedy
             yield f"{name}: {where}. {near}".rstrip() + f" {remedy}"
     for key in live.key:
+        if key.role == "clustering" and mode == "update" and writes_static_alone(live, written):
+            continue
         if key.name not in written:
             yield (
                 f"{key.name}: it is in the table's primary key ({key.role} key, {key.type}) "

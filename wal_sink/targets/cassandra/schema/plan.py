@@ -16,6 +16,7 @@ from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
 from wal_sink.targets.cassandra.schema.several import match_tables, of_several
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
+from wal_sink.targets.cassandra.schema.updates import refuse_no_update
 from wal_sink.targets.cassandra.times.given import (
     EVENT_COLUMN,
     for_server,
@@ -26,6 +27,7 @@ from wal_sink.targets.cassandra.times.given import (
 from wal_sink.targets.cassandra.types.clustering import clustering_details
 from wal_sink.targets.cassandra.types.cql_type import user_types_text
 from wal_sink.targets.cassandra.types.index_rule import DETAIL, rules_text
+from wal_sink.targets.cassandra.types.write_mode import mode_details
 from wal_sink.targets.operations import operation_details, with_operation, without_operation
 from wal_sink.targets.tables import without_table_column
 
@@ -56,9 +58,9 @@ def make_plan(
         kept = [name for name in rows.names if other.get(name, name) in known]
         written = without_times(rows, options.times, kept, place)
         if options.tables:
-            matched = match_tables(written, tables, other)
+            matched = match_tables(written, tables, other, options.write_mode)
         else:
-            matched = [match_columns(written, tables[0], other)]
+            matched = [match_columns(written, tables[0], other, options.write_mode)]
         settings = server.settings or {}
         latest_s = latest_expiry_s(settings.get("storage_compatibility_mode"))
         times = for_server(options.times, latest_s, int(time.time()))
@@ -66,6 +68,8 @@ def make_plan(
     limits, named = term_limits(server.settings), set(times.columns.values())
     plans = []
     for live, columns in zip(tables, matched, strict=True):
+        if options.write_mode == "update":
+            refuse_no_update(live, columns, options.operation_column)
         _log_consequences(options, live)
         has = {column.name for column in columns}
         of_rows = pa.schema([field for field in rows if field.name in has | named])
@@ -90,6 +94,7 @@ def _details(
     limits: TermLimits,
 ) -> dict[str, str]:
     details = {"keyspace": options.keyspace, "table": live.name.table, "nulls": options.nulls}
+    details |= mode_details(options.write_mode)
     if options.operation_column:
         details |= operation_details(options.operation_column, options.words)
         in_dataframe = {column.in_table: column.name for column in columns}

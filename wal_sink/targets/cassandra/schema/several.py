@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 
 
 def match_tables(
-    schema: pa.Schema, tables: Sequence[TableMetadata], names: Mapping[str, str]
+    schema: pa.Schema,
+    tables: Sequence[TableMetadata],
+    names: Mapping[str, str],
+    mode: str = "insert",
 ) -> list[tuple[Column, ...]]:
     """Match the DataFrame's columns with those of each table, which may lack some.
 
@@ -34,7 +37,7 @@ def match_tables(
         # Where there is no table, its own error says so, with all columns.
         own = [f for f in schema if names.get(f.name, f.name) in has or not has]
         mine = {name: column for name, column in names.items() if column in has or not has}
-        matched.append(match_columns(pa.schema(own), live, mine))
+        matched.append(match_columns(pa.schema(own), live, mine, mode))
     problems = [
         *about_other_names(schema, names),
         *_about_no_table(schema, tables, names),
@@ -68,7 +71,7 @@ def of_several(plans: Sequence[Plan], schema: pa.Schema, naming: str) -> Plan:
     if naming:
         found[naming] = table_column(naming)
     first = plans[0]
-    noted = ("keyspace", "nulls", "operations", "times")
+    noted = ("keyspace", "nulls", "operations", "times", "write")
     shared = {name: text for name, text in first.details.items() if name in noted}
     return Plan(
         key=first.key,

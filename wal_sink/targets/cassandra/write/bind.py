@@ -66,9 +66,8 @@ def bind(
         if cleared and column.role not in ("partition", "clustering"):
             bound = [value if value is UNSET_VALUE else None for value in bound]
         lists.append(bound)
-    if ttls is not None:
-        return _rows([*lists, stamps, ttls], batch)
-    return _rows([stamps, *lists] if stamp_first else [*lists, stamps], batch)
+    beside = [stamps] if ttls is None else [stamps, ttls]
+    return _rows([*beside, *lists] if stamp_first else [*lists, *beside], batch)
 
 
 def _rows(columns: list[Iterable[Any]], batch: pa.RecordBatch) -> BoundRows:

@@ -1,8 +1,8 @@
 """The statements by which a plan's rows are written: an INSERT, and a DELETE for each prefix of the key.
 
-INSERT, not UPDATE, so that a row without values exists, too. Every statement has a marker for the write
-timestamp: the order between rows of one key is by their timestamps alone, whichever statement comes first.
-Where rows live for a time only, the INSERT takes what is left of it.
+INSERT, so that a row without values exists, too; an UPDATE where the option says that it shall not. Every
+statement has a marker for the write timestamp: the order between rows of one key is by their timestamps
+alone, whichever statement comes first. Where rows live for a time only, an upsert takes what is left of it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from wal_sink.targets.cassandra.encode import views
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.times.read import EVENT_US
 from wal_sink.targets.cassandra.types.clustering import clustering_of
+from wal_sink.targets.cassandra.types.write_mode import updates
 from wal_sink.targets.cassandra.write.slice_buffer import Stamped
 from wal_sink.targets.values.operations import are_deletes
 
 Ints = npt.NDArray[np.int64]
+
+_KEY = ("partition", "clustering")
 
 _EXPIRED, _UPSERT = -2, -1
 """The kinds of rows that are inserted: a row whose life is over is written as it is afterwards. The kind of a
@@ -48,7 +51,8 @@ class Statement(NamedTuple):
     @property
     def columns(self) -> slice:
         """Where the values of the columns are among all that it takes."""
-        return slice(1, None) if self.stamp_first else slice(None, -2 if self.with_ttl else -1)
+        beside = 1 + self.with_ttl
+        return slice(beside, None) if self.stamp_first else slice(None, -beside)
 
 
 class Part(NamedTuple):
@@ -75,8 +79,9 @@ class Statements:
     def __init__(self, plan: Plan, prepare: Callable[[str], Any]) -> None:
         self._plan = plan
         self._prepare = prepare
-        table = plan.of_table()
-        self.upsert = self._prepared(insert(table), table)
+        self._updates = updates(plan)
+        table = _values_first(plan.of_table()) if self._updates else plan.of_table()
+        self.upsert = self._upsert(table)
         self._by_kind = {(_UPSERT, False): self.upsert}
 
     def known(self) -> Iterator[Statement]:
@@ -114,15 +119,17 @@ class Statements:
 
     def _new(self, kind: int, with_ttl: bool) -> Statement:
         if kind == _UPSERT:
-            return self._prepared(
-                insert(self.upsert.plan, with_ttl=with_ttl), self.upsert.plan, with_ttl=with_ttl
-            )
+            return self._upsert(self.upsert.plan, with_ttl=with_ttl)
         partition = [each.name for each in self._plan.columns if each.role == "partition"]
         names = [*partition, *clustering_of(self._plan)[:kind]]
         by_name = {column.name: column for column in self._plan.columns}
         columns = tuple(by_name[name] for name in names)
         plan = msgspec.structs.replace(self._plan, columns=columns)
         return self._prepared(delete(plan), plan, stamp_first=True)
+
+    def _upsert(self, table: Plan, *, with_ttl: bool = False) -> Statement:
+        query = (update if self._updates else insert)(table, with_ttl=with_ttl)
+        return self._prepared(query, table, stamp_first=self._updates, with_ttl=with_ttl)
 
     def _prepared(
         self, query: str, plan: Plan, *, stamp_first: bool = False, with_ttl: bool = False
@@ -140,8 +147,28 @@ def insert(plan: Plan, *, with_ttl: bool = False) -> str:
     """
     columns = ", ".join(quote(column.in_table) for column in plan.columns)
     marks = ", ".join("?" for _ in plan.columns)
-    using = "USING TIMESTAMP ? AND TTL ?" if with_ttl else "USING TIMESTAMP ?"
-    return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}) {using}"  # noqa: S608 -- quoted names
+    return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}) {_using(with_ttl)}"  # noqa: S608 -- quoted names
+
+
+def update(plan: Plan, *, with_ttl: bool = False) -> str:
+    """Return the statement for the values of one row: the timestamp, then a value for each of the columns.
+
+    :param plan: with the columns of the key behind the others.
+    :param with_ttl: whether the seconds that the row lives come after the timestamp.
+    """
+    marks = [(column.role in _KEY, f"{quote(column.in_table)} = ?") for column in plan.columns]
+    values = ", ".join(mark for is_key, mark in marks if not is_key)
+    where = " AND ".join(mark for is_key, mark in marks if is_key)
+    return f"UPDATE {plan.table} {_using(with_ttl)} SET {values} WHERE {where}"  # noqa: S608 -- quoted names
+
+
+def _using(with_ttl: bool) -> str:
+    return "USING TIMESTAMP ? AND TTL ?" if with_ttl else "USING TIMESTAMP ?"
+
+
+def _values_first(plan: Plan) -> Plan:
+    columns = sorted(plan.columns, key=lambda column: column.role in _KEY)
+    return msgspec.structs.replace(plan, columns=tuple(columns))
 
 
 def delete(plan: Plan) -> str:

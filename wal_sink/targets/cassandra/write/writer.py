@@ -181,8 +181,10 @@ class Writer:
         )
         sizes, where = np.diff(encoded.offsets), places(parts)
         sizes = sizes if where is None else sizes[where]
-        indexes = prepared.statements.upsert.prepared.routing_key_indexes
-        keys = routing_keys(table_rows(rows.batch, plan), plan.of_table(), indexes)
+        of = prepared.statements.upsert
+        before = of.columns.start or 0
+        indexes = [index - before for index in of.prepared.routing_key_indexes]
+        keys = routing_keys(table_rows(rows.batch, of.plan), of.plan, indexes)
         batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
         nodes = prepared.replicas.nodes
         return encoded_requests(encoded, keys, batches, plan.details["keyspace"], where, nodes)

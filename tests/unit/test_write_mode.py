@@ -1,0 +1,139 @@
+"""`cassandra.writeMode` = `update`: the statement, its bytes, and what a start refuses."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from cassandra.query import PreparedStatement
+
+from tests.unit.test_cassandra_compare import COLUMNS, live
+from tests.unit.test_operations import wire
+from wal_sink.configuration import configure
+from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.model.plan import Plan, plan_key
+from wal_sink.targets.cassandra.encode import encode
+from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed
+from wal_sink.targets.cassandra.schema.updates import refuse_no_update
+from wal_sink.targets.cassandra.types.write_mode import static_alone
+from wal_sink.targets.cassandra.write.bind import bind
+from wal_sink.targets.cassandra.write.slice_buffer import Stamped
+from wal_sink.targets.cassandra.write.statements import Statements
+
+GIVEN = {
+    "checkpointLocation": "/data/checkpoint",
+    "cassandra.contactPoints": "127.0.0.1",
+    "keyspace": "shop",
+    "table": "orders",
+}
+KEY = [("id", pa.int64()), ("day", pa.date32())]
+STATIC = pa.schema([("shop", pa.string()), ("id", pa.int64())])
+LIVE = live(*(column for column in COLUMNS if column.name != "tags"))
+
+
+def prepared(query: str) -> PreparedStatement:
+    """Return what the driver makes of a server's answer; the id is the statement's text."""
+    return PreparedStatement([], query.encode(), [], query, "shop", 5, [], None)
+
+
+def plan(schema: pa.Schema) -> Plan:
+    return Plan(
+        key="k",
+        target="cassandra",
+        table='"shop"."orders"',
+        columns=match_columns(schema, LIVE, mode="update"),
+        details={"keyspace": "shop", "table": "orders", "nulls": "unset", "write": "update"},
+    )
+
+
+def test_the_option_is_part_of_the_plan() -> None:
+    """Only where it is given: others keep their plans."""
+    plain, updating = (
+        configure(GIVEN | more).target for more in ({}, {"cassandra.writeMode": "update"})
+    )
+    assert "write" not in plain.description
+    assert "UPDATE" in updating.description["write"]
+    assert configure(GIVEN | {"cassandra.writeMode": "insert"}).target.shape == plain.shape
+    assert plan_key(STATIC, "c", plain.shape) != plan_key(STATIC, "c", updating.shape)
+    with pytest.raises(OptionError, match="insert"):
+        configure(GIVEN | {"cassandra.writeMode": "upsert"})
+
+
+@pytest.mark.parametrize("with_ttl", [False, True])
+def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
+    """In this order, whatever that of the DataFrame; encoded as the driver binds them."""
+    schema = pa.schema([KEY[1], ("shop", pa.string()), KEY[0]])
+    of = plan(schema)
+    rows = pa.record_batch(
+        [pa.array([1, 2], pa.int32()).cast(pa.date32()), ["x", None], [7, 8]], schema=schema
+    )
+    # Static columns alone are refused beside clustering columns; the statement does not care.
+    lives = np.array([90, 0]) if with_ttl else None
+    parts = Statements(of, prepared).divide(Stamped(rows, np.array([5, 6])), lives)
+    using = "USING TIMESTAMP ? AND TTL ?" if with_ttl else "USING TIMESTAMP ?"
+    for part in parts:
+        statement, stamps = part.statement, part.rows.stamps
+        assert statement.prepared.query_string == (
+            f'UPDATE "shop"."orders" {using} SET "shop" = ? WHERE "day" = ? AND "id" = ?'
+        )
+        assert [c.name for c in statement.plan.columns] == ["shop", "day", "id"]
+        bound = bind(
+            part.rows.batch,
+            statement.plan,
+            stamps.tolist(),
+            stamp_first=statement.stamp_first,
+            ttls=None if part.ttls is None else part.ttls.tolist(),
+            cleared=part.cleared,
+        )
+        types = ["bigint", *(["int"] if with_ttl else []), "text", "date", "bigint"]
+        for values in bound.values:
+            assert values[statement.columns] == values[-3:]
+        encoded = encode(
+            part.rows.batch,
+            statement.plan,
+            stamps,
+            statement.head,
+            stamp_first=statement.stamp_first,
+            ttls=part.ttls,
+            cleared=part.cleared,
+        )
+        data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
+        expected = [statement.head + b"".join(map(wire, values, types)) for values in bound.values]
+        assert [data[i:j] for i, j in itertools.pairwise(bounds)] == expected
+    assert len(parts) == (2 if with_ttl else 1)
+
+
+def test_static_columns_alone_are_of_a_partition() -> None:
+    """Without clustering columns, which an INSERT would need here; the table is what it was."""
+    of = plan(STATIC)
+    assert static_alone(of)
+    refuse_changed(of, LIVE)
+    with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
+        match_columns(STATIC, LIVE)
+    with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
+        match_columns(STATIC.append(pa.field("amount", pa.int32())), LIVE, mode="update")
+
+
+@pytest.mark.parametrize(
+    ("fields", "operation", "words"),
+    [
+        (KEY, "", "only the key"),
+        ([*KEY, ("shop", pa.string())], "", "static columns and clustering columns"),
+        ([KEY[0], ("shop", pa.string())], "op", "take the whole partition"),
+        ([*KEY, ("shop", pa.string()), ("amount", pa.int32())], "op", ""),
+        ([KEY[0], ("shop", pa.string())], "", ""),
+    ],
+)
+def test_what_no_update_can_write_is_refused(
+    fields: list[tuple[str, pa.DataType]], operation: str, words: str
+) -> None:
+    """At the start, with a remedy."""
+    columns = match_columns(pa.schema(fields), LIVE, mode="update")
+    if not words:
+        refuse_no_update(LIVE, columns, operation)
+        return
+    with pytest.raises(SchemaMismatch, match=words) as caught:
+        refuse_no_update(LIVE, columns, operation)
+    assert caught.value.remedy
