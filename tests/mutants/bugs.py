@@ -217,6 +217,27 @@ BUGS = (
         INDEXES,
     ),
     Bug(
+        "rows leave the quarantine before they are acknowledged",
+        "wal_sink/admin/retry.py",
+        "        self._session.drain()\n",
+        "",
+        QUARANTINE,
+    ),
+    Bug(
+        "rows that are sent again are newer than what came after them",
+        "wal_sink/admin/retry.py",
+        "                us = entry.first_us + first + place\n",
+        "                us = entry.first_us + first + place + 10**12\n",
+        QUARANTINE,
+    ),
+    Bug(
+        "rows that are refused again leave the quarantine",
+        "wal_sink/admin/retry.py",
+        "[row for row in written if row not in again]",
+        "written",
+        QUARANTINE,
+    ),
+    Bug(
         "only the first row that breaks a rule is refused",
         "wal_sink/publish/sift.py",
         "batch = batch.filter(pc.invert(bad))",

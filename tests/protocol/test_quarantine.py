@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from pathlib import Path
 from typing import get_args
@@ -19,12 +20,15 @@ from wal_sink import errors
 from wal_sink.admin.quarantine import list_quarantine, refused_rows
 from wal_sink.admin.query import Query
 from wal_sink.admin.refuse_flusher import Patience
+from wal_sink.admin.retry import Retried, plan_retry
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.row_json import json_value
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model.manifest import WITH_REFUSED, Attempt
+from wal_sink.model.plan import Plan
 from wal_sink.progress.status import read_status
-from wal_sink.testing.crash.faults import Crash, Faults
+from wal_sink.testing.cell_store import CellStore
+from wal_sink.testing.crash.faults import Crash, Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import entries
 
@@ -288,3 +292,119 @@ def test_fail_stops_the_flush_at_the_row() -> None:
     world.store.refuses = lambda _: ""
     world.flush()
     assert world.table() == {"a": 1, "bad": -777}
+
+
+# --- sent again -----------------------------------------------------------------------------------
+
+
+def refuse_negative(world: World) -> None:
+    """Let the tasks refuse negative values, as if the table had a narrower column."""
+    check = world.store.check
+
+    def picky(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        if any(value is not None and value < 0 for value in batch.column("v").to_pylist()):
+            raise errors.InvalidRow("v is negative", "Widen the column.", column="v")
+        return check(batch, plan)
+
+    world.store.check = picky  # type: ignore[method-assign]
+
+
+def repair(world: World) -> None:
+    """Let the target take what it has refused."""
+    world.store.check = CellStore.check.__get__(world.store)  # type: ignore[method-assign]
+    world.store.refuses = lambda _: ""
+
+
+def fill(world: World) -> None:
+    """Flush rows of which some are refused, by the tasks or in the flush; later epochs write some of them."""
+    refuse_negative(world)
+    world.store.refuses = lambda row: "too large" if row["v"] > 1_000 else ""
+    run = world.run()
+    run.batch([("old", 1), ("lone", -1), ("a", 2)], [("newer", -2), ("large", 5_000)])
+    run.batch([("newer", 3), ("old", -3)])
+    run.batch([("large", 4), ("old", 6_000)])
+    world.flush()
+    assert world.table() == {"old": 1, "a": 2, "newer": 3, "large": 4}
+    assert len(listed(world)) == 5
+
+
+REPAIRED = {"old": 6_000, "a": 2, "newer": 3, "large": 4, "lone": -1}
+"""Each key has the row that is the newest by its epoch, whichever way it came."""
+
+
+def retry(world: World, faults: Faults | None = None) -> Retried:
+    """Send what is in quarantine again, as the command does."""
+    faults = faults or Faults()
+    log = Log(FaultyBackend(world.log_backend, faults))
+    query = Query(world.query_id, Checkpoint(world.checkpoint), log)
+    return plan_retry(query, FaultyTarget(world.target, faults)).carry_out(world.clock())
+
+
+def test_rule_24_rows_that_are_sent_again_hide_nothing_newer() -> None:
+    """Each has the timestamp of its epoch; what was sent has left, also for a flusher that stood still."""
+    world = QuarantiningWorld()
+    fill(world)
+    before = world.log_backend.list("quarantine/")
+    assert retry(world).left == 5, "nothing is repaired"
+    assert world.log_backend.list("quarantine/") == before
+    repair(world)
+    done = retry(world)
+    assert (done.sent, done.left) == (5, 0)
+    assert world.table() == REPAIRED
+    assert listed(world) == []
+    assert retry(world).sent == 0
+    status = read_status(Checkpoint(world.checkpoint), world.log)
+    assert (status.quarantined_rows, status.safe_to_delete) == (0, True)
+
+
+def test_what_is_refused_again_stays() -> None:
+    """The others leave: of one entry as well."""
+    world = QuarantiningWorld()
+    fill(world)
+    world.store.check = CellStore.check.__get__(world.store)  # type: ignore[method-assign]
+    done = retry(world)
+    assert (done.sent, done.left, done.refused) == (3, 2, ("too large",))
+    assert [row for *_, row in listed(world)] == [
+        {"k": "large", "v": 5_000},
+        {"k": "old", "v": 6_000},
+    ]
+    repair(world)
+    assert retry(world).sent == 2
+    assert world.table() == REPAIRED
+
+
+@pytest.mark.parametrize("when", get_args(When))
+def test_rule_24_a_retry_that_dies_is_run_again(when: When) -> None:
+    """At every operation: no row leaves the list before it is in the table, and none hides a newer one."""
+    hit = 0
+    while True:
+        world = QuarantiningWorld()
+        fill(world)
+        repair(world)
+        faults = Faults(
+            hit,
+            when="before" if when == "before" else "after",
+            error=Crash if when != "answer lost" else ConnectionError,
+        )
+        with contextlib.suppress(Crash, OSError, errors.WalSinkError):
+            retry(world, faults)
+        if faults.injected is None:
+            break
+        missing = {row["k"] for *_, row in listed(world)}  # type: ignore[index]
+        for key, value in REPAIRED.items():
+            assert world.table().get(key) == value or key in missing, faults.injected
+        retry(world)
+        assert world.table() == REPAIRED
+        assert listed(world) == []
+        World.forget(world)
+        hit += 1
+    assert hit > 15
+    covered(f"fault at every operation of a retry, {when}", str(hit))
+
+
+def test_a_retry_to_a_target_that_adds_rows_is_refused(tmp_path: Path) -> None:
+    """A lost answer would double them."""
+    world = SeveralWorld(tmp_path)
+    world.run().batch([("a", 1)])
+    with pytest.raises(errors.OptionError, match="adds rows"):
+        plan_retry(query_of(world, ADDED), world.targets[ADDED])

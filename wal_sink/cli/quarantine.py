@@ -13,9 +13,22 @@ from rich.text import Text
 
 from wal_sink.admin.quarantine import Quarantined, export, list_quarantine
 from wal_sink.admin.query import find_query
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, option_values
+from wal_sink.admin.retry import Retried, plan_retry
+from wal_sink.cli.arguments import (
+    CheckpointArgument,
+    OptionPairs,
+    TargetName,
+    Wal,
+    Yes,
+    option_values,
+)
+from wal_sink.cli.change import ChangeArguments, make_change
 from wal_sink.cli.output import AsJson, document, documents, output
+from wal_sink.errors import OptionError
 from wal_sink.progress.printable import printable
+
+_REASONS = 3
+"""So many are shown of what is refused still."""
 
 
 def quarantine(
@@ -29,16 +42,32 @@ def quarantine(
             help="Write the rows to a file that is not there yet: .parquet, or .jsonl.",
         ),
     ] = "",
+    retry: Annotated[
+        bool,
+        typer.Option("--retry", help="Send the rows again, after what refused them was repaired."),
+    ] = False,
     target: TargetName = "",
     wal: Wal = None,
     option: OptionPairs = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """List the rows that the target refused and onInvalidRow=quarantine passed over, by their reasons.
 
     Reads the log alone. With --export, writes the rows themselves, with epoch, write timestamp and
-    reason: JSON lines or Parquet. They stay in quarantine.
+    reason: JSON lines or Parquet. They stay in quarantine. With --retry, sends them to the target as of
+    their epochs, so that they hide nothing newer; those that it takes leave the quarantine.
     """
+    if retry:
+        with output(as_json=as_json):
+            if to:
+                raise OptionError("--retry does not go with --export.", "Export first, then retry.")
+        make_change(
+            ChangeArguments(checkpoint, target, "", wal, option, yes, as_json),
+            lambda query, database, _patience: plan_retry(query, database),
+            _summary,
+        )
+        return
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
         each = query.each(target)
@@ -54,6 +83,13 @@ def quarantine(
             documents(found, several=query.log.several and not target)
         else:
             _print(console, found)
+
+
+def _summary(done: Retried) -> str:
+    text = f"{done.sent:,} rows are sent, and have left the quarantine."
+    if done.left:
+        text += f" {done.left:,} are refused still: " + " ".join(done.refused[:_REASONS])
+    return text
 
 
 def _print(console: Console, found: Sequence[Quarantined]) -> None:

@@ -89,7 +89,7 @@ class RowsRefused:
             raise error
         with store_errors():
             texts = ("TargetRefused", self._log.target, "", error.what, error.remedy)
-            rows = refused_rows(self._row(piece, row), texts)
+            rows = refused_rows(self._row(piece, row), texts, piece.plan.key)
             keep_row(self._log, piece.epoch, us, piece.segment.path, rows)
         logger.warning(
             "a row of epoch %d is in quarantine, and the others go on: %s", piece.epoch, error.what
