@@ -15,6 +15,8 @@ from state_backends import open_backend
 from tests.protocol.engine import NOW_US, World
 from wal_sink import errors
 from wal_sink.options import parse
+from wal_sink.protocol.steps import Rest
+from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults
 
@@ -134,6 +136,39 @@ def test_an_event_of_the_future_publishes_nothing() -> None:
     with pytest.raises(errors.InvalidRow, match="ahead of the clock"):
         world.batch(("a", "1", NOW_US + 3_601 * S_US))
     assert not [path for path in world.log_backend.list() if path.startswith(("seg", "man"))]
+
+
+class SeveralWorld(TimedWorld):
+    """The same, with a second target, for which the column of seconds is one like any other."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int32(), ttlColumn="time")
+        self.history = CellStore(CellStoreOptions(keys="k"))
+        self.history.clock_us = self.store.clock_us
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        """In one of them rows expire."""
+        return {"short": self.cells, "history": self.history}
+
+
+def test_of_several_targets_rows_expire_in_the_one_that_says_so() -> None:
+    """Its flusher casts the rows as it writes them: the lives are counted from the same second."""
+    world = SeveralWorld()
+    world.batch(("a", "1", 1000), ("b", "1", 100))
+    world.clock.us += 500 * S_US
+    for name in world.targets:
+        flusher = world.flusher(name=name)
+        while not isinstance(flusher.run_once(), Rest):
+            pass
+        flusher.close()
+    assert world.ends()["a"] == 1000
+    assert {key[0]: row["time"] for key, row in world.history.rows().items()} == {
+        "a": 1000,
+        "b": 100,
+    }
+    world.clock.us += 2 * S_US
+    assert world.values() == {"a": "1"}
 
 
 def _at(us: int) -> dt.datetime:

@@ -1,0 +1,155 @@
+"""A state-space model of lives: three rows of one key, in every order, at every second, any number of times.
+
+What is left of a life is the product's `seconds_left`; which write to a cell stays is `cell_rules`, which
+keeps the contract of the real node. What is switched off in `Rules` is a rule broken on purpose.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.protocol.cases import covered
+from wal_sink.targets.cassandra.times.given import RowTimes
+from wal_sink.targets.cassandra.times.lives import seconds_left
+from wal_sink.testing.cell_rules import Cell, Row, newer
+
+LAST_S = 9
+S_US = 1_000_000
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is explored; the defaults are the protocol as it is."""
+
+    fixed: bool = True
+    """Off: a life begins anew each time that its row is written."""
+    over: str = "nulls"
+    """What is sent of a row whose life is over: or `nothing`, `delete`, `values`."""
+
+
+class Written(NamedTuple):
+    """A row of the log; a column that it lacks is a null that leaves its cell as it is."""
+
+    published_s: int
+    life_s: int | None
+    values: dict[str, str]
+
+
+ROWS = (
+    Written(0, None, {"v": "old", "t": "old", "w": "stays"}),
+    Written(1, 2, {"v": "short"}),
+    Written(2, 4, {"t": "long"}),
+)
+
+
+class State(NamedTuple):
+    """What is in the table, and since when nothing was written."""
+
+    now_s: int = 0
+    cells: tuple[tuple[str, Cell], ...] = ()
+    marker: Cell | None = None
+    deleted_us: int = -1
+    written: frozenset[int] = frozenset()
+    quiet: bool = True
+    """Whether the second of the last write is over."""
+
+    def seen(self, now_s: int) -> dict[str, str | None]:
+        """Return what a reader sees; empty for no row."""
+        if self.marker is None:
+            return {}
+        return Row(dict(self.cells), self.marker).seen(now_s, self.deleted_us) or {}
+
+
+def steps(rules: Rules, s: State) -> Iterator[State]:
+    """Yield what may come next: any row that is published is written, or a second passes."""
+    if s.now_s < LAST_S:
+        yield s._replace(now_s=s.now_s + 1, quiet=True)
+    for number, row in enumerate(ROWS):
+        if row.published_s <= s.now_s:
+            yield write(rules, s, number)
+
+
+def write(rules: Rules, s: State, number: int) -> State:
+    """Write a row as a flusher does."""
+    row = ROWS[number]
+    us, left = row.published_s * S_US, None
+    if row.life_s is not None:
+        stamps = np.array([us if rules.fixed else s.now_s * S_US])
+        times = RowTimes(ttl_s=row.life_s)
+        left = int(seconds_left(pa.record_batch({}), stamps, times, s.now_s)[0])
+    done = s._replace(written=s.written | {number}, quiet=False)
+    over = left is not None and left < 1
+    if over and rules.over == "nothing":
+        return done
+    if over and rules.over == "delete":
+        return done._replace(deleted_us=max(us, s.deleted_us))
+    ends_s = None if left is None else s.now_s + max(left, 1)
+    cells = dict(s.cells)
+    for name, value in row.values.items():
+        cell = Cell(None, us) if over and rules.over == "nulls" else Cell(value, us, ends_s)
+        cells[name] = newer(cells.get(name), cell, pa.string())
+    marker = newer(s.marker, Cell(True, us, ends_s), pa.bool_())
+    return done._replace(cells=tuple(sorted(cells.items())), marker=marker)
+
+
+def broken(s: State) -> str:
+    """Return which invariant does not hold; empty for none."""
+    for row in ROWS:
+        ends_s = LAST_S + 1 if row.life_s is None else row.published_s + row.life_s
+        if s.now_s >= ends_s and set(row.values.values()) & set(s.seen(s.now_s).values()):
+            return "a value outlives its end"
+    if s.quiet and len(s.written) == len(ROWS):
+        at_once = State()
+        for number, row in enumerate(ROWS):
+            at_once = write(Rules(), at_once._replace(now_s=row.published_s), number)
+        if present(s.seen(s.now_s)) != present(at_once.seen(s.now_s)):
+            return "another table than if each had been written at once"
+    return ""
+
+
+def present(row: dict[str, str | None]) -> dict[str, str]:
+    """Return the values that are not null."""
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def explore(rules: Rules) -> tuple[int, set[str]]:
+    """Visit every state; return their number, and what is broken in one of them."""
+    known, todo, found = {State()}, deque([State()]), set()
+    while todo:
+        state = todo.popleft()
+        found.add(broken(state))
+        for reached in steps(rules, state):
+            if reached not in known:
+                known.add(reached)
+                todo.append(reached)
+    return len(known), found - {""}
+
+
+def test_in_every_order_the_table_ends_as_if_each_row_had_been_written_at_once() -> None:
+    """Late, again, by flushers that overtake each other; and no value is seen after its end."""
+    states, found = explore(Rules())
+    covered("model of lives", f"{states:,} states")
+    assert found == set()
+    assert states > 200
+
+
+@pytest.mark.parametrize(
+    ("rules", "breaks"),
+    [
+        (Rules(fixed=False), "a value outlives its end"),
+        (Rules(over="values"), "a value outlives its end"),
+        (Rules(over="nothing"), "another table than if each had been written at once"),
+        (Rules(over="delete"), "another table than if each had been written at once"),
+    ],
+    ids=["begins-anew", "values-when-over", "nothing-when-over", "delete-when-over"],
+)
+def test_a_rule_that_is_switched_off_is_missed(rules: Rules, breaks: str) -> None:
+    """The search finds it."""
+    assert breaks in explore(rules)[1]
