@@ -267,7 +267,7 @@ class Writer:
         for rule in self._drift.lacking(plan):
             if (found := first_refused(rule, rows.batch.column(rule.column))) is None:
                 continue
-            row = row_text(rows.batch, plan, found.row)
+            row = row_text(table_rows(rows.batch, plan), plan.of_table(), found.row)
             error = TargetRefused(
                 f"Column {rule.column} of {plan.table} {found.problem}, in {row}; the index was made"
                 f" after plan {plan.key}, or by that of an older version.",
