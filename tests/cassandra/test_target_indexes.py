@@ -23,6 +23,7 @@ from wal_sink.targets.cassandra.write import writer
 from wal_sink.targets.cassandra.write.concurrency import Concurrency
 from wal_sink.targets.cassandra.write.requests import BoundBatch
 from wal_sink.targets.cassandra.write.send import Sender
+from wal_sink.targets.refused import PassesOver
 from wal_sink.testing.cassandra.node import Node
 
 pytestmark = pytest.mark.cassandra
@@ -205,6 +206,15 @@ def test_a_row_that_no_task_refused(table: Table, caplog: pytest.LogCaptureFixtu
     assert "takes other rows: WriteFailure" in refused.value.what
     assert "DROP INDEX" in refused.value.remedy
     assert "requests failed" in caplog.text
+    values[40] = [0.0, 0.0]
+    passed: list[int] = []
+    with table.target.connect(Owner("q", "log", "checkpoint")) as session:
+        assert isinstance(session, PassesOver)
+        session.pass_over(lambda us, _error: passed.append(us))  # as with onInvalidRow=quarantine
+        session.write(plan, Slice(0, rows(values, FLOATS), later := US + 10_000))
+        session.drain()
+    assert {us - later for us in passed} == {40, 618}
+    assert table.ids() == set(range(1_000)) - {618}  # 40 is there as it was
     table.node.execute(f"DROP INDEX {table.name}_c_idx")
     table.write(plan, rows(values, FLOATS))
     assert table.ids() == set(range(1_000))
