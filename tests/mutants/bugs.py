@@ -1794,4 +1794,18 @@ BUGS = (
         "    if False:\n",
         ("tests/unit/test_light_requests.py",),
     ),
+    Bug(
+        "wide rows are handed over in batches without bounds",
+        "wal_sink/spark/hand_over.py",
+        "    return min(fitting, most) if most > 0 else fitting\n",
+        "    return most\n",
+        ("tests/unit/test_hand_over.py",),
+    ),
+    Bug(
+        "the application's own bound of a batch is lifted",
+        "wal_sink/spark/hand_over.py",
+        "        elif session.contains(MAX_BYTES):\n",
+        "        elif False:\n",
+        ("tests/unit/test_hand_over.py",),
+    ),
 )

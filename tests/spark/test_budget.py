@@ -28,6 +28,8 @@ from wal_sink.admin.query import Query
 from wal_sink.configuration import configure
 from wal_sink.errors import FlushTimeout, OptionError
 from wal_sink.model.manifest import Attempt
+from wal_sink.spark.hand_over import MAX_BYTES, MAX_RECORDS, UNMEASURED
+from wal_sink.spark.internals import own_session
 from wal_sink.testing.cassandra.node import Node
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
@@ -202,6 +204,12 @@ def test_a_start_says_what_is_in_force(
         start(files, table, f"{checkpoint}-2").awaitTermination()
         query.stop()
         without = [record.getMessage() for record in caplog.records]
+        again = start(files, table, f"{checkpoint}-2")
+        own = own_session(again)
+        again.awaitTermination()
+        (tuned,) = [
+            each.getMessage() for each in caplog.records if "Arrow batches of" in each.message
+        ]
     (said,) = [text for text in with_socket if "cannot give out a row again" in text]
     assert f"query {query.id}: it reads from TextSocketV2[host: 127.0.0.1" in said
     assert "Rate" not in said
@@ -211,4 +219,10 @@ def test_a_start_says_what_is_in_force(
     assert f"{table.keyspace}.events" in block
     (block,) = [text for text in without if "guarantee" in text]
     assert "exactly-once" in block
+    assert "until the first epoch shows" in block
+    assert f"{again.id}" in tuned
+    assert own is not None
+    assert int(own.get(MAX_BYTES)) == UNMEASURED
+    assert 1 < int(own.get(MAX_RECORDS)) <= 10_000
+    assert spark.conf.get(MAX_BYTES) != str(UNMEASURED)
     assert "at-most-once" not in "".join(without)

@@ -30,6 +30,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.loops import FlushLoops
 from wal_sink.flush.run_history import RUN_HISTORY
+from wal_sink.spark.hand_over import HandOver
 from wal_sink.spark.internals import names
 from wal_sink.spark.query_flush import QueryFlush
 from wal_sink.spark.shutdown import Shutdown
@@ -170,7 +171,9 @@ def test_requests_under_way_are_waited_for_together(
         checkpoint = Checkpoint(world.checkpoint)
         target = FaultyTarget(world.target, hanging)
         loop = FlushLoop(Flusher(Pipeline(world.query_id, world.log, checkpoint, target)))
-        flush = QueryFlush(world.query_id, "", checkpoint, world.log, FlushLoops([loop]))
+        untouched = HandOver(None, world.log, wanted=False)
+        loops_of = FlushLoops([loop])
+        flush = QueryFlush(world.query_id, "", checkpoint, world.log, loops_of, untouched)
         sink._queries._flushes[world.query_id] = flush
         loop.start()
         loops.append(loop)

@@ -37,7 +37,10 @@ FILES = Source("FileStreamSource", "FileStreamSource[file:/TextSocketMicroBatchS
 
 
 def said(given: dict[str, str], *, flush: bool = True) -> str:
-    return block("q-1", in_force(configure(GIVEN | given), "file:///log/q-1", [], flush=flush))
+    return block(
+        "q-1",
+        in_force(configure(GIVEN | given), "file:///log/q-1", [], "as Spark is", flush=flush),
+    )
 
 
 def test_the_block_says_what_is_in_force() -> None:
@@ -48,7 +51,7 @@ def test_the_block_says_what_is_in_force() -> None:
     found = {heading: text.strip() for heading, text in found.items()}
     assert list(found) == [
         *("guarantee", "target", "table", "nulls", "newest", "log", "checkpoint", "budget"),
-        "flushed by",
+        *("hand-over", "flushed by"),
     ]
     assert found["guarantee"].startswith("exactly-once")
     assert found["target"] == "cassandra at 127.0.0.1, port 9042, LOCAL_QUORUM"
@@ -94,7 +97,7 @@ def test_only_what_cannot_replay_is_warned_of() -> None:
     text = unreplayable([SOCKET.description])
     for words in (SOCKET.description, "at-most-once", "Kafka"):
         assert words in text
-    lines = in_force(configure(GIVEN), "log", [SOCKET.description], flush=True)
+    lines = in_force(configure(GIVEN), "log", [SOCKET.description], "", flush=True)
     assert lines["guarantee"].startswith(f"at-most-once from {SOCKET.description}")
 
 
@@ -112,7 +115,7 @@ def start(folder: Path, max_bytes: int, *sources: Source) -> None:
     """Say what is said at a start."""
     plain = configure(GIVEN | {"checkpointLocation": str(folder), "wal.maxBytes": str(max_bytes)})
     log = Log(open_backend(str(folder / "not" / "there" / "yet")))
-    say_in_force("q-1", plain, log, sources, flush=True)
+    say_in_force("q-1", plain, log, sources, "", flush=True)
 
 
 def test_each_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -135,7 +138,7 @@ def test_a_log_that_every_user_can_read_is_warned_of(caplog: pytest.LogCaptureFi
         for mode in (0o700, 0o755):
             Path(folder).chmod(0o755)
             Path(folder, "a log").chmod(mode)
-            say_in_force("q-1", configure(GIVEN | {"wal.maxBytes": "1"}), log, [], flush=True)
+            say_in_force("q-1", configure(GIVEN | {"wal.maxBytes": "1"}), log, [], "", flush=True)
     (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert warning.startswith(
         f"query q-1: every user of this host can get into file://{folder}/a log"
@@ -155,7 +158,7 @@ def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) 
     target = Silent(CellStoreOptions(keys="k"))
     silent = given.destinations[0]._replace(target=target)
     odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), given.location)
-    say_in_force("q-1", odd, Log(open_backend("memory://odd")), [], flush=True)
+    say_in_force("q-1", odd, Log(open_backend("memory://odd")), [], "", flush=True)
     assert "what is in force cannot be said" in caplog.text
 
 

@@ -34,6 +34,7 @@ from wal_sink.spark import internals
 from wal_sink.spark.batch_writer import begin_run, options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.flush_job import WriteByJob
+from wal_sink.spark.hand_over import HandOver
 from wal_sink.spark.query_flush import QueryFlush
 from wal_sink.spark.refusals import Refusals
 from wal_sink.spark.run_watcher import RunWatcher
@@ -61,6 +62,7 @@ class Queries:
     :param at_exit: is called at interpreter exit, before the target's driver closes its connections.
     :param exposition: shows the queries' metrics; None: no metrics.
     :param flush: whether this process flushes; another one does otherwise.
+    :param tune_hand_over: whether to set how Spark hands rows over, see `HandOver`.
     """
 
     def __init__(
@@ -70,8 +72,10 @@ class Queries:
         exposition: Exposition | None,
         *,
         flush: bool,
+        tune_hand_over: bool,
     ) -> None:
         self.flush = flush
+        self._tune_hand_over = tune_hand_over
         self.run_watcher = RunWatcher(self)
         self.refusals = Refusals()
         self._spark = spark
@@ -135,7 +139,9 @@ class Queries:
             flush.loop.wake()
 
     def catch_up(self, query_id: str, run_id: str, query: StreamingQuery) -> None:
-        """Wake the flush if a run has checkpointed what no event has told."""
+        """Wake the flush if a run has checkpointed what no event has told; called every ten seconds."""
+        if flush := self.find(query_id):
+            flush.hand_over.look_again()
         epoch = internals.last_commit(query)
         if epoch is not None and RUN_HISTORY.caught_up(query_id, run_id, epoch):
             self.progressed(query_id)
@@ -236,7 +242,10 @@ class Queries:
             self.refusals.refuse(query, error)
             return None
         loop = FlushLoops(self._loops(started.query_id, checkpoint, log, configuration))
-        flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop)
+        session = internals.own_session(query)
+        hand_over = HandOver(session, log, wanted=self._tune_hand_over)
+        hand_over.look()
+        flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop, hand_over)
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
         if self.flush and not taken_over:
             say_left(flush)
@@ -256,7 +265,9 @@ class Queries:
         if earlier is not None:
             earlier.loop.stop()  # its options may be old; two that overlap do no harm
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
-        say_in_force(flush.query_id, configuration, log, started.sources, flush=self.flush)
+        say_in_force(
+            *(flush.query_id, configuration, log, started.sources, str(hand_over)), flush=self.flush
+        )
         return flush, configuration
 
     def _loops(

@@ -15,6 +15,7 @@ from wal_sink.progress.backlog import waiting_epochs
 from wal_sink.spark import internals
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
+from wal_sink.spark.hand_over import HandOver
 from wal_sink.wal.log import Log
 
 
@@ -28,6 +29,7 @@ class QueryFlush:
     checkpoint: Checkpoint
     log: Log
     loop: FlushLoops
+    hand_over: HandOver
     taken_over: bool = False
     """Whether the query has started again under another handle, which flushes it since."""
     terminated: bool = False

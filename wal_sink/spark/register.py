@@ -28,6 +28,7 @@ def register(
     metrics_port: int | None = None,
     metrics_host: str = LOOPBACK,
     drain_timeout: float = 60,
+    tune_hand_over: bool = True,
 ) -> Sink:
     """Add format `wal_sink` to a session and flush its queries, from this process by default.
 
@@ -43,6 +44,9 @@ def register(
         without a login.
     :param drain_timeout: seconds that `close` waits for the flush at most, for all queries together; then it
         waits up to 5 s for requests under way.
+    :param tune_hand_over: whether a query of the sink may set, for itself alone, that Spark does not measure
+        a batch after each of its rows, once the log has shown how wide they are. Where the application sets
+        spark.sql.execution.arrow.maxBytesPerBatch, nothing is set.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
     :raises OptionError: the session is registered already with other arguments, the port is taken,
         a port is given with `flush=False`, or `metrics_host` without a port.
@@ -68,20 +72,24 @@ def register(
             _warn_of_other_python(spark)
             exposition = None if metrics_port is None else expose(metrics_port, metrics_host)
             try:
-                sink = _sinks[key] = Sink(spark, drain_timeout, exposition, flush=flush)
+                sink = _sinks[key] = Sink(
+                    spark, drain_timeout, exposition, flush=flush, tune_hand_over=tune_hand_over
+                )
             except BaseException:
                 if exposition is not None:
                     exposition.close()
                 raise
             sink.adopt_running()
-        elif (sink.drain_timeout, sink.flush, sink.metrics_host) != (
+        elif (sink.drain_timeout, sink.flush, sink.tune_hand_over, sink.metrics_host) != (
             drain_timeout,
             flush,
+            tune_hand_over,
             None if metrics_port is None else metrics_host,
         ) or not _same(sink.metrics_port, metrics_port):
             raise OptionError(
                 f"This session is registered with drain_timeout={sink.drain_timeout}, flush={sink.flush},"
-                f" metrics_port={sink.metrics_port}, metrics_host={sink.metrics_host}.",
+                f" tune_hand_over={sink.tune_hand_over}, metrics_port={sink.metrics_port},"
+                f" metrics_host={sink.metrics_host}.",
                 "Pass the same arguments, or close() the first handle before.",
             )
         return sink

@@ -36,6 +36,7 @@ class Sink:
 
     :param exposition: shows metrics, and is closed with the handle; None: no metrics.
     :param flush: whether this process flushes; another one does otherwise.
+    :param tune_hand_over: whether to set how Spark hands rows over, see `HandOver`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Sink:
         exposition: Exposition | None = None,
         *,
         flush: bool = True,
+        tune_hand_over: bool = True,
     ) -> None:
         self.drain_timeout = drain_timeout
         self.metrics_port = exposition.port if exposition else None
@@ -52,8 +54,11 @@ class Sink:
         self.metrics_host = exposition.host if exposition else None
         """The address that the port listens on; None: without metrics."""
         self.flush = flush
+        self.tune_hand_over = tune_hand_over
         self._spark = spark
-        self._queries = Queries(spark, self._at_exit, exposition, flush=flush)
+        self._queries = Queries(
+            spark, self._at_exit, exposition, flush=flush, tune_hand_over=tune_hand_over
+        )
         self._listener = Listener(self._queries)
         self._shutdown = Shutdown(spark, self._queries, self._listener, exposition)
         add_format(spark)

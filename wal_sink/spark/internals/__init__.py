@@ -8,6 +8,7 @@ from wal_sink.spark.internals.arrow import arrow_schema, map_in_arrow
 from wal_sink.spark.internals.events import CheckpointListener, add_listener, remove_listener
 from wal_sink.spark.internals.names import TESTED
 from wal_sink.spark.internals.query import (
+    OwnSession,
     active_query,
     checkpoint_root,
     folder,
@@ -15,6 +16,7 @@ from wal_sink.spark.internals.query import (
     is_active,
     last_commit,
     output_mode,
+    own_session,
     running_queries,
     started_query,
     stop,
@@ -33,6 +35,7 @@ from wal_sink.spark.internals.task import current_execution, current_task
 __all__ = [
     "TESTED",
     "CheckpointListener",
+    "OwnSession",
     "active_query",
     "add_listener",
     "arrow_schema",
@@ -49,6 +52,7 @@ __all__ = [
     "last_commit",
     "map_in_arrow",
     "output_mode",
+    "own_session",
     "remove_listener",
     "running_queries",
     "session_id",

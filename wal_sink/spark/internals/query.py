@@ -82,6 +82,43 @@ def output_mode(query: StreamingQuery) -> str:
     return str(query._jsq.streamingQuery().outputMode().toString()).lower()
 
 
+class OwnSession:
+    """The configuration of the session that a query has for itself: its copy of the application's.
+
+    :param conf: Java's.
+    """
+
+    def __init__(self, conf: Any) -> None:
+        self._conf = conf
+
+    def contains(self, key: str) -> bool:
+        """Whether the application has set a key, in the session or before it was made; True if unknown."""
+        try:
+            return bool(self._conf.contains(key))
+        except (Py4JError, OSError):
+            return True
+
+    def get(self, key: str) -> str:
+        """Return a value, the default where none is set."""
+        return str(self._conf.get(key))
+
+    def set(self, key: str, value: object) -> bool:
+        """Set a value for the micro-batches that are planned from now on; whether that could be done."""
+        try:
+            self._conf.set(key, str(value))
+        except (Py4JError, OSError):
+            return False
+        return True
+
+
+def own_session(query: StreamingQuery) -> OwnSession | None:
+    """Return a query's own session; None for a Spark that does not tell which that is."""
+    try:
+        return OwnSession(query._jsq.streamingQuery().sparkSessionForStream().conf())
+    except (Py4JError, OSError):
+        return None
+
+
 def stop(query: StreamingQuery) -> None:
     """Stop a query, also inside `onQueryStarted`: there it never begins, and writes no offsets.
 

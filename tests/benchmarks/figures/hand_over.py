@@ -1,0 +1,50 @@
+"""What Spark's hand-over of rows to Python costs, with and without a look at the bytes after each row."""
+
+from __future__ import annotations
+
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.contenders.counting import Counting
+from tests.benchmarks.contenders.job import Job
+from tests.benchmarks.figure import Figure, at_most, figure
+from tests.benchmarks.rows import Source
+from tests.benchmarks.run import Run, Taken
+from wal_sink.spark.hand_over import MAX_BYTES, UNMEASURED
+
+
+class Unmeasured(Counting):
+    """The sink that counts, with what `register` sets for a query of ours."""
+
+    name = "counts only, batches not measured"
+
+    def run(self, job: Job) -> Taken:
+        """Do the job."""
+        job.spark.conf.set(MAX_BYTES, str(UNMEASURED))
+        try:
+            return super().run(job)
+        finally:
+            job.spark.conf.unset(MAX_BYTES)
+
+
+def hand_over(bench: Bench) -> list[Figure]:
+    """Client CPU and time of a sink that counts, over the same as Spark is set."""
+    source = Source(shape="grouped", rows=bench.sizes.grouped)
+    bench.say(f"hand-over, {source.rows:,} rows")
+    pairs: list[tuple[Run, Run]] = []
+    for number in range(-1, bench.sizes.rounds):
+        measured = bench.stream(Counting(), source, number)
+        unmeasured = bench.stream(Unmeasured(), source, number)
+        if number >= 0 and measured and unmeasured:
+            pairs.append((measured, unmeasured))
+    return [
+        figure(
+            "hand-over: client CPU without a look at the bytes, over with it",
+            [without.client_cpu_s / each.client_cpu_s for each, without in pairs],
+            "x",
+            at_most(0.8),
+        ),
+        figure(
+            "hand-over: time without a look at the bytes, over with it",
+            [without.seconds / each.seconds for each, without in pairs],
+            "x",
+        ),
+    ]

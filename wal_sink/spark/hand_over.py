@@ -1,0 +1,120 @@
+"""Lets Spark hand rows over to Python without measuring the batch after each of them.
+
+Spark 4.3 closes an Arrow batch at `maxRecordsPerBatch` rows or `maxBytesPerBatch` bytes, and looks at the
+bytes after every row, for which it goes through all columns: a quarter of what a task takes. It does not look
+where the limit is exactly 2147483647. Then only the number of rows bounds a batch, so that number is chosen
+by how wide the rows are that the log has seen: none of this is done before it has seen any.
+
+It is set in the query's own copy of the session, so no other query and no UDF of the application meets it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from state_backends import StateBackendError
+from wal_sink.errors import WalSinkError
+from wal_sink.spark import internals
+from wal_sink.wal.log import Log
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+UNMEASURED = 2147483647
+"""The one limit of bytes that Spark does not look at after each row."""
+
+BATCH_BYTES = 64 * 1024 * 1024
+"""What a batch may have: Spark's own default."""
+MARGIN = 16
+"""Between a row in the log and one in a batch: it is compressed there, and others may be wider."""
+LOOK_EVERY = 30
+"""Calls of `look_again` from one look at the rows to the next, once there was one: five minutes."""
+
+
+def rows_a_batch(rows: int, log_bytes: int, most: int) -> int:
+    """Return how many rows fit into a batch, at most `most`.
+
+    :param rows: that the log has seen, at least one.
+    :param log_bytes: that these have there.
+    :param most: what Spark is set to; 0 or less: it sets no bound.
+    """
+    fitting = max(1, BATCH_BYTES * rows // (MARGIN * max(log_bytes, 1)))
+    return min(fitting, most) if most > 0 else fitting
+
+
+class HandOver:
+    """How Spark hands the rows of one query over.
+
+    :param session: the query's own, see `internals.own_session`; None: there is none to be set.
+    :param wanted: False leaves it as it is.
+    """
+
+    def __init__(self, session: internals.OwnSession | None, log: Log, *, wanted: bool) -> None:
+        self._session = session
+        self._log = log
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._rows: int | None = None
+        """Of a batch, once it is set."""
+        self._why = "as Spark is set"
+        if session is None or not wanted:
+            self._session = None
+        elif session.contains(MAX_BYTES):
+            self._session = None
+            self._why = f"as {MAX_BYTES} is set"
+        else:
+            self._most = int(session.get(MAX_RECORDS))
+            self._why = (
+                "as Spark is set, until the first epoch shows how wide rows are; then their batches are"
+                " bounded by their number alone"
+            )
+
+    def look(self) -> None:
+        """Set how many rows a batch has, by the newest epoch in the log; smaller than before if need be."""
+        if self._session is None:
+            return
+        try:
+            seen = _newest(self._log)
+        except (OSError, StateBackendError, WalSinkError) as error:
+            logger.debug("how wide the rows are is not known: %s", error)
+            return
+        if seen is None:
+            return
+        rows = rows_a_batch(*seen, self._most)
+        with self._lock:
+            if self._rows is not None and rows >= self._rows:
+                return
+            # The number first: between the two, both bounds hold.
+            if not (
+                self._session.set(MAX_RECORDS, rows) and self._session.set(MAX_BYTES, UNMEASURED)
+            ):
+                self._session = None
+                return
+            logger.debug("Arrow batches have %d rows", rows)
+            self._rows = rows
+
+    def look_again(self) -> None:
+        """Look again now and then, since rows may become wider; called every ten seconds."""
+        self._calls += 1
+        if self._rows is None or self._calls % LOOK_EVERY == 0:
+            self.look()
+
+    def __str__(self) -> str:
+        if self._rows is None:
+            return self._why
+        return (
+            f"Arrow batches of {self._rows:,} rows, not measured after each row ({MAX_BYTES};"
+            " register(tune_hand_over=False) leaves it)"
+        )
+
+
+def _newest(log: Log) -> tuple[int, int] | None:
+    """Return rows and bytes of the newest epoch that has rows, of those that wait or are flushed last."""
+    attempts = log.attempts()
+    published = log.manifest(attempts[-1]) if attempts else None
+    if published is not None and published.manifest.rows:
+        return published.manifest.rows, published.manifest.bytes
+    flushed = log.newest_flushed()
+    return (flushed.rows, flushed.bytes) if flushed is not None and flushed.rows else None
