@@ -1,9 +1,9 @@
 """Light requests: rows go through the driver's connections, many requests by one push.
 
 The driver makes a future for each request, with a timer, a plan of nodes and a write of its own, and each
-answer wakes a thread: ten times what a request of ten rows costs otherwise. Here the requests of a **group**
-for one node share a push, a deadline and the news that all have ended. The driver's connections are kept: it
-has negotiated their protocol, login, TLS and compression, watches them, and replaces them when they fail.
+answer wakes a thread: five times what a request of ten rows costs otherwise, or more. Here the requests of a
+**group** for one node share a push, a deadline and the news that all have ended. The driver's connections
+are kept: it has negotiated their protocol, login, TLS and compression, watches them, and replaces them.
 
 Nothing is repeated here. What is refused, times out or is lost with its connection ends with its error, as it
 does by the driver's own way, by which the caller sends it again. And what cannot go this way at all is left
