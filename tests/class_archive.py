@@ -9,14 +9,18 @@ nothing depends on it.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import fcntl
 import functools
 import hashlib
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 # Without the log, a JVM says on its standard output why it does not take an archive.
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
-_PATIENCE_S = 240
+_PATIENCE_S = 600
 
 
 class ClassArchive(NamedTuple):
@@ -58,7 +62,7 @@ class ClassArchive(NamedTuple):
         return maven.cache_folder() / f"{self.name}-{digest}.jsa"
 
     def make(self) -> None:
-        """Make the archive unless it is there; if another process is doing that, go on without."""
+        """Begin to make the archive unless it is there; no test waits for it."""
         _make_once(self)
 
     def is_there(self) -> bool:
@@ -89,9 +93,14 @@ CASSANDRA = ClassArchive(
 
 @functools.cache
 def _make_once(archive: ClassArchive) -> None:
-    if archive.is_there():
-        return
-    archive.path.parent.mkdir(parents=True, exist_ok=True)
+    if not archive.is_there():
+        archive.path.parent.mkdir(parents=True, exist_ok=True)
+        name = f"archive-{archive.name}"
+        threading.Thread(target=_make_alone, args=(archive,), name=name, daemon=True).start()
+
+
+def _make_alone(archive: ClassArchive) -> None:
+    """Make it, unless another process is doing that."""
     with archive.path.with_suffix(".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,20 +112,33 @@ def _make_once(archive: ClassArchive) -> None:
 
 def _make(archive: ClassArchive) -> None:
     begun = archive.path.with_suffix(f".{os.getpid()}")
-    done = subprocess.run(
+    app = subprocess.Popen(
         [sys.executable, "-m", archive.app],
         env={**os.environ, archive.variable: f"{archive.always} -XX:ArchiveClassesAtExit={begun}"},
         cwd=Path(__file__).parents[1],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_PATIENCE_S,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
-    if done.returncode == 0 and begun.exists():
+    end = functools.partial(_end, app)
+    atexit.register(end)  # the tests may be done before
+    try:
+        app.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        end()
+    atexit.unregister(end)
+    if app.returncode == 0 and begun.exists():
         begun.replace(archive.path)  # whole from its first moment
     else:
-        logger.warning("no archive %s, so starts are slow: %s", archive.name, done.stderr)
+        begun.unlink(missing_ok=True)
+        logger.warning("no archive %s, so starts are slow", archive.name)
+
+
+def _end(app: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(app.pid, signal.SIGKILL)
+    app.wait()
 
 
 def _java() -> str | None:

@@ -68,12 +68,11 @@ def test_a_figure_is_judged_by_its_median() -> None:
 
 @pytest.mark.slow_first
 @pytest.mark.cassandra
+@pytest.mark.timeout(600)
 def test_the_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
     """Missed targets are no failure; every figure has a value, and rows were complete."""
     file = tmp_path / "report.json"
-    parts = [
-        f"--only={part}" for part in ("flush", "deletes", "lives", "targets", "age", "postgresql")
-    ]
+    parts = [f"--only={part}" for part in ("flush", "lives", "targets", "age", "postgresql")]
     command = [sys.executable, "-m", "tests.benchmarks", "--tiny", f"--json={file}", *parts]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
