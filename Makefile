@@ -1,6 +1,6 @@
 # Everything a person needs: `make help`.
 PYTHON ?= python3
-JOBS ?= 4
+JOBS ?= 3
 CHECK_JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +22,7 @@ check: lint ## Lint, and the tests without servers, in less than 3 minutes (ARGS
 		-m 'not (long or s3 or cassandra or postgresql or kafka or spark or docker or prometheus)' \
 		tests/unit tests/protocol tests/simulator tests/contract tests/test_architecture.py $(ARGS)
 
-test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=4 at a time)
+test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=3 at a time)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 simulate: $(READY) ## Play random histories of the real code, all from one seed (ARGS=--help)
