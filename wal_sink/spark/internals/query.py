@@ -33,16 +33,15 @@ def started_query(
     execution = query._jsq.streamingQuery()
     root, sink = str(execution.resolvedCheckpointRoot()), execution.sink()
     kind = sink.getClass().getName()
-    given: Mapping[str, str] | None = None
-    if kind == names.FOREACH_BATCH_SINK:
-        given = options_at(root)
-    elif kind == names.PYTHON_TABLE and sink.name().lower() == format_name.lower():
-        entries = execution.logicalPlan().writeOptions().toSeq()
-        given = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
-    if given is None:
+    given = options_at(root) if kind == names.FOREACH_BATCH_SINK else None
+    is_format = kind == names.PYTHON_TABLE and sink.name().lower() == format_name.lower()
+    if given is None and not is_format:
         return None
     trigger = execution.trigger().getClass().getSimpleName()
-    refuse_mode(str(query.id), execution.getClass().getName(), trigger)
+    refuse_mode(
+        str(query.id), execution.getClass().getName(), trigger
+    )  # such a plan has no options
+    given = _write_options(execution) if given is None else given
     options = {key: value for key, value in given.items() if key.lower() != "checkpointlocation"}
     options["checkpointLocation"] = root
     found = execution.sources()  # known as soon as the plan is
@@ -53,6 +52,11 @@ def started_query(
         _folder(SparkContext._jvm),
         tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
     )
+
+
+def _write_options(execution: Any) -> Mapping[str, str]:
+    entries = execution.logicalPlan().writeOptions().toSeq()
+    return {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
 
 
 def folder(spark: SparkSession) -> str:
