@@ -96,7 +96,7 @@ def test_the_command_says_what_a_start_would_say(
     assert "id" in fits.out
     assert "the query can start" in fits.out
     pq.write_table(
-        pa.table({"id": pa.array([1]), "price": ["1"], "no": [1.5]}), tmp_path / "a.parquet"
+        pa.table({"id": pa.array([1]), "price": [True], "no": [1.5]}), tmp_path / "a.parquet"
     )
     wrong = command(tmp_path, cassandra, keyspace, "--parquet", "a.parquet", "--json")
     assert wrong.code == 3

@@ -187,12 +187,10 @@ def test_watching_for_a_reader_who_leaves(world: World, tmp_path: Path) -> None:
 def test_watching_on_a_screen(world: World, tmp_path: Path) -> None:
     """The screen is there until Ctrl-C, which is no error."""
     world.run().batch([("a", 1)])
-    ended = (
-        "import signal; signal.alarm(3); signal.signal(signal.SIGALRM, signal.default_int_handler)"
-    )
     command = (
-        f"{ended}; import sys; sys.argv = ['wal-sink', 'status', 'checkpoint', '--watch'];"
-        " from wal_sink.cli.main import app; app()"
+        "import signal, sys; sys.argv = ['wal-sink', 'status', 'checkpoint', '--watch'];"
+        " from wal_sink.cli.main import app;"
+        " signal.signal(signal.SIGALRM, signal.default_int_handler); signal.alarm(3); app()"
     )
     done = subprocess.run(
         [sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -120,8 +120,11 @@ def test_times_are_relative() -> None:
     assert published == ["published", "3 d ago", "66 min ago", "3 s ago"]
 
 
-def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """What reads it has no width."""
+def test_a_pipe_gets_whole_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reads it has no width, unless the environment says one, as it does in a process of xdist."""
+    monkeypatch.delenv("COLUMNS", raising=False)
     with output(as_json=False) as console:
         console.print(screen(STATUS))
         console.print("word " * 100)
