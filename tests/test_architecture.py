@@ -43,7 +43,8 @@ ROOMS = {
     ".types": ".names targets.values model",
     ".encode": ".types targets.values model",
     ".times": ".encode .types targets.values model clock errors",
-    ".options": ".times .types .names targets.operations targets.tables options errors",
+    ".row_options": ".times .types targets.operations targets.tables options",
+    ".options": ".row_options .times .names options errors",
     ".check": ".times .types targets.values targets.operations model clock errors",
     ".check_tables": ".check .types targets.values model errors",
     ".driver": ".options targets.base options log_context errors",
@@ -83,7 +84,7 @@ ROOMS = {
     " targets.base options observer state_backends log_context remedies clock errors",
     "wal_sink": "spark preflight progress errors",
     # What production does not install: each needs an extra. `cli.demo` imports the demo when it is called.
-    "testing": "spark publish targets state_backends options model arrow_batches observer clock errors",
+    "testing": "spark publish targets state_backends model arrow_batches observer clock errors",
     "demo": "wal_sink testing wal model errors",
     "cli": "demo admin preflight metrics progress wal model targets.base state_backends clock errors",
 }

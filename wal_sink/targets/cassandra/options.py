@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import CONNECTS, SECRET, Options, fields, from_environment
+from wal_sink.options import CONNECTS, SECRET, fields, from_environment
 from wal_sink.targets.cassandra.names import (
     COLUMNS_OPTION,
     TableName,
@@ -18,20 +18,8 @@ from wal_sink.targets.cassandra.names import (
     read_tables,
     refuse_bad_name,
 )
-from wal_sink.targets.cassandra.times.given import (
-    EVENT_COLUMN,
-    EXPIRES_COLUMN,
-    TTL,
-    TTL_COLUMN,
-    EventColumn,
-    ExpiresColumn,
-    RowTimes,
-    Ttl,
-    TtlColumn,
-)
-from wal_sink.targets.cassandra.types.write_mode import WriteMode
-from wal_sink.targets.operations import Operation, OperationColumn, Operations, read_words
-from wal_sink.targets.tables import TableColumn, Tables
+from wal_sink.targets.cassandra.row_options import RowOptions
+from wal_sink.targets.cassandra.times.given import EVENT_COLUMN
 
 CONSISTENCY_LEVELS = (
     "ONE",
@@ -47,16 +35,14 @@ SERIAL_LEVELS = ("SERIAL", "LOCAL_SERIAL")
 LEDGER_TABLE = "wal_sink_ledger"
 
 
-class CassandraOptions(Options, frozen=True, kw_only=True):
-    """Where the cluster is, how to connect, and what to write to.
+class CassandraOptions(RowOptions, frozen=True, kw_only=True):
+    """Where the cluster is, how to connect, which tables to write to, and what becomes of rows there.
 
     :raises OptionError: when constructed with a value that is invalid, or invalid beside another one.
     """
 
     keyspace: Annotated[str, Meta(min_length=1, description="keyspace of the table, exact name")]
     table: Annotated[str, Meta(description="the table to write to, exact name")] = ""
-    tables: Tables = ""
-    table_column: TableColumn = msgspec.field(name="tableColumn", default="")
     contact_points: Annotated[
         str, Meta(description="addresses of some of the nodes, comma-separated", extra=CONNECTS)
     ] = msgspec.field(name="cassandra.contactPoints", default="")
@@ -130,7 +116,6 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         Literal["unset", "write"],
         Meta(description="unset: a null leaves the older value; write: it clears it (tombstone)"),
     ] = msgspec.field(name="cassandra.nulls", default="unset")
-    write_mode: WriteMode = msgspec.field(name="cassandra.writeMode", default="insert")
     columns: Annotated[
         str,
         Meta(
@@ -138,12 +123,6 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
             " \"customer_id\"}: the DataFrame's name, then the table's"
         ),
     ] = msgspec.field(name=COLUMNS_OPTION, default="")
-    ttl: Ttl = msgspec.field(name=TTL, default=None)
-    ttl_column: TtlColumn = msgspec.field(name=TTL_COLUMN, default="")
-    expires_column: ExpiresColumn = msgspec.field(name=EXPIRES_COLUMN, default="")
-    event_column: EventColumn = msgspec.field(name=EVENT_COLUMN, default="")
-    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
-    operations: Operations = msgspec.field(name="operations", default="")
     batch_bytes: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1024, le=1024 * 1024)],
         Meta(description="most bytes of a batch of one partition: auto, or 1024 to 1048576"),
@@ -173,19 +152,8 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "serial_consistency_level", level)
         for part in self.ledger:
             refuse_bad_name("cassandra.ledgerTable", part)
-        read_words(self.operation_column, self.operations)
         self._refuse_names_of_what_is_not_written()
-        self.times.refuse_contradictions(self.operation_column)
-
-    @property
-    def times(self) -> RowTimes:
-        """What is said of the times of rows."""
-        return RowTimes(
-            ttl_s=self.ttl,
-            ttl_column=self.ttl_column,
-            expires_column=self.expires_column,
-            event_column=self.event_column,
-        )
+        RowOptions.__post_init__(self)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -209,11 +177,6 @@ class CassandraOptions(Options, frozen=True, kw_only=True):
         """The ledger's table."""
         keyspace, dot, table = self.ledger_table.rpartition(".")
         return TableName(keyspace if dot else self.keyspace, table or LEDGER_TABLE)
-
-    @property
-    def words(self) -> Mapping[str, Operation]:
-        """What each word of the operation column means."""
-        return read_words(self.operation_column, self.operations)
 
     @property
     def column_names(self) -> Mapping[str, str]:

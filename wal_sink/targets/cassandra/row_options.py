@@ -1,0 +1,60 @@
+"""The options that say what becomes of rows; the `cell_store` of tests has them, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from wal_sink.options import Options
+from wal_sink.targets.cassandra.times.given import (
+    EVENT_COLUMN,
+    EXPIRES_COLUMN,
+    TTL,
+    TTL_COLUMN,
+    EventColumn,
+    ExpiresColumn,
+    RowTimes,
+    Ttl,
+    TtlColumn,
+)
+from wal_sink.targets.cassandra.types.write_mode import OPTION as WRITE_MODE
+from wal_sink.targets.cassandra.types.write_mode import WriteMode
+from wal_sink.targets.operations import Operation, OperationColumn, Operations, read_words
+from wal_sink.targets.tables import TableColumn, Tables
+
+
+class RowOptions(Options, frozen=True, kw_only=True):
+    """To which tables a row goes, by which statement, with which times, and which rows are deletes.
+
+    :raises OptionError: when constructed with values that contradict each other.
+    """
+
+    tables: Tables = ""
+    table_column: TableColumn = msgspec.field(name="tableColumn", default="")
+    write_mode: WriteMode = msgspec.field(name=WRITE_MODE, default="insert")
+    ttl: Ttl = msgspec.field(name=TTL, default=None)
+    ttl_column: TtlColumn = msgspec.field(name=TTL_COLUMN, default="")
+    expires_column: ExpiresColumn = msgspec.field(name=EXPIRES_COLUMN, default="")
+    event_column: EventColumn = msgspec.field(name=EVENT_COLUMN, default="")
+    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
+    operations: Operations = msgspec.field(name="operations", default="")
+
+    def __post_init__(self) -> None:
+        read_words(self.operation_column, self.operations)
+        self.times.refuse_contradictions(self.operation_column)
+
+    @property
+    def times(self) -> RowTimes:
+        """What is said of the times of rows."""
+        return RowTimes(
+            ttl_s=self.ttl,
+            ttl_column=self.ttl_column,
+            expires_column=self.expires_column,
+            event_column=self.event_column,
+        )
+
+    @property
+    def words(self) -> Mapping[str, Operation]:
+        """What each word of the operation column means."""
+        return read_words(self.operation_column, self.operations)
