@@ -324,6 +324,33 @@ def test_a_node_that_is_silent_at_first_is_tried_again(monkeypatch: pytest.Monke
         assert ended.acknowledged == 1
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_futures_that_end_during_the_canary_are_no_alarm(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a node gave the canary no answer, its rows went by futures, and some are on their way."""
+    with nodes(1, version, answers=lambda _: None) as to:
+        wire = to.wire()
+        by = LightRequests(to.session, "dc", 0.05)
+        wire.reply(*[well(each) for push in wire.pushes for each in push])
+        for _ in range(3):
+            to.session.execute_async(request())
+        under_way = wire.requests
+
+        def late(frame: Frame) -> Frame:
+            if frame.opcode == OPTIONS and under_way:
+                wire.reply(well(under_way.pop()))
+            return well(frame)
+
+        wire.answer = late
+        real = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: real() + 31)
+        (ended,) = sent(by, [request()])
+        assert ended.acknowledged == 1
+        assert not by.is_off
+        assert wire.in_flight == len(under_way) == 1
+
+
 # --- the sender over it ------------------------------------------------------------------------
 
 

@@ -50,7 +50,7 @@ def canary(session: Any, pool: Any, profile: str, timeout_s: float) -> str:
     if streams is None:
         raise NoAnswer("the connection has no free streams")
     connection = streams.connection
-    in_flight = connection.in_flight - _PUSHED
+    beyond = streams.beyond() - _PUSHED
     heard: list[Any] = []
     all_heard = threading.Event()
 
@@ -70,7 +70,7 @@ def canary(session: Any, pool: Any, profile: str, timeout_s: float) -> str:
         return f"OPTIONS were answered by {heard!r}"
     if Counter(each.stream_id for each in heard) != Counter(streams.ids):
         return f"answers came to streams {[each.stream_id for each in heard]}, not to {streams.ids}"
-    return _left_behind(streams, in_flight, timeout_s) or _framed(session, profile, connection)
+    return _left_behind(streams, beyond, timeout_s) or _framed(session, profile, connection)
 
 
 def _is_of_the_connection(response: Any) -> bool:
@@ -78,15 +78,21 @@ def _is_of_the_connection(response: Any) -> bool:
     return isinstance(response, Exception) and not hasattr(response, "stream_id")
 
 
-def _left_behind(streams: Streams, in_flight: int, timeout_s: float) -> str:
-    """Return what of the driver's counters is not as it was; it frees a stream after the answer is heard."""
+def _left_behind(streams: Streams, before: int, timeout_s: float) -> str:
+    """Return what of the driver's counters is not as it was; it frees a stream after the answer is heard.
+
+    Futures of the same connection may end meanwhile, and be counted a moment later.
+    """
     until = time.monotonic() + timeout_s
     while True:
-        lost, found = streams.kept(), streams.connection.in_flight
-        if not lost and found == in_flight:
+        lost, found = streams.kept(), streams.beyond()
+        if not lost and min(before, 0) <= found <= max(before, 0):
             return ""
         if time.monotonic() > until:
-            return f"streams {lost} are not free again, {found} in flight were {in_flight} before"
+            return (
+                f"streams {lost} are not free again; {found} are in flight beyond those that are awaited, and"
+                f" were {before} before"
+            )
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -145,6 +145,16 @@ class Streams(NamedTuple):
             free, used = connection.request_ids, connection._requests
             return [each for each in self.ids if each in used or each not in free]
 
+    def beyond(self) -> int:
+        """Return how many more requests the driver counts as in flight than it awaits answers to.
+
+        0 where nothing comes or goes at this moment, however many others are in flight.
+        """
+        connection = self.connection
+        with connection.lock:
+            awaited = len(connection._requests) + len(connection.orphaned_request_ids)
+            return int(connection.in_flight - awaited)
+
     def returned(self, orphans: int) -> None:
         """Say that the requests have ended, so that the driver sees in which state their connection is.
 
