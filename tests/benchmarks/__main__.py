@@ -26,6 +26,7 @@ from tests.benchmarks.figures import (
     flush,
     hand_over,
     lives,
+    long,
     memory,
     postgresql,
     requests,
@@ -66,6 +67,9 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "memory": memory.memory,
 }
 
+LONG: dict[str, Callable[[Bench], list[Figure]]] = {"long": long.long}
+"""Left out unless it is asked for: it takes an hour."""
+
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -83,6 +87,13 @@ def main(
     only: Annotated[
         list[str] | None, typer.Option(help=f"A part: {', '.join(PARTS)}. Can be repeated.")
     ] = None,
+    long_run: Annotated[
+        bool,
+        typer.Option("--long", help="One query for an hour, and its curves; no other part."),
+    ] = False,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="Where the long run ends at the latest.")
+    ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="How often contenders take turns.")
     ] = None,
@@ -97,8 +108,11 @@ def main(
     sizes = TINY if tiny else QUICK if quick else DEFAULT
     given = {"rounds": rounds, "side_rounds": rounds, "grouped": grouped}
     sizes = msgspec.structs.replace(sizes, **{k: v for k, v in given.items() if v is not None})
-    parts = only or list(PARTS)
-    if unknown := set(parts) - PARTS.keys():
+    if minutes is not None:
+        longer = msgspec.structs.replace(sizes.long, minutes=minutes)
+        sizes = msgspec.structs.replace(sizes, long=longer)
+    parts = [*(only or ([] if long_run else PARTS)), *(LONG if long_run else ())]
+    if unknown := set(parts) - {*PARTS, *LONG}:
         raise typer.BadParameter(f"{', '.join(unknown)}: there is {', '.join(PARTS)}")
     logging.getLogger("cassandra").setLevel(logging.ERROR)
     console = Console(highlight=False, width=max(_WIDTH, Console().width))
@@ -112,7 +126,7 @@ def main(
             for name in parts:
                 began = time.monotonic()
                 try:
-                    figures += PARTS[name](bench)
+                    figures += {**PARTS, **LONG}[name](bench)
                 except Exception:
                     logger.exception("part %s failed; the others go on", name)
                     bench.wrong.append(f"part {name} failed")

@@ -5,6 +5,21 @@ from __future__ import annotations
 import msgspec
 
 
+class Long(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the long run is."""
+
+    epochs: int
+    """Where it ends."""
+    rows: int
+    """Of each epoch."""
+    minutes: float
+    """Where it ends at the latest."""
+    warm_up: int
+    """The first epochs, in which worker processes start."""
+    sample_s: float
+    """Between two samples."""
+
+
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Rows, epochs and seconds of all parts."""
 
@@ -36,6 +51,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     pause_s: float
     ages: tuple[int, ...]
     """How many starts, and epochs that `trim.delay` keeps, ascending; from 1,000 records on, which stay."""
+    long: Long
 
 
 DEFAULT = Sizes(
@@ -56,6 +72,7 @@ DEFAULT = Sizes(
     memory=5_000_000,
     pause_s=30,
     ages=(1_000, 10_000, 100_000),
+    long=Long(epochs=10_000, rows=10_000, minutes=75, warm_up=20, sample_s=5),
 )
 QUICK = Sizes(
     rounds=1,
@@ -75,6 +92,7 @@ QUICK = Sizes(
     memory=200_000,
     pause_s=5,
     ages=(1_000, 5_000),
+    long=Long(epochs=300, rows=10_000, minutes=5, warm_up=10, sample_s=2),
 )
 TINY = Sizes(
     rounds=1,
@@ -94,6 +112,7 @@ TINY = Sizes(
     memory=8_000,
     pause_s=2,
     ages=(1_000, 1_200),
+    long=Long(epochs=20, rows=1_000, minutes=1, warm_up=3, sample_s=0.5),
 )
 PARTITIONS = 2_000
 SMALL = 1_000

@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.benchmarks.contenders import raw
 from tests.benchmarks.contenders.raw import Setting
 from tests.benchmarks.figure import at_least, at_most, figure
-from tests.benchmarks.rows import Name, Source
+from tests.benchmarks.figures.long import compared
+from tests.benchmarks.long import stream
+from tests.benchmarks.long.sample import Sample
+from tests.benchmarks.rows import Name, Source, Totals
 from tests.benchmarks.table import RowsWrong, Table
 from wal_sink.testing.cassandra.node import Node
 
@@ -84,3 +88,39 @@ def test_the_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
         "wal_sink, flush alone",
     }
     assert "targets met" in done.stdout
+
+
+def test_what_the_long_run_leaves_in_its_table() -> None:
+    """Of each key the newest row, before and after all keys are there; by hand on few keys."""
+    for streamed in (0, 3, stream.KEYS, stream.KEYS + 5):
+        values = np.arange(max(0, streamed - stream.KEYS), streamed)
+        wanted = Totals(len(values), int((values % stream.KEYS).sum()), int((values * 7).sum()))
+        assert stream.totals(streamed) == wanted
+
+
+def test_a_long_run_that_grows_is_noticed() -> None:
+    """Ten tenths of samples: a cost that doubles misses its target, one that stays meets it."""
+
+    def samples(growth: float) -> list[Sample]:
+        return [
+            Sample(
+                seconds=float(n),
+                epochs=10 * n,
+                client_cpu_s=n + growth * n * n / 200,
+                python_mb=100 + growth * n,
+                jvm_mb=1_000,
+                threads=20,
+                handles=30,
+                names=40,
+                visible_ms=(80 + growth * n, 90 + growth * n),
+            )
+            for n in range(1, 101)
+        ]
+
+    assert {each.met for each in compared(samples(0))} == {True}
+    missed = {each.name.partition(",")[0] for each in compared(samples(1)) if not each.met}
+    assert missed == {
+        "long: client CPU of an epoch",
+        "long: commits/N to flushed",
+        "long: memory of the driver's Python",
+    }

@@ -1,0 +1,133 @@
+"""What one process looks like at an instant of the long run, and what the epochs since the last one took."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from state_backends import open_backend
+from tests.benchmarks import cpu
+from wal_sink.checkpoint.local_files import committed_us
+from wal_sink.wal.log import Log
+
+_LOOK_S = 0.1
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at the run; what is counted is since its start."""
+
+    seconds: float
+    epochs: int
+    """Flushed so far."""
+    client_cpu_s: float
+    """Of the driver's Python, its JVM and their workers."""
+    python_mb: float
+    """Resident memory of the driver's Python."""
+    jvm_mb: float
+    threads: int
+    """Of the driver's Python."""
+    handles: int
+    """Files, sockets and pipes that it has open."""
+    names: int
+    """Files in the log: what its listings return."""
+    visible_ms: tuple[float, ...]
+    """From `commits/N` to the record that epoch N is in the table, of epochs since the sample before."""
+
+
+class Latencies:
+    """Looks again and again which epoch is the last that is flushed, and how long that took.
+
+    A window of several epochs counts by its newest one. Of several between two looks the last is seen.
+    """
+
+    def __init__(self, checkpoint: Path, log: Path) -> None:
+        self._checkpoint, self._log = checkpoint.as_uri(), Log(open_backend(str(log)))
+        self._lock = threading.Lock()
+        self._last = -1
+        self._found: list[float] = []
+
+    def look(self) -> None:
+        """Look once."""
+        flushed = self._log.newest_flushed(fresh=True)
+        if flushed is None or flushed.epoch <= self._last:
+            return
+        committed = committed_us(self._checkpoint, flushed.epoch, flushed.published_us)
+        with self._lock:
+            self._last = flushed.epoch
+            self._found.append((flushed.recorded_us - committed) / 1_000)
+
+    def taken(self) -> tuple[float, ...]:
+        """Return what was found since the last call."""
+        with self._lock:
+            found, self._found = self._found, []
+        return tuple(found)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look in a thread for as long as the block runs."""
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(_LOOK_S):
+                self.look()
+
+        thread = threading.Thread(target=watch, name="latencies")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+class Sampler:
+    """Takes samples of this process, which is the driver.
+
+    :param jvm: the process id of its JVM.
+    :param server: that of the Cassandra node, which is started from here and is no client.
+    """
+
+    def __init__(self, jvm: int, server: int, log: Path, latencies: Latencies) -> None:
+        self._jvm, self._server, self._log, self._latencies = jvm, server, log, latencies
+        self._began_s = time.monotonic()
+        self._cpu_s = self._used()
+
+    def sample(self, epochs: int) -> Sample:
+        """Take one.
+
+        :param epochs: that are flushed.
+        """
+        return Sample(
+            seconds=time.monotonic() - self._began_s,
+            epochs=epochs,
+            client_cpu_s=self._used() - self._cpu_s,
+            python_mb=_number(os.getpid(), "VmRSS") / 1_024,
+            jvm_mb=_number(self._jvm, "VmRSS") / 1_024,
+            threads=_number(os.getpid(), "Threads"),
+            handles=len(list(Path("/proc/self/fd").iterdir())),
+            names=sum(1 for path in self._log.rglob("*") if path.is_file()),
+            visible_ms=self._latencies.taken(),
+        )
+
+    def _used(self) -> float:
+        return cpu.of_tree(os.getpid(), without=self._server)
+
+
+def _number(pid: int, name: str) -> int:
+    """Read a line of `/proc/<pid>/status`, see proc(5); memory is in KiB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def p99(values: Sequence[float]) -> float:
+    """Return the value that one of a hundred exceeds; the largest of fewer."""
+    return sorted(values)[min(len(values) - 1, round(len(values) * 0.99))]
