@@ -14,11 +14,16 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.engine import NOW_US, World
 from wal_sink import errors
+from wal_sink.admin.query import Query
+from wal_sink.admin.retry import plan_retry
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.protocol.steps import Rest
 from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults
+from wal_sink.wal.quarantine import entries
 
 S_US = 1_000_000
 _PUBLISHED_S = NOW_US // S_US
@@ -136,6 +141,29 @@ def test_an_event_of_the_future_publishes_nothing() -> None:
     with pytest.raises(errors.InvalidRow, match="ahead of the clock"):
         world.batch(("a", "1", NOW_US + 3_601 * S_US))
     assert not [path for path in world.log_backend.list() if path.startswith(("seg", "man"))]
+
+
+def test_rule_24_a_retry_of_rows_of_one_key_and_time_releases_each_of_them() -> None:
+    """The check makes one row of them, so what it returns does not tell how many were sent."""
+    world = TimedWorld(pa.int64(), timestampColumn="time")
+    world.on_invalid_row = "quarantine"
+    check = world.cells.check
+
+    def picky(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        if "bad" in batch.column("v").to_pylist():
+            raise errors.InvalidRow("v is bad", "Widen the column.")
+        return check(batch, plan)
+
+    world.cells.check = picky  # type: ignore[method-assign]
+    world.batch(("a", "bad", NOW_US), ("b", "1", NOW_US), ("a", "bad", NOW_US))
+    world.flush()
+    assert world.values() == {"b": "1"}
+    world.cells.check = check  # type: ignore[method-assign]
+    query = Query(world.query_id, Checkpoint(world.checkpoint), world.log)
+    done = plan_retry(query, world.cells).carry_out(world.clock())
+    assert (done.sent, done.left) == (2, 0)
+    assert entries(world.log) == []
+    assert world.values() == {"a": "bad", "b": "1"}
 
 
 class SeveralWorld(TimedWorld):

@@ -78,6 +78,15 @@ class Retry(NamedTuple):
         )
 
 
+class _Part(NamedTuple):
+    """Consecutive rows that can be sent."""
+
+    first: int
+    number: int
+    checked: pa.RecordBatch
+    """As the session takes them; fewer, where the check has made one row of two with one key and event."""
+
+
 class _Sender:
     """Sends the rows of entries over one session; keeps the plans, each of which asks the target once."""
 
@@ -105,17 +114,17 @@ class _Sender:
         written: list[int] = []
         rows, key = rows_of(batch), plan_of(table.schema)
         for first, number in runs(entry.left):
-            for place, part, plan in self._parts(rows.slice(first, number), key, refused):
-                us = entry.first_us + first + place
-                self._session.write(plan, Slice(entry.epoch, part, us))
-                written += range(first + place, first + place + part.num_rows)
+            for part, plan in self._parts(rows.slice(first, number), key, refused):
+                begin = first + part.first
+                self._session.write(plan, Slice(entry.epoch, part.checked, entry.first_us + begin))
+                written += range(begin, begin + part.number)
         self._session.drain()
         return [row for row in written if row not in again]
 
     def _parts(
         self, rows: pa.RecordBatch, key: str, refused: dict[str, None]
-    ) -> Iterator[tuple[int, pa.RecordBatch, Plan]]:
-        """Yield the rows as the session takes them, with their places and the plan to write them by.
+    ) -> Iterator[tuple[_Part, Plan]]:
+        """Yield the rows that can be sent, with the plan to write them by.
 
         What the flush met was checked by the plan of its epoch; what the tasks have refused is checked by a
         plan that is made now, for the table may have been altered.
@@ -128,11 +137,11 @@ class _Sender:
                     f"{log.url} has no plan {key}, by which rows in quarantine were checked",
                     "Restore plans/ from a copy of the log; or export the rows, and write them by hand.",
                 )
-            yield 0, rows, plan
+            yield _Part(0, rows.num_rows, rows), plan
             return
         plan = self._plan(rows.schema)
-        for place, part in _checked(self._target, plan, rows, 0, refused):
-            yield place, part, plan
+        for part in _checked(self._target, plan, rows, 0, refused):
+            yield part, plan
 
     def _plan(self, schema: pa.Schema) -> Plan:
         there: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -146,10 +155,13 @@ class _Sender:
 
 def _checked(
     target: Target, plan: Plan, rows: pa.RecordBatch, first: int, refused: dict[str, None]
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows that the target's check takes, as it returns them, with their places."""
+) -> Iterator[_Part]:
+    """Yield the rows that the target's check takes.
+
+    :param first: the place of the first row.
+    """
     try:
-        yield first, target.check(rows, plan)
+        yield _Part(first, rows.num_rows, target.check(rows, plan))
     except InvalidRow as error:
         if rows.num_rows == 1:
             refused[error.what] = None
