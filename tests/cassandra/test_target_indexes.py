@@ -45,6 +45,7 @@ class Table:
             "cassandra.contactPoints": node.host,
             "cassandra.port": str(node.port),
         }
+        self._raw = raw
         self.options = parse(raw, CassandraOptions)
         self.target = CassandraTarget(self.options)
 
@@ -58,6 +59,10 @@ class Table:
 
     def plan(self, batch: pa.RecordBatch) -> Plan:
         return self.target.plan(batch.schema, "k")
+
+    def with_options(self, **more: str) -> CassandraTarget:
+        """Return a target that writes to the same table by other options."""
+        return CassandraTarget(parse({**self._raw, **more}, CassandraOptions))
 
     def write(self, plan: Plan, *batches: pa.RecordBatch) -> None:
         """As the flusher does; rows that tasks have let pass."""
@@ -176,6 +181,9 @@ def test_an_index_that_is_made_later(table: Table, caplog: pytest.LogCaptureFixt
     zeros = rows([[1.0, 1.0], [0.0, 0.0]], FLOATS)
     plan = table.plan(zeros)
     assert DETAIL not in plan.details
+    brief = table.with_options(**{"cassandra.ttlColumn": "life"})
+    lives = zeros.add_column(0, "life", pa.array([100, 100], pa.int32()))
+    of_lives = brief.plan(lives.schema, "lives")
     with table.target.connect(Owner("q", "log", "checkpoint")) as session:
         session.write(plan, Slice(0, rows([[0.0, 0.0]], FLOATS, first=9), US))
         session.drain()
@@ -186,6 +194,11 @@ def test_an_index_that_is_made_later(table: Table, caplog: pytest.LogCaptureFixt
             TargetRefused, match=r"points nowhere.*with id=1; .* after plan k"
         ) as refused:
             session.write(plan, Slice(0, zeros, US))
+        with (
+            brief.connect(Owner("lives", "log", "checkpoint")) as other,
+            pytest.raises(TargetRefused, match=r"points nowhere.*with id=1; .* after plan"),
+        ):
+            other.write(of_lives, Slice(0, brief.check(lives, of_lives), US))
         table.node.execute(refused.value.remedy.partition(";")[0])
         session.drain()
         session.write(plan, Slice(0, zeros, US))

@@ -189,6 +189,13 @@ BUGS = (
         QUARANTINE,
     ),
     Bug(
+        "a rewind deletes what a new flush has put into quarantine",
+        "wal_sink/admin/rewind.py",
+        "        query.log.delete(refused)",
+        "        query.log.delete([e.path for e in entries(query.log) if e.epoch > self.to])",
+        QUARANTINE,
+    ),
+    Bug(
         "a row is passed over before its entry is durable",
         "wal_sink/flush/quarantine.py",
         "            keep_row(self._log, piece.epoch, us, piece.segment.path, rows)\n",
@@ -208,6 +215,13 @@ BUGS = (
         "or (self._alone and not compared)",
         "or (self._alone and compared)",
         INDEXES,
+    ),
+    Bug(
+        "a row with times that a later index refuses cannot be named",
+        "wal_sink/targets/cassandra/write/writer.py",
+        "row_text(table_rows(rows.batch, plan), plan.of_table(), found.row)",
+        "row_text(rows.batch, plan, found.row)",
+        ("tests/cassandra/test_target_indexes.py",),
     ),
     Bug(
         "rows that are too old go aside",

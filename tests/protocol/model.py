@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.errors import MissingManifest
+from wal_sink.errors import LedgerShadowed, MissingManifest
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
 from wal_sink.model.records import Chosen, FlushedEpoch, Kept, LogIdentity
@@ -138,6 +138,20 @@ class Rules:
     """18. Off: an epoch is trimmed when one of two targets has it."""
     postcheck: bool = True
     """7. Off: a run does not look again after its manifest."""
+    refuses: bool = False
+    """24: the target refuses row 0 of each attempt, until it is repaired; `--retry` sends such rows again."""
+    rewinds: bool = False
+    """With `refuses`: an operator may rewind, once, and flushers stand still in their rows meanwhile."""
+    kept_first: bool = True
+    """24. Off: a flusher passes over a refused row whose entry is not durable."""
+    by_timestamp: bool = True
+    """24. Off: an entry says epoch and row, not the write timestamp."""
+    of_its_epoch: bool = True
+    """24. Off: `--retry` sends a row as of now."""
+    old_ones: bool = True
+    """24. Off: a rewind deletes what is in quarantine after it has set the ledger back."""
+    acknowledged: bool = True
+    """24. Off: `--retry` releases a row before the target has taken it."""
 
 
 class Run(NamedTuple):
@@ -166,6 +180,15 @@ class Notes(NamedTuple):
     swept: frozenset[tuple[int, int]]
 
 
+class Row(NamedTuple):
+    """A row of a run's attempt at an epoch, with its write timestamp."""
+
+    n: int
+    run: int
+    row: int
+    us: int
+
+
 class Fl(NamedTuple):
     """One flusher: where it is, and what it has read."""
 
@@ -181,6 +204,8 @@ class Fl(NamedTuple):
     """How many of the rows were written in a transaction that is gone."""
     twice: int = 0
     """How many rows of a try before are still under the receipts."""
+    passed: frozenset[Row] = frozenset()
+    """What was in quarantine when it resumed the window."""
 
 
 class Late(NamedTuple):
@@ -189,6 +214,14 @@ class Late(NamedTuple):
     window: Window
     gone: bool
     """Whether what it is to commit is deleted."""
+
+
+class Rewind(NamedTuple):
+    """How far an operator's rewind has come."""
+
+    deletes: frozenset[Row]
+    """What it has still to delete from the quarantine."""
+    done: bool = False
 
 
 class Side(NamedTuple):
@@ -230,6 +263,13 @@ class State(NamedTuple):
     """What the other target has."""
     late: Late | None = None
     was_late: bool = False
+    quarantine: frozenset[Row] = frozenset()
+    repaired: bool = False
+    """Whether the target takes every row."""
+    retry: Row | None = None
+    """What `--retry` is about to send, or has sent."""
+    sent: bool = False
+    rewind: Rewind | None = None
 
 
 class BrokenError(Exception):
@@ -465,6 +505,9 @@ def _fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901 - a list of
         case "begin":
             assert me.window is not None
             yield from _begin(rules, s, f, me.window)
+        case "pass":
+            listed_now = me._replace(at="write", passed=s.quarantine)
+            yield f"flusher{f} lists the quarantine", to(listed_now)
         case "write":
             assert me.window is not None
             yield from _write(rules, s, f, me.window)
@@ -521,7 +564,8 @@ def _decide(
         case Resume(window):
             if not rules.names_all and (chosen := _again(rules, me, listed, s)) is not None:
                 window = chosen
-            yield f"{who} resumes {window.first}", to(Fl("write", window=window), s)
+            at = "pass" if rules.refuses else "write"
+            yield f"{who} resumes {window.first}", to(Fl(at, window=window), s)
         case ManifestMissing(n):
             yield from _without_manifest(rules, s, f, n)
         case Begin(attempts):
@@ -626,20 +670,28 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
             raise BrokenError("missing segment")
         yield f"flusher{f} finds {n} flushed", to(Fl())
         return
-    wrote = f"flusher{f} writes row {row} of run{run} at {n}"
-    on = me._replace(row=me.row + 1)
+    did, reached = _row(rules, s, me, Row(n, run, row, begun.base_us + row))
+    yield f"flusher{f} {did} row {row} of run{run} at {n}", to(me._replace(row=me.row + 1), reached)
+
+
+def _row(rules: Rules, s: State, me: Fl, row: Row) -> tuple[str, State]:
+    """Write a row, or pass over it, as one that is in quarantine, or that the target refuses."""
+    if any(row == seen if rules.by_timestamp else row[:3] == seen[:3] for seen in me.passed):
+        return "passes over", s
+    if rules.refuses and row.row == 0 and not s.repaired:
+        kept = s.quarantine | {row} if rules.kept_first else s.quarantine
+        return "keeps the refused", s._replace(quarantine=kept)
     if rules.atomic and rules.one_transaction:
-        yield wrote, to(on)
-    else:
-        yield wrote, to(on, _shown(rules, s, begun, run, row))
+        return "writes", s
+    return "writes", _shown(rules, s, row)
 
 
-def _shown(rules: Rules, s: State, begun: BegunEpoch, run: int, row: int) -> State:
+def _shown(rules: Rules, s: State, written: Row) -> State:
     """Let readers see a row."""
-    n = begun.epoch
+    n, run, row, us = written
     if s.com[n] is None:
         raise BrokenError("uncommitted epoch")
-    if begun.base_us > NOW + CLOCKS_DIFFER_US + rules.epochs * ROWS:
+    if us - row > NOW + CLOCKS_DIFFER_US + rules.epochs * ROWS:
         raise BrokenError("a row of the future")
     if rules.atomic and (run, row) in s.seen[n]:
         raise BrokenError("a row is doubled")
@@ -650,7 +702,7 @@ def _shown(rules: Rules, s: State, begun: BegunEpoch, run: int, row: int) -> Sta
         raise BrokenError("two histories")
     if s.com[n] != run and rules.judged:
         raise BrokenError("attempt that Spark did not keep")
-    cell = (begun.base_us + row, n)
+    cell = (us, n)
     cell = cell if rules.atomic else max(s.cells[row], cell)
     cells = (*s.cells[:row], cell, *s.cells[row + 1 :])
     return s._replace(seen=(*s.seen[:n], seen, *s.seen[n + 1 :]), cells=cells)
@@ -680,22 +732,36 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
                 raise BrokenError("a row is doubled")
         last_us = max(window.last_us, mark.last_us)
         mark = msgspec.structs.replace(mark, flushed=n, last_us=last_us, begun=None, last=window)
-        for begun in window.epochs:
-            keeper = s.com[begun.epoch]
-            if keeper is not None and (begun.epoch, keeper) in s.emp and begun.rows:
-                raise BrokenError("attempt that Spark did not keep")
-            if keeper is not None and (begun.epoch, keeper) not in s.emp and not begun.rows:
-                raise BrokenError("lost")
-        if window.epochs[-1].rows and any(epoch < n for _, epoch in s.cells):
-            raise BrokenError("an old value wins")
+        _look_at_finished(rules, s, window)
     if rules.begin and rules.names_all:
         applied = outcome is Outcome.APPLIED
-        became = after_finish(window, mark, applied=applied, atomic=rules.atomic)
+        try:
+            became = after_finish(window, mark, applied=applied, atomic=rules.atomic)
+        except LedgerShadowed:
+            assert s.rewind is not None, "it says so also where it stood still over a rewind"
+            became = "overtaken"
         assert became == ("finished" if mark.last == window else "overtaken")
     yield (
         f"flusher{f} finishes {n}: {outcome.value}",
         s._replace(mark=mark, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :])),
     )
+
+
+def _look_at_finished(rules: Rules, s: State, window: Window) -> None:
+    """See that the rows of a window are there when the mark moves over it, and no older ones win."""
+    n = window.last
+    for begun in window.epochs:
+        keeper = s.com[begun.epoch]
+        if keeper is not None and (begun.epoch, keeper) in s.emp and begun.rows:
+            raise BrokenError("attempt that Spark did not keep")
+        if keeper is not None and (begun.epoch, keeper) not in s.emp and not begun.rows:
+            raise BrokenError("lost")
+        if rules.refuses:
+            _look_for(s, begun.epoch, s.gens[begun.generation - 1])
+    kept = {row.row for row in s.quarantine if row.n == n}
+    old = [row for row, (_, epoch) in enumerate(s.cells) if epoch < n and row not in kept]
+    if window.epochs[-1].rows and old:
+        raise BrokenError("an old value wins")
 
 
 def late_steps(rules: Rules, s: State) -> Next:
@@ -717,10 +783,72 @@ def _committed(rules: Rules, s: State, window: Window, lost: int) -> State:
     """Let readers see the rows of a transaction: all of a window but the first so many."""
     rows = [(begun, row) for begun in window.epochs for row in range(begun.rows)]
     for begun, row in rows[lost:] if rules.one_transaction else ():
-        s = _shown(rules, s, begun, s.gens[begun.generation - 1], row)
+        s = _shown(
+            rules, s, Row(begun.epoch, s.gens[begun.generation - 1], row, begun.base_us + row)
+        )
     if any(len(s.seen[begun.epoch]) != begun.rows for begun in window.epochs):
         raise BrokenError("lost")
     return s
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def _look_for(s: State, n: int, run: int) -> None:
+    """See that each row of an attempt is in the table or in quarantine."""
+    for row in range(ROWS):
+        if (run, row) not in s.seen[n] and not any(x[:3] == (n, run, row) for x in s.quarantine):
+            raise BrokenError("lost")
+
+
+def operator_steps(rules: Rules, s: State) -> Next:
+    """What an operator may do about refused rows, and to the ledger; each command may stand still."""
+    if not s.repaired:
+        yield "the target is repaired", s._replace(repaired=True)
+    if s.retry is None:
+        for refused in sorted(s.quarantine):
+            yield f"retry reads {refused}", s._replace(retry=refused, sent=False)
+    else:
+        yield from _retry(rules, s, s.retry)
+    if rules.rewinds:
+        yield from _rewind(rules, s)
+
+
+def _retry(rules: Rules, s: State, refused: Row) -> Next:
+    """Send a row again, then release it."""
+    yield "retry dies", s._replace(retry=None)
+    if s.sent == rules.acknowledged:
+        rest = s._replace(quarantine=s.quarantine - {refused}, sent=not s.sent)
+        if s.mark is not None and s.mark.flushed >= refused.n:
+            _look_for(rest, refused.n, refused.run)
+            others = any(x[:3] == refused[:3] for x in rest.quarantine)
+            if s.cells[refused.row][1] < refused.n and not others:
+                raise BrokenError("an old value wins")
+        yield f"retry releases {refused}", rest._replace(retry=None if s.sent else refused)
+    elif s.repaired:
+        assert s.mark is not None
+        us = refused.us if rules.of_its_epoch else s.mark.last_us + 1
+        shown = _shown(rules, s, refused._replace(us=us))
+        newest = max(n for n, seen in enumerate(shown.seen) if (s.com[n], refused.row) in seen)
+        if shown.cells[refused.row][1] < newest and s.rewind is None:
+            raise BrokenError("an old value wins")
+        yield f"retry sends {refused}", shown._replace(sent=not s.sent)
+
+
+def _rewind(rules: Rules, s: State) -> Next:
+    """Set the ledger back to the begin, where all is in the log; then delete what was in quarantine."""
+    mark, rewind = s.mark, s.rewind
+    if rewind is not None and not rewind.done:
+        gone = rewind.deletes if rules.old_ones else s.quarantine
+        emptied = s._replace(rewind=Rewind(frozenset(), done=True), quarantine=s.quarantine - gone)
+        yield "rewind empties the quarantine", emptied
+    if rewind is not None or mark is None or mark.flushed < 0 or mark.begun is not None:
+        return
+    whole = all(any(n == x[0] for x in s.man) for n in range(mark.flushed + 1))
+    if whole and all(fl.at in ("idle", "pass", "write") for fl in s.fls):
+        back = msgspec.structs.replace(mark, flushed=-1, last=None)
+        set_back = s._replace(mark=back, recorded=None, rewind=Rewind(s.quarantine))
+        yield "rewind sets the ledger back", set_back
 
 
 # --- the real functions, on views of the state ----------------------------------------------------
@@ -874,6 +1002,7 @@ def explore(rules: Rules, most: int = 400_000, until: str | None = None) -> Foun
             *(fl_steps(rules, state, f) for f in range(rules.flushers)),
             *((sweeper_steps(rules, state),) if rules.sweeper else ()),
             *((late_steps(rules, state),) if rules.staged else ()),
+            *((operator_steps(rules, state),) if rules.refuses else ()),
         ):
             try:
                 for label, reached in actor:

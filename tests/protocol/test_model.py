@@ -20,6 +20,10 @@ LATE = Rules(epochs=1, runs=3, early=True, herald=True, sweeper=True, patient=Fa
 attempt; but its segments are there."""
 
 
+REFUSED = Rules(runs=1, refuses=True)
+"""A target that refuses rows, until it is repaired; `--retry` and a rewind may come at any time."""
+
+
 BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
 """Two ledgers: without a proof, what is flushed may be the wrong attempt; but it is the same in both."""
 
@@ -56,6 +60,9 @@ BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
             replace(STAGED, runs=2, epochs=2, window=2, flushers=1),
         ),
         ("2 targets, 2 runs, 1 epoch, a choice that waits for no proof", BOTH),
+        ("refused rows, 1 run, 1 epoch, 2 flushers", replace(REFUSED, epochs=1, flushers=2)),
+        ("refused rows, 2 runs, 1 epoch", replace(REFUSED, runs=2, epochs=1)),
+        ("refused rows, 1 run, 2 epochs, a rewind", replace(REFUSED, rewinds=True)),
         (
             "one driver at a time, without rule 11's proof",
             Rules(epochs=3, proof=False, zombie=False),
@@ -132,6 +139,23 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
         ),
         pytest.param(
             replace(BOTH, slowest=False), "missing segment", id="18-trim-by-the-first-target"
+        ),
+        pytest.param(
+            replace(REFUSED, kept_first=False), "lost", id="24-passed-over-before-its-entry"
+        ),
+        pytest.param(
+            replace(REFUSED, rewinds=True, by_timestamp=False), "lost", id="24-named-by-its-place"
+        ),
+        pytest.param(
+            replace(REFUSED, rewinds=True, old_ones=False),
+            "lost",
+            id="24-a-rewind-deletes-new-entries",
+        ),
+        pytest.param(
+            replace(REFUSED, of_its_epoch=False), "an old value wins", id="24-sent-again-as-of-now"
+        ),
+        pytest.param(
+            replace(REFUSED, acknowledged=False), "lost", id="24-released-before-it-is-taken"
         ),
         pytest.param(
             replace(LATE, second_look=False), "missing segment", id="18-no-look-after-the-note"

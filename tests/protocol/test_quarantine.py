@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -189,6 +190,40 @@ def test_rule_24_what_is_flushed_again_after_a_rewind_is_listed_once() -> None:
     assert after[0][1] == records[1].base_us - 1 > before[0][1]
 
 
+class FlushesAmid(Faults):
+    """Lets a flusher in as soon as a rewind has deleted the last record."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self.came_in = False
+
+    @contextlib.contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """Surround one operation of the rewind."""
+        yield
+        if name.startswith("delete flushed/") and not self._world.log.flushed_epochs():
+            self._world.flush()
+            self.came_in = True
+
+
+def test_rule_24_a_rewind_leaves_what_a_new_flush_keeps() -> None:
+    """A flusher may begin before the command has ended: its entries are the only copies of their rows."""
+    world = QuarantiningWorld()
+    world.trim_delay_s = 1_000.0
+    world.run().batch([("a", 1), (REFUSED, 5)])
+    world.flush()
+    amid = FlushesAmid(world)
+    log = Log(FaultyBackend(world.log_backend, amid))
+    query = Query(world.query_id, Checkpoint(world.checkpoint), log)
+    patience = Patience(say=lambda _: None)
+    plan_rewind(query, world.target, -1, world.clock(), patience=patience).carry_out(world.clock())
+    assert amid.came_in
+    record = world.log.flushed(0)
+    assert record is not None
+    assert listed(world) == [(0, record.base_us - 1, {"k": None, "v": 5})]
+
+
 def test_rule_24_what_one_of_several_targets_refuses_goes_to_none(tmp_path: Path) -> None:
     """They hold the same rows; each has its own list, with its own timestamps."""
     world = SeveralWorld(tmp_path)
@@ -221,7 +256,7 @@ class RefusingWorld(QuarantiningWorld):
         whose = raw.kept(self)
         refused = [
             (epoch, key)
-            for epoch in range(EPOCHS)
+            for epoch in sorted(whose)
             for key, value in self.computed[epoch, whose[epoch]].items()
             if value is None and key.startswith("777")
         ]

@@ -7,6 +7,7 @@ pairs (k, j). There is no fence among flushers: `begin` decides once, and what b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 from tests.protocol import raw
@@ -14,6 +15,7 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import World
 from tests.protocol.interleave import Process, Turns, open_operations, take_turns
 from tests.protocol.test_crash_everywhere import flush, new_world
+from tests.protocol.test_quarantine import RefusingWorld, listed, refused_later
 from tests.protocol.test_two_drivers import rows
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.crash.faults import Faults
@@ -33,9 +35,14 @@ def published() -> World:
     return world
 
 
-def flushers(world: World, k: int, j: int) -> tuple[Turns, Turns]:
-    """Let two flushers take turns; what is visible is looked at whenever the turn changes."""
-    counts = open_operations(world)
+def flushers(
+    world: World, k: int, j: int, counts: Callable[[str], bool] | None = None
+) -> tuple[Turns, Turns]:
+    """Let two flushers take turns; what is visible is looked at whenever the turn changes.
+
+    :param counts: whether an operation is a place to stop; None: those that other processes can influence.
+    """
+    counts = counts or open_operations(world)
     processes = []
     for stop in (k, j):
         turns = Turns(stop, counts=counts)
@@ -65,4 +72,45 @@ def test_all_pairs_of_stops_give_one_table() -> None:
         if not first.stopped_before:
             break
     covered("two flushers, pairs of stops", f"{pairs}, in {both} of which both wrote rows")
+    assert both
+
+
+_AT_ROWS = (
+    *("begin ", "list quarantine/", "create quarantine/", "input segments/", "write ", "drain"),
+    *("finish ", "create flushed/", "delete "),
+)
+"""Where flushers meet over rows that are refused."""
+
+
+def test_rule_24_all_pairs_of_stops_at_refused_rows_keep_each_row_once() -> None:
+    """One may stand still between the refusal and its entry, while the other finishes and trims."""
+    pairs = both = 0
+    for k in count():
+        for j in count():
+            world = RefusingWorld()
+            run = world.run()
+            run.batch(*refused_later(0, run.run_id))
+            first, second = flushers(world, k, j, lambda name: name.startswith(_AT_ROWS))
+            where = (k, first.stopped_before, j, second.stopped_before)
+            kept = [
+                any(op.startswith("create quarantine/") for op in turns.operations)
+                for turns in (first, second)
+            ]
+            both += all(kept)
+            pairs += 1
+            flush(world.flusher(Faults()))
+            raw.complete(world, 1, where)
+            record = world.log.flushed(0)
+            assert record is not None
+            refused = [(us - record.base_us, row["k"]) for _, us, row in listed(world)]  # type: ignore[index]
+            assert refused == [(0, "777-0"), (4, "777-0-b")], where
+            world.forget()
+            if not second.stopped_before:
+                break
+        if not first.stopped_before:
+            break
+    covered(
+        "two flushers at refused rows, pairs of stops",
+        f"{pairs}, in {both} of which both kept some",
+    )
     assert both
