@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -219,6 +221,22 @@ def wait_for(what: Any, seconds: float = 5) -> bool:
     while not what() and time.monotonic() < until:
         time.sleep(0.001)
     return bool(what())
+
+
+def test_a_late_answer_holds_no_bytes_of_what_came_after_it() -> None:
+    """Groups are looked through from the first that was sent, which may wait for seconds."""
+    with nodes() as to:
+        by = light(to)
+        to.wire().answer = silent
+        assert by.send([request()], None, lambda _: None)
+        to.wire().answer = well
+        held = []
+        for _ in range(5):
+            held.append(weakref.ref(each := request(size=60_000)))
+            assert by.send([each], None, lambda _: None)
+            del each
+        gc.collect()
+        assert [each() for each in held] == [None] * 5
 
 
 # --- which node --------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Sent:
         """When all had ended, once they have."""
         self.failed: list[Failed] = []
         self.acknowledged = 0
-        """How many requests are, and below the last of them."""
+        """How many requests are, and below the last of them until that was told."""
         self.last: EncodedBatch | None = None
         self._streams = streams
         self._waiting = dict(zip(streams.ids, requests, strict=True))
@@ -135,6 +135,7 @@ class Sent:
     def _tell(self) -> None:
         self.ended = time.monotonic()
         self._told(self)
+        self.last = None  # `expire` finds these behind an earlier one that may be late for seconds
 
 
 def _error(response: Any) -> Exception | None:
