@@ -245,6 +245,13 @@ BUGS = (
         QUARANTINE,
     ),
     Bug(
+        "an event time is taken for the timestamp by which a refused row is found",
+        "wal_sink/targets/cassandra/write/prepared.py",
+        "    if row is None or any(planned_times(each.plan).event_column for each in plans):\n",
+        "    if row is None:\n",
+        ("tests/unit/test_row_times.py",),
+    ),
+    Bug(
         "a row that the check joins with another one stays in quarantine when it is sent again",
         "wal_sink/admin/retry.py",
         "range(begin, begin + part.number)",

@@ -17,9 +17,11 @@ from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan, plan_key
 from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
 from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.times.given import (
     MOST_TTL_S,
+    NO_TIMES,
     RowTimes,
     for_server,
     latest_expiry_s,
@@ -29,8 +31,11 @@ from wal_sink.targets.cassandra.times.given import (
 )
 from wal_sink.targets.cassandra.times.lives import ASK_EVERY_S, WriteClock, seconds_left
 from wal_sink.targets.cassandra.times.read import EVENT_US, EXPIRES_US, LIFE_S
+from wal_sink.targets.cassandra.write.batches import Limits
 from wal_sink.targets.cassandra.write.bind import bind
-from wal_sink.targets.cassandra.write.slice_buffer import Stamped
+from wal_sink.targets.cassandra.write.prepared import Planned, Prepared, ledger_us
+from wal_sink.targets.cassandra.write.replicas import Replicas
+from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
 from wal_sink.targets.cassandra.write.statements import Statements, insert
 
 GIVEN = {
@@ -39,6 +44,7 @@ GIVEN = {
     "keyspace": "shop",
     "table": "orders",
 }
+ANYWHERE = Replicas(None, "ks", "dc")
 NOW_S = 1_790_000_000
 S_US = 1_000_000
 
@@ -382,3 +388,21 @@ def test_times_of_their_own_cost_no_look_at_the_keys() -> None:
     (part,) = Statements(EVENT_PLAN, prepared).divide(Stamped(stored, np.arange(3) + NOW_S))
     assert part.rows.stamps.tolist() == [1, 2, 3]
     assert part.rows.batch.schema.names == ["k", "at", "a", "b"]
+
+
+def test_an_event_time_does_not_tell_which_row_is_refused() -> None:
+    """Nor does a timestamp of a plan beside it: both may have prepared the same statement."""
+    plain = plan_of(NO_TIMES, COLUMNS[:1])
+    timed = plan_of(RowTimes(event_column="at"), COLUMNS[:1])
+    planned = [
+        Planned(of, (Prepared(of, Statements(of, prepared), Limits(), ANYWHERE),), SliceBuffer())
+        for of in (plain, timed)
+    ]
+    (table,) = planned[0].tables
+    upsert = table.statements.upsert
+    batch = pa.record_batch({"k": ["x"]})
+    rows = encode(batch, upsert.plan, NOW_S * S_US, upsert.head)
+    lone = EncodedBatch(EncodedRows(1, bytes(rows.data)), "ks", b"x")
+    assert ledger_us(lone, planned[:1]) == NOW_S * S_US
+    assert ledger_us(lone, planned) is None
+    assert ledger_us(lone, []) is None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from wal_sink.model.plan import Plan
+from wal_sink.targets.cassandra.times.given import planned_times
 from wal_sink.targets.cassandra.types.row_text import key_text
 from wal_sink.targets.cassandra.write.batches import Limits
 from wal_sink.targets.cassandra.write.refused_row import first_row
@@ -50,6 +51,20 @@ def row_of(request: Any, plans: Iterable[Planned]) -> FirstRow | None:
                 if statement.prepared.query_id == query_id:
                     return FirstRow(values, table.plan, statement)
     return None
+
+
+def ledger_us(request: Any, plans: Collection[Planned]) -> int | None:
+    """Return the write timestamp that the ledger has for the row of a request; None: that is not known.
+
+    Where a plan has event times, a request has these instead; and two plans may share a statement.
+    """
+    row = row_of(request, plans)
+    if row is None or any(planned_times(each.plan).event_column for each in plans):
+        return None
+    of = row.statement
+    stamp = row.values[0 if of.stamp_first else of.columns.stop]
+    assert stamp is not None
+    return int.from_bytes(stamp, "big", signed=True)
 
 
 def described(row: FirstRow | None, version: int) -> str:

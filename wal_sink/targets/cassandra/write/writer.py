@@ -35,7 +35,13 @@ from wal_sink.targets.cassandra.types.table_plans import table_plans
 from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, limits
 from wal_sink.targets.cassandra.write.bind import bind
 from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
-from wal_sink.targets.cassandra.write.prepared import Planned, Prepared, described, row_of
+from wal_sink.targets.cassandra.write.prepared import (
+    Planned,
+    Prepared,
+    described,
+    ledger_us,
+    row_of,
+)
 from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.write.send import Sender
@@ -275,7 +281,8 @@ class Writer:
                 " on by itself. Or give the epoch up, and keep its rows in a file: docs/operations.md,"
                 " TargetRefused.",
             )
-            if self._on_refused is None:
+            # Of several targets the check may have joined rows of one event time: places are others then.
+            if self._on_refused is None or planned_times(plan).event_column:
                 raise error
             places = pc.indices_nonzero(found.rows).to_pylist()
             for stamp in {int(rows.stamps[place]) for place in places} - refused:
@@ -285,15 +292,11 @@ class Writer:
     def _pass_over(self, request: Any, error: TargetRefused) -> None:
         """Tell of a request of one row that is refused, unless the table was altered: that refuses all."""
         self._drift.check(now=True)
+        us = ledger_us(request, self._plans.values())
+        if us is None:
+            raise error
         assert self._on_refused is not None
-        row = row_of(request, self._plans.values())
-        assert row is not None
-        values, plan, of = row
-        if planned_times(plan).event_column:
-            raise error  # the row's own timestamp does not tell which row it is
-        stamp = values[0 if of.stamp_first else of.columns.stop]
-        assert stamp is not None
-        self._on_refused(int.from_bytes(stamp, "big", signed=True), error)
+        self._on_refused(us, error)
 
     def _describe(self, request: Any) -> str:
         """Name the first row of a request by its key."""
