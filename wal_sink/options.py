@@ -10,7 +10,7 @@ import difflib
 import functools
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,11 @@ SECRET = {"secret": True}
 CONNECTS = {"connects": True}
 """`extra` of an option that says where a connection goes, or how it is protected: who chooses its value,
 chooses who gets the secrets. Beside a secret, a command does not take it from the log."""
+
+
+COLUMN = "<column>"
+"""How the name of an option ends that is given by columns: of `a.b.<column>` a user writes `a.b.price`. Its
+field is a dict of texts by column. Spark passes names in lower case, so a column's is in lower case, too."""
 
 
 def from_environment(variable: str) -> dict[str, object]:
@@ -133,6 +138,33 @@ def names(*declared: type[Options]) -> list[str]:
     return [field.encode_name for struct in declared for field in fields(struct)]
 
 
+class Named(NamedTuple):
+    """An option that a user has named."""
+
+    option: str
+    """As it is declared."""
+    column: str = ""
+    """In lower case; empty unless the option is given by columns."""
+
+
+def named(written: str, declared: Iterable[str]) -> Named | None:
+    """Return which of the declared options a user means by a name, in whatever case; None: none of them."""
+    lower = written.lower()
+    for option in declared:
+        first = option.lower().removesuffix(COLUMN)
+        if option.endswith(COLUMN):
+            if lower.startswith(first) and lower != first:
+                return Named(option, lower[len(first) :])
+        elif lower == first:
+            return Named(option)
+    return None
+
+
+def of_column(option: str, column: str) -> str:
+    """Return the name of an option that is given by columns, as a user writes it for one of them."""
+    return option.removesuffix(COLUMN) + column
+
+
 _LEARNING = threading.Lock()
 """msgspec learns a type as it is first converted to, which two threads must not do at once: see
 `model.codec.learn`."""
@@ -143,10 +175,19 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
 
     :raises OptionError: a required option is missing, or a value is not of the option's type.
     """
-    declared = {name.lower(): name for name in names(struct)}
-    mine = {declared[key.lower()]: value for key, value in raw.items() if key.lower() in declared}
+    mine: dict[str, str | dict[str, str]] = {}
+    declared = names(struct)
+    for key, value in raw.items():
+        if (found := named(key, declared)) is None:
+            continue
+        if found.column:
+            columns = mine.setdefault(found.option, {})
+            assert isinstance(columns, dict)
+            columns[found.column] = value
+        else:
+            mine[found.option] = value
     for field in fields(struct):
-        if field.required and not mine.get(field.encode_name, "").strip():
+        if field.required and not str(mine.get(field.encode_name, "")).strip():
             raise OptionError(
                 f"Option {field.encode_name} is missing.",
                 f'Add .option("{field.encode_name}", …): {_description(field)}.',
@@ -170,7 +211,7 @@ def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
     """
     by_lower = {name.lower(): name for name in (*known, *SPARK_OPTIONS)}
     for key in raw:
-        if key.lower() not in by_lower:
+        if named(key, by_lower.values()) is None:
             near = [by_lower[name] for name in _nearest(key.lower(), by_lower)]
             raise OptionError(
                 f"Unknown option {key}.",
@@ -207,11 +248,14 @@ def as_texts(options: Mapping[str, object]) -> dict[str, str]:
 
 def public(options: Options) -> dict[str, str]:
     """Return options as strings by name, without the secret ones and without those not given."""
-    return {
-        field.encode_name: str(value)
-        for field in _public_fields(type(options))
-        if (value := getattr(options, field.name)) not in (None, "")
-    }
+    found: dict[str, str] = {}
+    for field in _public_fields(type(options)):
+        value = getattr(options, field.name)
+        if isinstance(value, dict):
+            found |= {of_column(field.encode_name, column): each for column, each in value.items()}
+        elif value not in (None, ""):
+            found[field.encode_name] = str(value)
+    return found
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.contracts.collections import Collections, CollectionsContract
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.ledger import new_owner
 from wal_sink.testing.contracts.tables import Rows, TablesContract
@@ -146,3 +147,27 @@ class TestCassandraUpdates(UpdatesContract):
         assert all(8_000 < r.life <= 9_000 for r in found)
         with pytest.raises(SchemaMismatch, match="static columns and clustering columns"):
             target.plan(schema.append(pa.field("n", pa.int32())), "key")
+
+
+class TestCassandraCollections(CollectionsContract):
+    """Elements of a set and a map, one by one."""
+
+    @pytest.fixture
+    def make(self, cassandra: Node, keyspace: str) -> Make:
+        cassandra.execute(
+            f"CREATE TABLE {keyspace}.cells (k text, n int, s set<text>, m map<text, bigint>, v bigint,"
+            " PRIMARY KEY (k, n))"
+        )
+        self.node, self.table = cassandra, f"{keyspace}.cells"
+        return lambda options: target_of(cassandra, keyspace, **options)
+
+    def read(self, target: Target) -> Collections:
+        found = self.node.execute(f"SELECT k, n, s, m, v FROM {self.table}")
+        return {
+            (row.k, row.n): (
+                set(row.s) if row.s else None,
+                dict(row.m.items()) if row.m else None,
+                row.v,
+            )
+            for row in found
+        }

@@ -7,6 +7,8 @@ import pytest
 from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.testing.contracts.collections import Collections, CollectionsContract
+from wal_sink.testing.contracts.collections import Make as MakeCollections
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.tables import Rows, TablesContract
 from wal_sink.testing.contracts.target import CellsContract, Table
@@ -88,3 +90,29 @@ class TestCellStoreUpdates(UpdatesContract):
         return CellStore(CellStoreOptions(keys="k,n", write_mode="update"))
 
     rows = TestCellStore.rows
+
+
+class TestCellStoreCollections(CollectionsContract):
+    """The elements of its collections have cells of their own, as those of Cassandra."""
+
+    @pytest.fixture
+    def make(self) -> MakeCollections:
+        first = CellStore(CellStoreOptions(keys="k,n"))
+
+        def over_one_table(options: dict[str, str]) -> CellStore:
+            store = CellStore(parse({"keys": "k,n", **options}, CellStoreOptions))
+            store.tables = first.tables
+            return store
+
+        return over_one_table
+
+    def read(self, target: Target) -> Collections:
+        assert isinstance(target, CellStore)
+        return {
+            (k, n): (
+                set(row.get("s") or ()) or None,
+                dict(row.get("m") or ()) or None,
+                row.get("v"),
+            )
+            for (k, n), row in target.rows().items()
+        }

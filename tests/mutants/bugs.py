@@ -25,6 +25,7 @@ COLUMNS = ("tests/unit/test_cassandra_columns.py",)
 QUARANTINE = ("tests/unit/test_sift.py", "tests/protocol/test_quarantine.py")
 TABLES = ("tests/unit/test_cassandra_tables.py",)
 UPDATES = ("tests/unit/test_write_mode.py",)
+COLLECTIONS = ("tests/unit/test_collection_mode.py", "tests/contract/test_targets.py")
 
 
 class Bug(NamedTuple):
@@ -1555,6 +1556,55 @@ BUGS = (
         "    columns = sorted(plan.columns, key=lambda column: column.role in _KEY)\n",
         "    columns = plan.columns\n",
         UPDATES,
+    ),
+    Bug(
+        "elements that are to be taken out are added",
+        "wal_sink/targets/cassandra/write/statements.py",
+        '    signs = {"add": "+", "remove": "-"}\n',
+        '    signs = {"add": "+", "remove": "+"}\n',
+        COLLECTIONS,
+    ),
+    Bug(
+        "a row whose life is over adds its elements all the same",
+        "wal_sink/targets/cassandra/write/statements.py",
+        "            return self._upsert(taking_out(self.upsert.plan), with_ttl=with_ttl)\n",
+        "            return self._upsert(self.upsert.plan, with_ttl=with_ttl)\n",
+        COLLECTIONS,
+    ),
+    Bug(
+        "a null is sent to a collection that is added to",
+        "wal_sink/targets/cassandra/encode/rows.py",
+        "        absent = UNSET if of.name in changes else other\n",
+        "        absent = other\n",
+        COLLECTIONS,
+    ),
+    Bug(
+        "an option for a column keeps the case in which it was typed",
+        "wal_sink/options.py",
+        "                return Named(option, lower[len(first) :])\n",
+        "                return Named(option, written[len(first) :])\n",
+        COLLECTIONS,
+    ),
+    Bug(
+        "one table's collections make all tables updated",
+        "wal_sink/targets/cassandra/schema/several.py",
+        '    noted = ("keyspace", "nulls", "operations", "times")\n',
+        '    noted = ("keyspace", "nulls", "operations", "times", "write")\n',
+        COLLECTIONS,
+    ),
+    Bug(
+        "elements are added beside event times",
+        "wal_sink/targets/cassandra/row_options.py",
+        "        if changed and self.event_column:\n",
+        "        if not changed and self.event_column:\n",
+        COLLECTIONS,
+    ),
+    Bug(
+        "a frozen collection is added to",
+        "wal_sink/targets/cassandra/schema/updates.py",
+        "    if tree.frozen:\n",
+        '    if tree.frozen and tree.kind == "tuple":\n',
+        COLLECTIONS,
     ),
     Bug(
         "a delete beside static columns alone takes the partition",

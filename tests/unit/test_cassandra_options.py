@@ -263,6 +263,7 @@ def test_the_names_are_those_of_the_interface() -> None:
         "cassandra.ledgerTable",
         "cassandra.nulls",
         "cassandra.writeMode",
+        "cassandra.collections.<column>",
         "cassandra.columns",
         "cassandra.ttl",
         "cassandra.ttlColumn",

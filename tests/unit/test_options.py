@@ -37,6 +37,7 @@ KNOWN = [
         "tables",
         "tableColumn",
         "cassandra.writeMode",
+        "cassandra.collections.<column>",
         "operationColumn",
         "operations",
         "onInvalidRow",

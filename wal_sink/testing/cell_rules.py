@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,10 +22,25 @@ class Cell(NamedTuple):
         return None if self.ends_s is not None and self.ends_s <= now_s else self.value
 
 
-class Row(NamedTuple):
-    """The cells of a row by column, and the marker that its newest insert leaves."""
+class Element(NamedTuple):
+    """The place of a cell in a set or a map that is not written whole."""
 
-    cells: dict[str, Cell]
+    column: str
+    key: Any
+    """The element of a set, the key of an entry."""
+
+
+Place = str | Element
+"""Of a cell in a row: a column, or an element of one."""
+
+IN_SET = "in the set"
+"""The value of the cell of a set's element."""
+
+
+class Row(NamedTuple):
+    """The cells of a row by their places, and the marker that its newest insert leaves."""
+
+    cells: dict[Place, Cell]
     marker: Cell
 
     def seen(self, now_s: int, deleted_us: int) -> dict[str, Any] | None:
@@ -36,27 +52,68 @@ class Row(NamedTuple):
         def value(cell: Cell) -> Any:
             return cell.at(now_s) if cell.us > deleted_us else None
 
-        values = {name: value(cell) for name, cell in self.cells.items()}
+        values: dict[str, Any] = {}
+        for place, cell in self.cells.items():
+            if isinstance(place, str):
+                values[place] = value(cell)
+        for place, cell in self.cells.items():
+            if isinstance(place, str):
+                continue
+            whole = self.cells.get(place.column)
+            if whole is None or cell.us >= whole.us:
+                found = _entries(values.get(place.column)) | {place.key: value(cell)}
+                kept = {key: each for key, each in found.items() if each is not None}
+                values[place.column] = kept or None
+            else:
+                values.setdefault(place.column, None)
         exists = value(self.marker) or any(each is not None for each in values.values())
         return values if exists else None
 
 
+def _entries(collection: Any) -> dict[Any, Any]:
+    """Return the elements of a collection, as it was written whole or as it is by now."""
+    if not collection:
+        return {}
+    if isinstance(collection, dict):
+        return collection
+    pairs = isinstance(collection[0], tuple)
+    return dict(collection) if pairs else dict.fromkeys(collection, IN_SET)
+
+
+def written(
+    values: Mapping[str, Any], changes: Mapping[str, str], new: Cell, *, clears: bool
+) -> dict[Place, Cell | None]:
+    """Return the cells that a row writes, None for one that stays as it is.
+
+    :param values: by column, beside the key.
+    :param changes: the collections to which elements are added, or from which they are taken out.
+    :param new: a cell of the row; without a value where the row's life is over.
+    :param clears: whether a null clears its cell.
+    """
+    gone = Cell(None, new.us)
+    cells: dict[Place, Cell | None] = {}
+    for column, value in values.items():
+        if (change := changes.get(column)) is None:
+            found = gone if value is None or new.value is None else new._replace(value=value)
+            cells[column] = None if value is None and not clears else found
+            continue
+        for key, each in _entries(value).items():
+            is_out = change == "remove" or new.value is None
+            cells[Element(column, key)] = gone if is_out else new._replace(value=each)
+    return cells
+
+
 def newer(old: Cell | None, new: Cell, kind: pa.DataType) -> Cell:
     """Resolve two writes to one cell: of equal times a deletion wins, then what expires, later first."""
-    if old is None:
+    if old is None or old == new:
         return new
 
-    def rank(cell: Cell) -> tuple[int, bool, bool, int, bytes]:
-        expires = cell.ends_s is not None
-        return (
-            cell.us,
-            cell.value is None,
-            expires,
-            cell.ends_s or 0,
-            _serialized(cell.value, kind),
-        )
+    def rank(cell: Cell) -> tuple[int, bool, bool, int]:
+        return cell.us, cell.value is None, cell.ends_s is not None, cell.ends_s or 0
 
-    return max(old, new, key=rank)
+    if rank(old) != rank(new):
+        return max(old, new, key=rank)
+    return max(old, new, key=lambda cell: _serialized(cell.value, kind))
 
 
 def _serialized(value: Any, kind: pa.DataType) -> bytes:

@@ -23,6 +23,7 @@ from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.base import Kind, Session, Slice, Target
+from wal_sink.targets.cassandra.schema.updates import found_changes
 from wal_sink.targets.cassandra.times.given import (
     for_server,
     latest_expiry_s,
@@ -32,7 +33,17 @@ from wal_sink.targets.cassandra.times.given import (
 )
 from wal_sink.targets.cassandra.times.lives import live_for_a_time
 from wal_sink.targets.cassandra.times.read import EVENT_US, EXPIRES_US, LIFE_S
-from wal_sink.targets.cassandra.types.write_mode import mode_details, mode_shape, updates
+from wal_sink.targets.cassandra.types.collection_mode import (
+    changes_details,
+    modes_shape,
+    planned_changes,
+)
+from wal_sink.targets.cassandra.types.write_mode import (
+    mode_beside,
+    mode_details,
+    mode_shape,
+    updates,
+)
 from wal_sink.targets.operations import (
     DELETE,
     operation_details,
@@ -45,7 +56,7 @@ from wal_sink.targets.refused import OnRefused
 from wal_sink.targets.tables import table_column, without_table_column
 from wal_sink.targets.values.operations import are_deletes, read_operations
 from wal_sink.testing.cell_options import CellStoreOptions
-from wal_sink.testing.cell_rules import Cell, Row
+from wal_sink.testing.cell_rules import IN_SET, Cell, Row, written
 from wal_sink.testing.cell_table import CellTable, Key
 from wal_sink.testing.cell_times import lives_of, of_each_key, timed
 
@@ -102,6 +113,7 @@ class CellStore(Target):
             **deletes,
             **given.times.shape,
             **mode_shape(given.write_mode),
+            **modes_shape(given.changes),
             **of_tables,
         }
 
@@ -126,6 +138,7 @@ class CellStore(Target):
             role: Literal["partition", "regular"] = "partition" if field.name in keys else "regular"
             kind = str(field.type)
             columns.append(Column(name=field.name, source=kind, type=kind, role=role))
+        changes = found_changes(self._options.changes, [column.name for column in columns])
         found = [*with_operation(with_times(columns, rows), named, operation)]
         if naming:
             found.insert(schema.names.index(naming), table_column(naming))
@@ -136,7 +149,8 @@ class CellStore(Target):
             columns=tuple(found),
             details={
                 "nulls": self._options.nulls,
-                **mode_details(self._options.write_mode),
+                **mode_details(mode_beside(self._options.write_mode, changes)),
+                **changes_details(changes),
                 **operation_details(operation, words),
                 **for_server(times, latest_expiry_s("NONE"), now_s).details,
             },
@@ -253,13 +267,9 @@ class CellSession(Session):
             ends_s = None if left is None else now_us // 1_000_000 + max(left, 1)
             over = left is not None and left < 1
             key = tuple(row[column] for column in table.keys)
-            cells: dict[str, Cell | None] = {}
-            for column, value in row.items():
-                if column in beside or not table.has(column):
-                    continue
-                cells[column] = Cell(None, us) if over or value is None else Cell(value, us, ends_s)
-                if value is None and not clears:
-                    cells[column] = None
+            values = {c: v for c, v in row.items() if c not in beside and table.has(c)}
+            new = Cell(None, us) if over else Cell(IN_SET, us, ends_s)
+            cells = written(values, planned_changes(plan), new, clears=clears)
             with self._store.lock:
                 if plan.operation and row[plan.operation] == DELETE:
                     table.delete(key, us)

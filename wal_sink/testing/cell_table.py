@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from wal_sink.errors import InvalidRow
-from wal_sink.testing.cell_rules import Cell, Row, newer
+from wal_sink.testing.cell_rules import Cell, Place, Row, newer
 
 Key = tuple[Any, ...]
 
@@ -54,7 +54,7 @@ class CellTable:
         self.tombstones[prefix] = max(us, self.tombstones.get(prefix, -1))
 
     def upsert(
-        self, key: Key, inserted: Cell | None, cells: Mapping[str, Cell | None], schema: pa.Schema
+        self, key: Key, inserted: Cell | None, cells: Mapping[Place, Cell | None], schema: pa.Schema
     ) -> None:
         """Write the cells of a row.
 
@@ -68,7 +68,8 @@ class CellTable:
             if cell is None:
                 found.setdefault(name, Cell(None, 0))
             else:
-                found[name] = newer(found.get(name), cell, schema.field(name).type)
+                kind = schema.field(name).type if isinstance(name, str) else pa.int64()
+                found[name] = newer(found.get(name), cell, kind)
         marker = row.marker if inserted is None else newer(row.marker, inserted, pa.bool_())
         self.rows[key] = Row(found, marker)
 

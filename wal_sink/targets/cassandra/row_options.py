@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from wal_sink.errors import OptionError
 from wal_sink.options import Options
 from wal_sink.targets.cassandra.times.given import (
     EVENT_COLUMN,
@@ -17,6 +18,13 @@ from wal_sink.targets.cassandra.times.given import (
     RowTimes,
     Ttl,
     TtlColumn,
+)
+from wal_sink.targets.cassandra.types.collection_mode import OPTION as COLLECTIONS
+from wal_sink.targets.cassandra.types.collection_mode import (
+    Change,
+    CollectionModes,
+    modes_shape,
+    read_modes,
 )
 from wal_sink.targets.cassandra.types.write_mode import OPTION as WRITE_MODE
 from wal_sink.targets.cassandra.types.write_mode import WriteMode
@@ -33,6 +41,7 @@ class RowOptions(Options, frozen=True, kw_only=True):
     tables: Tables = ""
     table_column: TableColumn = msgspec.field(name="tableColumn", default="")
     write_mode: WriteMode = msgspec.field(name=WRITE_MODE, default="insert")
+    collections: CollectionModes = msgspec.field(name=COLLECTIONS, default_factory=dict)
     ttl: Ttl = msgspec.field(name=TTL, default=None)
     ttl_column: TtlColumn = msgspec.field(name=TTL_COLUMN, default="")
     expires_column: ExpiresColumn = msgspec.field(name=EXPIRES_COLUMN, default="")
@@ -43,6 +52,14 @@ class RowOptions(Options, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         read_words(self.operation_column, self.operations)
         self.times.refuse_contradictions(self.operation_column)
+        changed = list(modes_shape(self.changes))
+        if changed and self.event_column:
+            raise OptionError(
+                f"Options {changed[0]} and {EVENT_COLUMN} are given together: of two rows of one key and one"
+                " event time the later one is written, and elements of the other would be lost.",
+                f"Leave out {EVENT_COLUMN}: rows then have their places in the stream for their times; or"
+                f" set {changed[0]} to overwrite.",
+            )
 
     @property
     def times(self) -> RowTimes:
@@ -53,6 +70,11 @@ class RowOptions(Options, frozen=True, kw_only=True):
             expires_column=self.expires_column,
             event_column=self.event_column,
         )
+
+    @property
+    def changes(self) -> Mapping[str, Change]:
+        """What is done to collections that are not written whole, by column in lower case."""
+        return read_modes(self.collections)
 
     @property
     def words(self) -> Mapping[str, Operation]:

@@ -14,6 +14,7 @@ from wal_sink.targets.base import Kind, Session, Target
 from wal_sink.targets.cassandra.driver.credentials import with_environment
 from wal_sink.targets.cassandra.names import names_shape
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.types.collection_mode import modes_shape
 from wal_sink.targets.cassandra.types.write_mode import mode_shape
 from wal_sink.targets.operations import BY_POSITION, described, operation_shape
 
@@ -45,6 +46,7 @@ class CassandraTarget(Target):
             "cassandra.nulls": self._options.nulls,
             **names_shape(self._options.column_names),
             **mode_shape(self._options.write_mode),
+            **modes_shape(self._options.changes),
             **operation_shape(self._options.operation_column, self._options.words),
             **self._options.times.shape,
         }
@@ -72,12 +74,16 @@ class CassandraTarget(Target):
         ledger = f"{given.ledger.keyspace}.{given.ledger.table}"
         where = given.where if given.secure_connect_bundle else f"{given.where}, port {given.port}"
         renamed = ", ".join(f"{name} as {column}" for name, column in given.column_names.items())
+        changed = ", ".join(
+            f"{option}={word}" for option, word in modes_shape(given.changes).items()
+        )
         return {
             "target": f"{self.name} at {where}, {given.consistency_level}",
             "table" if given.table else "tables": f"{self.writes_to}, ledger in {ledger}",
             **({} if given.table else {"rows": _goes_to(given.table_column)}),
             **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
             **({"write": _UPDATE} if given.write_mode == "update" else {}),
+            **({"collections": f"{changed}; by UPDATE"} if changed else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
             "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
             **described(given.operation_column, given.words),

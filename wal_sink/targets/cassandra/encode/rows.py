@@ -21,6 +21,7 @@ from wal_sink.targets.cassandra.encode.segments import (
     varying,
 )
 from wal_sink.targets.cassandra.encode.views import Array
+from wal_sink.targets.cassandra.types.collection_mode import planned_changes
 from wal_sink.targets.cassandra.types.cql_type import column_types
 
 _PART_BYTES = 65_535
@@ -57,14 +58,17 @@ def encode(
     :param head: bytes that stand before each row.
     :param stamp_first: whether the timestamp stands before the columns.
     :param ttls: seconds to live, which stand behind the timestamp; None: nothing does.
-    :param cleared: whether every value beside the key is written as null.
+    :param cleared: whether every value beside the key is written as null; the elements of a changed
+        collection are not: the plan has them taken out.
     """
     rows = batch.num_rows
-    absent = UNSET if plan.details["nulls"] == "unset" else NULL
+    changes = planned_changes(plan)
+    other = UNSET if plan.details["nulls"] == "unset" else NULL
     segments: list[Segment] = [constant(head)] if head else []
     columns: list[Segment] = []
     for of, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=True):
-        if cleared and of.role not in ("partition", "clustering"):
+        absent = UNSET if of.name in changes else other
+        if cleared and of.role not in ("partition", "clustering") and of.name not in changes:
             columns.append(_as_null(column, absent))
         else:
             columns += prefixed(column, tree, absent)

@@ -13,11 +13,13 @@ from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean, quote
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.schema.updates import writes_static_alone
+from wal_sink.targets.cassandra.schema.updates import about_change, writes_static_alone
+from wal_sink.targets.cassandra.types.collection_mode import Change
 from wal_sink.targets.cassandra.types.cql_type import (
     UserTypes,
     parse,
     planned_user_types,
+    taken,
     user_type_names,
 )
 from wal_sink.targets.cassandra.types.mismatch import mismatches
@@ -25,6 +27,7 @@ from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.write_mode import static_alone
 
 _SAME: Mapping[str, str] = MappingProxyType({})
+_NO_CHANGES: Mapping[str, Change] = MappingProxyType({})
 
 
 def match_columns(
@@ -32,18 +35,20 @@ def match_columns(
     live: TableMetadata,
     names: Mapping[str, str] = _SAME,
     mode: str = "insert",
+    changes: Mapping[str, Change] = _NO_CHANGES,
 ) -> tuple[Column, ...]:
     """Match the DataFrame's columns with the table's; return them in the DataFrame's order.
 
     :param names: the table's names of columns that have another one there, by the DataFrame's.
-    :param mode: the option `cassandra.writeMode`.
+    :param mode: by INSERT or UPDATE, as `cassandra.writeMode` has it.
+    :param changes: what is done to collections that are not written whole, by the DataFrame's names.
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
     _refuse_table(schema, live)
     problems = [
         *about_other_names(schema, names),
         *_about_names(schema, live, names, mode),
-        *_about_types(schema, live, names),
+        *_about_types(schema, live, names, changes),
     ]
     if problems:
         raise SchemaMismatch(
@@ -217,12 +222,21 @@ def _about_names(
             )
 
 
-def _about_types(schema: pa.Schema, live: TableMetadata, names: Mapping[str, str]) -> Iterator[str]:
-    types = {column.name: column.type for column in live.columns}
+def _about_types(
+    schema: pa.Schema,
+    live: TableMetadata,
+    names: Mapping[str, str],
+    changes: Mapping[str, Change],
+) -> Iterator[str]:
+    by_name = {column.name: column for column in live.columns}
     for field in schema:
-        if (cql := types.get(names.get(field.name, field.name))) is not None:
-            tree = parse(cql, live.types)
-            yield from map(str, mismatches(field.name, field.type, tree))
+        if (column := by_name.get(names.get(field.name, field.name))) is None:
+            continue
+        tree, change = parse(column.type, live.types), changes.get(field.name)
+        if change and (unchangeable := about_change(field, column, tree, change)):
+            yield unchangeable
+        else:
+            yield from map(str, mismatches(field.name, field.type, taken(tree, change)))
 
 
 def _described(column: ColumnMetadata) -> str:

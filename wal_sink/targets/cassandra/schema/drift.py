@@ -23,6 +23,7 @@ from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.schema.indexes import TermLimits, index_rules
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
+from wal_sink.targets.cassandra.types.collection_mode import planned_changes, with_values
 from wal_sink.targets.cassandra.types.cql_type import planned_user_types
 from wal_sink.targets.cassandra.types.index_rule import IndexRule, missing_rules, planned_rules
 from wal_sink.targets.cassandra.types.table_plans import tables_option
@@ -175,7 +176,8 @@ class DriftWatch:
         return live
 
     def _lacking(self, plan: Plan, live: TableMetadata) -> tuple[IndexRule, ...]:
-        rules = index_rules(live.indexes, plan.columns, planned_user_types(plan), self._limits)
+        indexed = with_values(plan.columns, planned_changes(plan))
+        rules = index_rules(live.indexes, indexed, planned_user_types(plan), self._limits)
         found = missing_rules(planned_rules(plan), rules)
         for rule in found:
             log.warning(

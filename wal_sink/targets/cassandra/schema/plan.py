@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -16,7 +17,7 @@ from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
 from wal_sink.targets.cassandra.schema.several import match_tables, of_several
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
-from wal_sink.targets.cassandra.schema.updates import refuse_no_update
+from wal_sink.targets.cassandra.schema.updates import found_changes, refuse_no_update
 from wal_sink.targets.cassandra.times.given import (
     EVENT_COLUMN,
     for_server,
@@ -25,9 +26,15 @@ from wal_sink.targets.cassandra.times.given import (
     without_times,
 )
 from wal_sink.targets.cassandra.types.clustering import clustering_details
+from wal_sink.targets.cassandra.types.collection_mode import (
+    Change,
+    changes_details,
+    changes_of,
+    with_values,
+)
 from wal_sink.targets.cassandra.types.cql_type import user_types_text
 from wal_sink.targets.cassandra.types.index_rule import DETAIL, rules_text
-from wal_sink.targets.cassandra.types.write_mode import mode_details
+from wal_sink.targets.cassandra.types.write_mode import mode_beside, mode_details
 from wal_sink.targets.operations import operation_details, with_operation, without_operation
 from wal_sink.targets.tables import without_table_column
 
@@ -57,10 +64,12 @@ def make_plan(
         rows = without_operation(rows, options.operation_column, known, place)
         kept = [name for name in rows.names if other.get(name, name) in known]
         written = without_times(rows, options.times, kept, place)
+        changes = found_changes(options.changes, written.names)
         if options.tables:
-            matched = match_tables(written, tables, other, options.write_mode)
+            matched = match_tables(written, tables, other, options.write_mode, changes)
         else:
-            matched = [match_columns(written, tables[0], other, options.write_mode)]
+            by = mode_beside(options.write_mode, changes)
+            matched = [match_columns(written, tables[0], other, by, changes)]
         settings = server.settings or {}
         latest_s = latest_expiry_s(settings.get("storage_compatibility_mode"))
         times = for_server(options.times, latest_s, int(time.time()))
@@ -68,7 +77,8 @@ def make_plan(
     limits, named = term_limits(server.settings), set(times.columns.values())
     plans = []
     for live, columns in zip(tables, matched, strict=True):
-        if options.write_mode == "update":
+        own = changes_of(options.changes, [column.name for column in columns])
+        if mode_beside(options.write_mode, own) == "update":
             refuse_no_update(live, columns, options.operation_column)
         _log_consequences(options, live)
         has = {column.name for column in columns}
@@ -81,7 +91,7 @@ def make_plan(
                 columns=with_operation(
                     with_times(columns, of_rows), schema, options.operation_column
                 ),
-                details=_details(options, live, columns, limits) | times.details,
+                details=_details(options, live, columns, limits, own) | times.details,
             )
         )
     return of_several(plans, schema, options.table_column) if options.tables else plans[0]
@@ -92,9 +102,10 @@ def _details(
     live: TableMetadata,
     columns: tuple[Column, ...],
     limits: TermLimits,
+    changes: Mapping[str, Change],
 ) -> dict[str, str]:
     details = {"keyspace": options.keyspace, "table": live.name.table, "nulls": options.nulls}
-    details |= mode_details(options.write_mode)
+    details |= mode_details(mode_beside(options.write_mode, changes)) | changes_details(changes)
     if options.operation_column:
         details |= operation_details(options.operation_column, options.words)
         in_dataframe = {column.in_table: column.name for column in columns}
@@ -103,7 +114,8 @@ def _details(
         )
     if types := used_types(columns, live):
         details["types"] = user_types_text(types)
-    if rules := index_rules(live.indexes, columns, live.types, limits):
+    indexed = with_values(columns, changes)
+    if rules := index_rules(live.indexes, indexed, live.types, limits):
         details[DETAIL] = rules_text(rules)
     return details
 

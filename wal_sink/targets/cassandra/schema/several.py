@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -12,8 +13,10 @@ from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.names import did_you_mean
 from wal_sink.targets.cassandra.schema.compare import about_other_names, match_columns
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata
+from wal_sink.targets.cassandra.types.collection_mode import Change
 from wal_sink.targets.cassandra.types.cql_type import CqlType, parse
 from wal_sink.targets.cassandra.types.table_plans import table_details
+from wal_sink.targets.cassandra.types.write_mode import mode_beside
 from wal_sink.targets.tables import table_column
 
 log = logging.getLogger(__name__)
@@ -24,10 +27,13 @@ def match_tables(
     tables: Sequence[TableMetadata],
     names: Mapping[str, str],
     mode: str = "insert",
+    changes: Mapping[str, Change] = MappingProxyType({}),
 ) -> list[tuple[Column, ...]]:
     """Match the DataFrame's columns with those of each table, which may lack some.
 
     :param names: the tables' names of columns that have another one there, by the DataFrame's.
+    :param mode: by INSERT or UPDATE, where no collection is changed.
+    :param changes: what is done to collections that are not written whole, by the DataFrame's names.
     :returns: for each table the columns that it has, in the DataFrame's order.
     :raises SchemaMismatch: no table has a column; a table does not fit; or two have a column in two types.
     """
@@ -37,7 +43,8 @@ def match_tables(
         # Where there is no table, its own error says so, with all columns.
         own = [f for f in schema if names.get(f.name, f.name) in has or not has]
         mine = {name: column for name, column in names.items() if column in has or not has}
-        matched.append(match_columns(pa.schema(own), live, mine, mode))
+        by = mode_beside(mode, changes.keys() & {field.name for field in own})
+        matched.append(match_columns(pa.schema(own), live, mine, by, changes))
     problems = [
         *about_other_names(schema, names),
         *_about_no_table(schema, tables, names),
@@ -71,7 +78,7 @@ def of_several(plans: Sequence[Plan], schema: pa.Schema, naming: str) -> Plan:
     if naming:
         found[naming] = table_column(naming)
     first = plans[0]
-    noted = ("keyspace", "nulls", "operations", "times", "write")
+    noted = ("keyspace", "nulls", "operations", "times")
     shared = {name: text for name, text in first.details.items() if name in noted}
     return Plan(
         key=first.key,

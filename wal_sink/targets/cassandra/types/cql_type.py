@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from wal_sink.model.plan import Plan
+from wal_sink.targets.cassandra.types.collection_mode import Change, planned_changes
 from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES
 
 UserTypes = Mapping[str, Sequence[tuple[str, str]]]
@@ -108,13 +109,25 @@ def planned_user_types(plan: Plan) -> UserTypes:
 
 
 def column_types(plan: Plan) -> tuple[CqlType, ...]:
-    """Return the types of a plan's columns, in order."""
-    return tuple(_planned(each.type, plan.details.get("types", "{}")) for each in plan.columns)
+    """Return the types of the values that a plan's columns take, in order."""
+    types, changes = plan.details.get("types", "{}"), planned_changes(plan)
+    return tuple(_planned(each.type, types, changes.get(each.name)) for each in plan.columns)
+
+
+def taken(tree: CqlType, change: Change | None) -> CqlType:
+    """Return the type of the values that a statement takes of a column: to take entries out, of their keys.
+
+    :param change: what is done to the column; None: it is written whole.
+    """
+    if change != "remove" or tree.kind != "map":
+        return tree
+    label = f"set<{tree.parts[0].label}> of the keys of {tree.label}"
+    return CqlType("set", label, frozen=False, parts=tree.parts[:1])
 
 
 @lru_cache(maxsize=1024)
-def _planned(text: str, types: str) -> CqlType:
-    return parse(text, _read(types))
+def _planned(text: str, types: str, change: Change | None) -> CqlType:
+    return taken(parse(text, _read(types)), change)
 
 
 @lru_cache(maxsize=64)

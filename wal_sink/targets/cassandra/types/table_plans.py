@@ -21,8 +21,8 @@ DETAIL = "tables"
 _AMONG = "among"
 """Under which name the plan of one of several tables has the names of all; it is never written to the log."""
 
-_OWN = ("table", "types", "clustering", "indexes")
-"""The details that each table has of its own."""
+_OWN = ("table", "types", "clustering", "indexes", "write", "collections")
+"""The details that each table has of its own; plans of older versions have `write` for all tables."""
 
 
 class _Placed(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ def _plan(plan: Plan, table: _Table) -> Plan:
         for column in plan.columns
         if (own := placed.get(column.name)) is not None
     )
-    shared = {name: text for name, text in plan.details.items() if name not in (*_OWN, DETAIL)}
+    shared = {name: text for name, text in plan.details.items() if name != DETAIL}
     name = TableName(plan.details["keyspace"], table.table)
     return msgspec.structs.replace(
         plan,

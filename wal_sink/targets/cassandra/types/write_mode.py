@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -20,6 +21,14 @@ WriteMode = Annotated[
 
 _DETAIL = "write"
 """Under which name a plan's details have it; a plan for inserts has none."""
+
+
+def mode_beside(mode: str, changes: Collection[str]) -> str:
+    """Return how rows are written whose collections are changed: an INSERT only writes them whole.
+
+    :param changes: the columns of collections that are added to, or taken from.
+    """
+    return "update" if changes else mode
 
 
 def mode_shape(mode: str) -> dict[str, str]:

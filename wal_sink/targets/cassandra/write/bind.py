@@ -19,6 +19,7 @@ from cassandra.query import UNSET_VALUE
 from cassandra.util import Duration
 
 from wal_sink.model.plan import Plan
+from wal_sink.targets.cassandra.types.collection_mode import planned_changes
 from wal_sink.targets.cassandra.types.cql_type import CqlType, column_types
 from wal_sink.targets.cassandra.types.unnest import unnest
 from wal_sink.targets.cassandra.types.value_sizes import sizes
@@ -55,19 +56,24 @@ def bind(
     :param stamps: write timestamp of each row.
     :param stamp_first: whether it stands before the columns.
     :param ttls: seconds to live; None: the statement does not take them.
-    :param cleared: whether every value beside the key is written as null.
+    :param cleared: whether every value beside the key is written as null; the elements of a changed
+        collection are not: the plan has them taken out.
     """
-    unset = plan.details["nulls"] == "unset"
+    changes, unset = planned_changes(plan), plan.details["nulls"] == "unset"
     lists: list[Iterable[Any]] = []
     for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
         bound = bind_column(values, tree)
-        if unset and values.null_count:
+        if values.null_count and (unset or column.name in changes):
             bound = [UNSET_VALUE if value is None else value for value in bound]
-        if cleared and column.role not in ("partition", "clustering"):
+        if cleared and column.name not in {*changes, *_keys(plan)}:
             bound = [value if value is UNSET_VALUE else None for value in bound]
         lists.append(bound)
     beside = [stamps] if ttls is None else [stamps, ttls]
     return _rows([*beside, *lists] if stamp_first else [*lists, *beside], batch)
+
+
+def _keys(plan: Plan) -> list[str]:
+    return [each.name for each in plan.columns if each.role in ("partition", "clustering")]
 
 
 def _rows(columns: list[Iterable[Any]], batch: pa.RecordBatch) -> BoundRows:

@@ -2,7 +2,8 @@
 
 INSERT, so that a row without values exists, too; an UPDATE where the option says that it shall not. Every
 statement has a marker for the write timestamp: the order between rows of one key is by their timestamps
-alone, whichever statement comes first. Where rows live for a time only, an upsert takes what is left of it.
+alone, whichever statement comes first. Where rows live for a time only, an upsert takes what is left of it;
+elements that a row would have added to a collection are taken out once its life is over.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from wal_sink.targets.cassandra.encode import views
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.times.read import EVENT_US
 from wal_sink.targets.cassandra.types.clustering import clustering_of
+from wal_sink.targets.cassandra.types.collection_mode import planned_changes, taking_out
+from wal_sink.targets.cassandra.types.unnest import unnest
 from wal_sink.targets.cassandra.types.write_mode import updates
 from wal_sink.targets.cassandra.write.slice_buffer import Stamped
 from wal_sink.targets.values.operations import are_deletes
@@ -112,7 +115,7 @@ class Statements:
         ]
 
     def _of(self, kind: int, *, with_ttl: bool) -> Statement:
-        statement = max(kind, _UPSERT), with_ttl
+        statement = kind if planned_changes(self._plan) else max(kind, _UPSERT), with_ttl
         if statement not in self._by_kind:
             self._by_kind[statement] = self._new(*statement)
         return self._by_kind[statement]
@@ -120,6 +123,8 @@ class Statements:
     def _new(self, kind: int, with_ttl: bool) -> Statement:
         if kind == _UPSERT:
             return self._upsert(self.upsert.plan, with_ttl=with_ttl)
+        if kind == _EXPIRED:
+            return self._upsert(taking_out(self.upsert.plan), with_ttl=with_ttl)
         partition = [each.name for each in self._plan.columns if each.role == "partition"]
         names = [*partition, *clustering_of(self._plan)[:kind]]
         by_name = {column.name: column for column in self._plan.columns}
@@ -156,10 +161,18 @@ def update(plan: Plan, *, with_ttl: bool = False) -> str:
     :param plan: with the columns of the key behind the others.
     :param with_ttl: whether the seconds that the row lives come after the timestamp.
     """
-    marks = [(column.role in _KEY, f"{quote(column.in_table)} = ?") for column in plan.columns]
-    values = ", ".join(mark for is_key, mark in marks if not is_key)
-    where = " AND ".join(mark for is_key, mark in marks if is_key)
-    return f"UPDATE {plan.table} {_using(with_ttl)} SET {values} WHERE {where}"  # noqa: S608 -- quoted names
+    signs = {"add": "+", "remove": "-"}
+    changes, keys, values = planned_changes(plan), [], []
+    for column in plan.columns:
+        name = quote(column.in_table)
+        if column.role in _KEY:
+            keys.append(f"{name} = ?")
+        elif column.name in changes:
+            values.append(f"{name} = {name} {signs[changes[column.name]]} ?")
+        else:
+            values.append(f"{name} = ?")
+    where = " AND ".join(keys)
+    return f"UPDATE {plan.table} {_using(with_ttl)} SET {', '.join(values)} WHERE {where}"  # noqa: S608 -- quoted names
 
 
 def _using(with_ttl: bool) -> str:
@@ -181,6 +194,17 @@ def table_rows(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """Return the columns that the table has."""
     names = [column.name for column in plan.of_table().columns]
     return batch if names == batch.schema.names else batch.select(names)
+
+
+def with_keys_of_maps(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+    """Return the batch with the keys in place of maps whose entries are taken out."""
+    changes = planned_changes(plan)
+    for position, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
+        if changes.get(name) == "remove" and pa.types.is_map(column.type):
+            offsets, entries = unnest(column)
+            keys = pa.ListArray.from_arrays(offsets, entries.flatten()[0])
+            batch = batch.set_column(position, name, keys)
+    return batch
 
 
 def _kinds(batch: pa.RecordBatch, plan: Plan, lives: Ints | None) -> Ints:
@@ -208,7 +232,7 @@ def _part(
     *,
     cleared: bool = False,
 ) -> Part:
-    batch = table_rows(rows.batch, statement.plan)
+    batch = with_keys_of_maps(table_rows(rows.batch, statement.plan), statement.plan)
     ttls = np.maximum(lives, 1) if lives is not None and statement.with_ttl else None
     if chosen is None:
         return Part(statement, None, Stamped(batch, rows.stamps), ttls, cleared)
