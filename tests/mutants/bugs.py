@@ -253,6 +253,13 @@ BUGS = (
         ("tests/unit/test_row_times.py",),
     ),
     Bug(
+        "a rewind deletes the refused rows of an epoch that stays given up",
+        "wal_sink/admin/rewind.py",
+        "            if entry.epoch > self.to and entry.epoch not in past.given_up\n",
+        "            if entry.epoch > self.to\n",
+        QUARANTINE,
+    ),
+    Bug(
         "a row that the check joins with another one stays in quarantine when it is sent again",
         "wal_sink/admin/retry.py",
         "range(begin, begin + part.number)",

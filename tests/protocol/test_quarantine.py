@@ -24,6 +24,7 @@ from wal_sink.admin.refuse_flusher import Patience
 from wal_sink.admin.retry import Retried, plan_retry
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.row_json import json_value
+from wal_sink.admin.skip import plan_skip
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model.manifest import WITH_REFUSED, Attempt
 from wal_sink.model.plan import Plan
@@ -222,6 +223,30 @@ def test_rule_24_a_rewind_leaves_what_a_new_flush_keeps() -> None:
     record = world.log.flushed(0)
     assert record is not None
     assert listed(world) == [(0, record.base_us - 1, {"k": None, "v": 5})]
+
+
+def test_rule_24_a_rewind_leaves_the_refused_rows_of_what_was_given_up() -> None:
+    """No flush keeps them again: the epoch stays given up, and its entry is what there is of them."""
+    world = QuarantiningWorld()
+    world.trim_delay_s = 1_000.0
+    run = world.run()
+    run.batch([("a", 1), (REFUSED, 4)])
+    world.flush()
+    run.batch([("b", 2), (REFUSED, 5)])
+    with pytest.raises(Crash):
+        world.flush(Faults(0, matching="finish "))
+    before = listed(world)
+    assert [epoch for epoch, *_ in before] == [0, 1]
+    query, later = query_of(world), world.clock.us + 600_000_000
+    copy = open_backend(f"memory://{uuid.uuid4().hex}/copy")
+    plan_skip(query, world.target, 1, copy, later, begun=True).carry_out(later)
+    world.flush()
+    patience = Patience(say=lambda _: None)
+    plan_rewind(query, world.target, -1, later, patience=patience).carry_out(later)
+    assert listed(world) == before[1:]
+    world.flush()
+    assert [epoch for epoch, *_ in listed(world)] == [0, 1]
+    assert world.table() == {"a": 1, "b": 2}, "b was there before its epoch was given up"
 
 
 def test_rule_24_what_one_of_several_targets_refuses_goes_to_none(tmp_path: Path) -> None:

@@ -165,7 +165,11 @@ class Rewind(NamedTuple):
                 f"What is to be flushed again was changed meanwhile: {error}",
                 "Run the command again.",
             ) from error
-        refused = [entry.path for entry in entries(query.log) if entry.epoch > self.to]
+        refused = [
+            entry.path
+            for entry in entries(query.log)
+            if entry.epoch > self.to and entry.epoch not in past.given_up
+        ]
         with ledger_row(self.target, query.owner(past.identity)) as row:
             row.replace(past.mark, self.new)
         recorded = (*past.records, *past.late)
