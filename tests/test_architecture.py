@@ -43,20 +43,21 @@ ROOMS = {
     ".types": ".names targets.values model options errors",
     ".encode": ".types targets.values model",
     ".times": ".encode .types targets.values model clock errors",
-    ".row_options": ".times .types targets.operations targets.tables options errors",
-    ".options": ".row_options .times .names options errors",
+    ".totals": ".encode .types model errors",
+    ".row_options": ".times .totals .types targets.operations targets.tables options errors",
+    ".options": ".row_options .totals .times .names options errors",
     ".check": ".times .types targets.values targets.operations model clock errors",
     ".check_tables": ".check .types targets.values model errors",
-    ".driver": ".options targets.base options log_context errors",
-    ".schema": ".driver .times .types .options .names targets.operations targets.tables model log_context"
-    " errors",
-    ".write": ".schema .times .encode .driver .types .options .names targets.values targets.refused"
+    ".driver": ".options .totals targets.base options log_context errors",
+    ".schema": ".driver .totals .times .types .options .names targets.operations targets.tables model"
+    " log_context errors",
+    ".write": ".schema .totals .times .encode .driver .types .options .names targets.values targets.refused"
     " targets.base model arrow_batches observer log_context errors",
     ".ledger": ".schema .driver .names model errors",
     ".session": ".ledger .write .schema .driver .options .names targets.refused targets.base model"
     " observer errors",
-    ".target": ".session .check_tables .schema .driver .options .types .names targets.operations targets.base"
-    " model options",
+    ".target": ".session .check_tables .schema .driver .totals .options .types .names targets.operations"
+    " targets.base model options",
     "targets.cassandra": ".target .options",
     "targets.sql": "targets.names targets.values targets.base model options errors",
     "targets.kafka": "targets.extras targets.base model options errors",
@@ -100,7 +101,7 @@ OUTSIDE = {
     "confluent_kafka": "targets.kafka testing.kafka.broker",
     "deltalake": "targets.delta",
     "fsspec": "state_backends",
-    "numpy": "targets.cassandra testing.cell_times",
+    "numpy": "targets.cassandra testing.cell_times testing.cell_totals",
     "pytest": "testing",
     "pandas": "",  # it takes half a second to load, and Arrow does what is needed
 }

@@ -264,6 +264,8 @@ def test_the_names_are_those_of_the_interface() -> None:
         "cassandra.nulls",
         "cassandra.writeMode",
         "cassandra.collections.<column>",
+        "cassandra.addColumns",
+        "cassandra.addColumnsAfter",
         "cassandra.columns",
         "cassandra.ttl",
         "cassandra.ttlColumn",

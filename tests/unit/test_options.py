@@ -38,6 +38,8 @@ KNOWN = [
         "tableColumn",
         "cassandra.writeMode",
         "cassandra.collections.<column>",
+        "cassandra.addColumns",
+        "cassandra.addColumnsAfter",
         "operationColumn",
         "operations",
         "onInvalidRow",
@@ -45,7 +47,7 @@ KNOWN = [
 ]
 """The contract with checks outside of the project: what is built."""
 
-NOT_YET = ["cassandra.ifNotExists", "cassandra.addColumns"]
+NOT_YET = ["cassandra.ifNotExists"]
 """What the contract names for later: refused until it is built."""
 
 GIVEN = {

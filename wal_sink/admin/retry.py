@@ -137,9 +137,9 @@ class _Sender:
                     f"{log.url} has no plan {key}, by which rows in quarantine were checked",
                     "Restore plans/ from a copy of the log; or export the rows, and write them by hand.",
                 )
-            yield _Part(0, rows.num_rows, rows), plan
+            yield _Part(0, rows.num_rows, rows), _by_row(plan)
             return
-        plan = self._plan(rows.schema)
+        plan = _by_row(self._plan(rows.schema))
         for part in _checked(self._target, plan, rows, 0, refused):
             yield part, plan
 
@@ -171,6 +171,26 @@ def _checked(
         yield from _checked(target, plan, rows.slice(middle), first + middle, refused)
 
 
+def _by_row(plan: Plan) -> Plan:
+    """Return a plan by which the target takes each row by itself.
+
+    :raises OptionError: it takes them in their order alone, such as what is added to totals.
+    """
+    if plan.one_session:
+        raise OptionError(
+            f"Rows of {plan.table} are written in their order alone, within their window, such as those that"
+            " are added to totals: one that is sent afterwards would not be added.",
+            _BY_HAND,
+        )
+    return plan
+
+
+_BY_HAND = (
+    "Write them to a file, `wal-sink quarantine CHECKPOINT --export FILE`, and bring them in by the"
+    " stream's source, or by hand. Then delete their files below quarantine/ in the log."
+)
+
+
 def plan_retry(query: Query, target: Target) -> Retry:
     """See that refused rows can be sent again.
 
@@ -180,7 +200,6 @@ def plan_retry(query: Query, target: Target) -> Retry:
         raise OptionError(
             f"Target {target.name} adds rows: one that is sent again after a lost answer would be there"
             " twice.",
-            "Write them to a file, `wal-sink quarantine CHECKPOINT --export FILE`, and bring them in by the"
-            " stream's source, or by hand. Then delete their files below quarantine/ in the log.",
+            _BY_HAND,
         )
     return Retry(query, target, tuple(entries(query.log)))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 import pyarrow as pa
 
-from wal_sink.model.codec import Record, digest, learn
+from wal_sink.model.codec import FORMAT, Record, digest, learn
 
 Role = Literal[
     "partition", "clustering", "static", "regular", "required", "operation", "table", "time"
 ]
 _BESIDE = ("operation", "table", "time")
 """The roles of columns that are not written."""
+
+
+_ONE_SESSION = "one_session"
+"""The detail that `Plan.one_session` asks for."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,6 +48,8 @@ class Plan(Record, frozen=True, kw_only=True):
     A query that finds its plan starts and runs without a connection to the target.
     """
 
+    newest: ClassVar[int] = FORMAT + 1
+
     key: str
     target: str
     table: str
@@ -62,6 +68,19 @@ class Plan(Record, frozen=True, kw_only=True):
     def table_column(self) -> str | None:
         """The name of the column that says to which table a row goes; None: no column does."""
         return next((each.name for each in self.columns if each.role == "table"), None)
+
+    @property
+    def one_session(self) -> bool:
+        """Whether one session writes all rows of a window, in their order, from `start` to `finish`.
+
+        Where rows are cells, the target else takes each row by itself: from any session, and at any time.
+        """
+        return _ONE_SESSION in self.details
+
+    def of_one_session(self) -> Plan:
+        """Return the plan as one whose rows one session writes; in a format that older flushers refuse."""
+        details = self.details | {_ONE_SESSION: "true"}
+        return msgspec.structs.replace(self, format=self.newest, details=details)
 
     def of_table(self) -> Plan:
         """Return the plan without the columns that are not written: what the table has of it."""

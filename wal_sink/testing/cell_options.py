@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from msgspec import Meta
 
 from wal_sink.targets.cassandra.row_options import RowOptions
+from wal_sink.targets.cassandra.totals.given import totals_shape
+from wal_sink.targets.cassandra.types.collection_mode import modes_shape
+from wal_sink.targets.cassandra.types.write_mode import mode_shape
+from wal_sink.targets.operations import operation_shape
 
 
 class CellStoreOptions(RowOptions, frozen=True, kw_only=True):
@@ -20,3 +25,18 @@ class CellStoreOptions(RowOptions, frozen=True, kw_only=True):
         str, Meta(description="of several tables the columns of each, in the same way")
     ] = ""
     nulls: Annotated[str, Meta(description="unset keeps an older value, write clears it")] = "unset"
+
+    @property
+    def shape(self) -> Mapping[str, str]:
+        """What shapes what is written, see `Target.shape`."""
+        tables = {"tables": self.tables, "columns": self.columns, "tableColumn": self.table_column}
+        return {
+            "keys": self.keys,
+            "nulls": self.nulls,
+            **operation_shape(self.operation_column, self.words),
+            **self.times.shape,
+            **mode_shape(self.write_mode),
+            **modes_shape(self.changes),
+            **totals_shape(self.add_columns),
+            **(tables if self.tables else {}),
+        }

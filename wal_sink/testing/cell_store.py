@@ -33,21 +33,21 @@ from wal_sink.targets.cassandra.times.given import (
 )
 from wal_sink.targets.cassandra.times.lives import live_for_a_time
 from wal_sink.targets.cassandra.times.read import EVENT_US, EXPIRES_US, LIFE_S
+from wal_sink.targets.cassandra.totals.added import Places
+from wal_sink.targets.cassandra.totals.given import as_planned, totals_details
+from wal_sink.targets.cassandra.totals.sums import Adding
 from wal_sink.targets.cassandra.types.collection_mode import (
     changes_details,
-    modes_shape,
     planned_changes,
 )
 from wal_sink.targets.cassandra.types.write_mode import (
     mode_beside,
     mode_details,
-    mode_shape,
     updates,
 )
 from wal_sink.targets.operations import (
     DELETE,
     operation_details,
-    operation_shape,
     planned_words,
     with_operation,
     without_operation,
@@ -59,6 +59,7 @@ from wal_sink.testing.cell_options import CellStoreOptions
 from wal_sink.testing.cell_rules import IN_SET, Cell, Row, written
 from wal_sink.testing.cell_table import CellTable, Key
 from wal_sink.testing.cell_times import lives_of, of_each_key, timed
+from wal_sink.testing.cell_totals import of_totals
 
 __all__ = ["CellStore", "CellStoreOptions"]
 
@@ -73,7 +74,7 @@ class CellStore(Target):
     options_type = CellStoreOptions
 
     def __init__(self, options: CellStoreOptions) -> None:
-        self._options = options
+        self.options = options
         self.lock = threading.Lock()
         names, keys = options.tables.split(","), options.keys.split(";")
         columns = options.columns.split(";") if options.columns else [""] * len(names)
@@ -99,36 +100,20 @@ class CellStore(Target):
     @property
     def shape(self) -> Mapping[str, str]:
         """Key columns and the nulls policy shape what is written."""
-        given = self._options
-        deletes = operation_shape(given.operation_column, given.words)
-        several = {
-            "tables": given.tables,
-            "columns": given.columns,
-            "tableColumn": given.table_column,
-        }
-        of_tables = several if given.tables else {}
-        return {
-            "keys": given.keys,
-            "nulls": given.nulls,
-            **deletes,
-            **given.times.shape,
-            **mode_shape(given.write_mode),
-            **modes_shape(given.changes),
-            **of_tables,
-        }
+        return self.options.shape
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Take any schema; of several tables, one of which each column has.
 
         :raises SchemaMismatch: none has it.
         """
-        operation, words = self._options.operation_column, self._options.words
-        naming, tables = self._options.table_column, self.tables.values()
+        operation, words = self.options.operation_column, self.options.words
+        naming, tables = self.options.table_column, self.tables.values()
         keys = {name for table in tables for name in table.keys}
         known = keys | {name for table in tables for name in table.columns}
-        named = without_table_column(schema, naming, known, self._options.tables)
+        named = without_table_column(schema, naming, known, self.options.tables)
         rows = without_operation(named, operation, keys, "cells")
-        now_s, times = self.clock_us() // 1_000_000, self._options.times
+        now_s, times = self.clock_us() // 1_000_000, self.options.times
         columns: list[Column] = []
         for field in without_times(rows, times, keys, "cells"):
             if not any(table.has(field.name) for table in tables):
@@ -138,23 +123,25 @@ class CellStore(Target):
             role: Literal["partition", "regular"] = "partition" if field.name in keys else "regular"
             kind = str(field.type)
             columns.append(Column(name=field.name, source=kind, type=kind, role=role))
-        changes = found_changes(self._options.changes, [column.name for column in columns])
+        changes = found_changes(self.options.changes, [column.name for column in columns])
         found = [*with_operation(with_times(columns, rows), named, operation)]
         if naming:
             found.insert(schema.names.index(naming), table_column(naming))
-        return Plan(
+        plan = Plan(
             key=key,
             target=self.name,
-            table=self._options.tables or "cells",
+            table=self.options.tables or "cells",
             columns=tuple(found),
             details={
-                "nulls": self._options.nulls,
-                **mode_details(mode_beside(self._options.write_mode, changes)),
+                "nulls": self.options.nulls,
+                **mode_details(mode_beside(self.options.write_mode, changes)),
                 **changes_details(changes),
+                **totals_details(self.options.add_columns),
                 **operation_details(operation, words),
                 **for_server(times, latest_expiry_s("NONE"), now_s).details,
             },
         )
+        return as_planned(plan)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Refuse an unknown operation or table, and a null in the key of a table of the row."""
@@ -173,7 +160,7 @@ class CellStore(Target):
                 if name not in self.tables:
                     raise InvalidRow(
                         f"Column {plan.table_column} ({name!r}) names no table: option tables has"
-                        f" {self._options.tables}",
+                        f" {self.options.tables}",
                         "Correct such rows.",
                     )
                 self.tables[name].refuse_null(row, deletes=is_delete)
@@ -208,6 +195,7 @@ class CellSession(Session):
         self._owner = owner
         self._in_flight: list[tuple[str, Plan, Slice]] = []
         self._refused: OnRefused | None = None
+        self._places: Places | None = None
 
     def pass_over(self, refused: OnRefused | None) -> None:
         """Tell of each row that the store refuses, and take the others."""
@@ -232,6 +220,10 @@ class CellSession(Session):
             self._put(mark, begun=window)
             return Outcome.APPLIED
 
+    def start(self, window: Window) -> None:
+        """Expect the rows of a window: totals are added by their places in it."""
+        self._places = Places(window)
+
     def write(self, plan: Plan, rows: Slice) -> None:
         """Write the rows of the call before, and those of this call to all tables but the last.
 
@@ -250,6 +242,10 @@ class CellSession(Session):
     def _apply(self, name: str, plan: Plan, rows: Slice) -> None:
         """Write to one table, cell by cell."""
         clears, table = plan.details["nulls"] == "write", self._store.tables[name]
+        if plan.one_session:
+            assert self._places, "totals are added between start and finish"
+            adding = Adding(plan, self._owner.query_id, self._store.options.after, self._places)
+            rows = of_totals(rows, table, adding)
         # The clock is asked by those alone whose rows do not live for ever: tests count the questions.
         now_us = self._store.clock_us() if live_for_a_time(planned_times(plan), 0) else 0
         lives, beside = lives_of(plan, rows, now_us), {*table.keys, *_TIMES, *_not_written(plan)}

@@ -20,6 +20,7 @@ from wal_sink.targets.cassandra.names import (
 )
 from wal_sink.targets.cassandra.row_options import RowOptions
 from wal_sink.targets.cassandra.times.given import EVENT_COLUMN
+from wal_sink.targets.cassandra.totals.given import read_level
 
 CONSISTENCY_LEVELS = (
     "ONE",
@@ -154,6 +155,8 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
             refuse_bad_name("cassandra.ledgerTable", part)
         self._refuse_names_of_what_is_not_written()
         RowOptions.__post_init__(self)
+        if self.add_columns:
+            read_level(self.consistency_level)
 
     @property
     def hosts(self) -> tuple[str, ...]:

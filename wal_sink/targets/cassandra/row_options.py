@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from wal_sink.errors import OptionError
-from wal_sink.options import Options
+from wal_sink.options import Options, fields
 from wal_sink.targets.cassandra.times.given import (
     EVENT_COLUMN,
     EXPIRES_COLUMN,
@@ -18,6 +18,14 @@ from wal_sink.targets.cassandra.times.given import (
     RowTimes,
     Ttl,
     TtlColumn,
+)
+from wal_sink.targets.cassandra.totals.given import AFTER as ADD_COLUMNS_AFTER
+from wal_sink.targets.cassandra.totals.given import OPTION as ADD_COLUMNS
+from wal_sink.targets.cassandra.totals.given import (
+    AddColumns,
+    AddColumnsAfter,
+    names,
+    refuse_contradictions,
 )
 from wal_sink.targets.cassandra.types.collection_mode import OPTION as COLLECTIONS
 from wal_sink.targets.cassandra.types.collection_mode import (
@@ -42,6 +50,8 @@ class RowOptions(Options, frozen=True, kw_only=True):
     table_column: TableColumn = msgspec.field(name="tableColumn", default="")
     write_mode: WriteMode = msgspec.field(name=WRITE_MODE, default="insert")
     collections: CollectionModes = msgspec.field(name=COLLECTIONS, default_factory=dict)
+    add_columns: AddColumns = msgspec.field(name=ADD_COLUMNS, default="")
+    add_columns_after: AddColumnsAfter = msgspec.field(name=ADD_COLUMNS_AFTER, default="")
     ttl: Ttl = msgspec.field(name=TTL, default=None)
     ttl_column: TtlColumn = msgspec.field(name=TTL_COLUMN, default="")
     expires_column: ExpiresColumn = msgspec.field(name=EXPIRES_COLUMN, default="")
@@ -60,6 +70,8 @@ class RowOptions(Options, frozen=True, kw_only=True):
                 f"Leave out {EVENT_COLUMN}: rows then have their places in the stream for their times; or"
                 f" set {changed[0]} to overwrite.",
             )
+        given = {field.encode_name: getattr(self, field.name) for field in fields(type(self))}
+        refuse_contradictions(self.add_columns, given | {COLLECTIONS: ", ".join(self.changes)})
 
     @property
     def times(self) -> RowTimes:
@@ -75,6 +87,11 @@ class RowOptions(Options, frozen=True, kw_only=True):
     def changes(self) -> Mapping[str, Change]:
         """What is done to collections that are not written whole, by column in lower case."""
         return read_modes(self.collections)
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The queries that have added to totals before, and never will again."""
+        return names(self.add_columns_after)
 
     @property
     def words(self) -> Mapping[str, Operation]:

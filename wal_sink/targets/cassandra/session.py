@@ -38,6 +38,7 @@ class CassandraSession(Session):
     ) -> None:
         self._connection = connection
         self._options = options
+        self._owner = owner
         timeout_s = longest_s(options.request_timeout)
         self._ledger = Ledger(connection.session, options.ledger, owner, timeout_s)
         self._writer = Writer(connection, options, limits)
@@ -57,6 +58,10 @@ class CassandraSession(Session):
         self._writer.abandon()
         with _permitted(self._options):
             return self._ledger.begin(window)
+
+    def start(self, window: Window) -> None:
+        """Forget what an interrupted flush has left; totals are added by the places of the window's rows."""
+        self._writer.start(self._owner.query_id, window)
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Send rows; some of their requests are still in flight when this returns."""

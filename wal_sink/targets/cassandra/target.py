@@ -14,6 +14,7 @@ from wal_sink.targets.base import Kind, Session, Target
 from wal_sink.targets.cassandra.driver.credentials import with_environment
 from wal_sink.targets.cassandra.names import names_shape
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.totals.given import totals_described, totals_shape
 from wal_sink.targets.cassandra.types.collection_mode import modes_shape
 from wal_sink.targets.cassandra.types.write_mode import mode_shape
 from wal_sink.targets.operations import BY_POSITION, described, operation_shape
@@ -47,6 +48,7 @@ class CassandraTarget(Target):
             **names_shape(self._options.column_names),
             **mode_shape(self._options.write_mode),
             **modes_shape(self._options.changes),
+            **totals_shape(self._options.add_columns),
             **operation_shape(self._options.operation_column, self._options.words),
             **self._options.times.shape,
         }
@@ -88,6 +90,7 @@ class CassandraTarget(Target):
             "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
             **described(given.operation_column, given.words),
             **given.times.described,
+            **totals_described(given.add_columns),
         }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:

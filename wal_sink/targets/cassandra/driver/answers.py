@@ -27,8 +27,17 @@ def execute(session: Any, statement: Any, values: Any, *, profile: str, timeout_
     :param timeout_s: after which it counts as lost, see `longest_s`.
     :raises OperationTimedOut: the driver has not ended it; it may have had its effect, or have it later.
     """
-    ended = threading.Event()
     future = session.execute_async(statement, values, execution_profile=profile)
+    return result(future, timeout_s)
+
+
+def result(future: Any, timeout_s: float) -> Any:
+    """Wait for the result of a request that was sent.
+
+    :param timeout_s: after which it counts as lost, see `longest_s`.
+    :raises OperationTimedOut: the driver has not ended it.
+    """
+    ended = threading.Event()
     future.add_callbacks(lambda _rows: ended.set(), lambda _error: ended.set())
     if not ended.wait(timeout_s):
         raise OperationTimedOut(f"the driver did not end a request within {timeout_s:.0f} s")

@@ -7,6 +7,7 @@ either.
 
 ==========  ===================================================================
 `rows`      rows and routing keys of a batch
+`keys`      keys of a batch, each once
 `scalars`   values of types without parts
 `nested`    values of all types: collections, structs and vectors of scalars
 `numbers`   `varint`, `decimal` and `duration`, whose length depends on the value

@@ -174,7 +174,8 @@ def _refuse_table(schema: pa.Schema, live: TableMetadata) -> None:
         raise SchemaMismatch(
             f"{live.name} is a counter table: counters take no write timestamp, so "
             "an increment cannot be written exactly once.",
-            "Aggregate in Spark and write the totals to a table without counters.",
+            "Write the totals to a table without counters: aggregate in Spark, or let the sink add them up"
+            " (cassandra.addColumns).",
         )
 
 

@@ -45,6 +45,8 @@ def refuse_unfit(server: Server, options: CassandraOptions) -> None:
             _USE,
         )
     _refuse_tablets(server, options.ledger.keyspace)
+    if options.add_columns:
+        _refuse_far_totals(server, options)
 
 
 def _refuse_tablets(server: Server, keyspace: str) -> None:
@@ -60,6 +62,17 @@ def _refuse_tablets(server: Server, keyspace: str) -> None:
         f"CREATE KEYSPACE {quote(keyspace + '_ledger')} WITH replication = {{'class':"
         " 'NetworkTopologyStrategy', 'replication_factor': 3} AND tablets = {'enabled': false};",
     )
+
+
+def _refuse_far_totals(server: Server, options: CassandraOptions) -> None:
+    replicas = replicas_by_datacenter(server.replication.get(options.keyspace, {}))
+    if options.consistency_level == "LOCAL_QUORUM" and len(replicas) > 1:
+        raise SchemaMismatch(
+            f"Keyspace {options.keyspace} has replicas in datacenters {', '.join(sorted(replicas))}, and"
+            " cassandra.consistencyLevel is LOCAL_QUORUM: a flusher beside another datacenter"
+            " would add to totals that lack what was written last.",
+            "Set cassandra.consistencyLevel to EACH_QUORUM, or to QUORUM; or leave out cassandra.addColumns.",
+        )
 
 
 def notices(server: Server, options: CassandraOptions) -> Iterator[str]:

@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.encode import views
-from wal_sink.targets.cassandra.encode.nested import prefixed
-from wal_sink.targets.cassandra.encode.segments import Segment, binaries, fixed, joined, varying
+from wal_sink.targets.cassandra.encode.keys import distinct_keys
+from wal_sink.targets.cassandra.encode.segments import fixed
 from wal_sink.targets.cassandra.encode.views import Array
-from wal_sink.targets.cassandra.types.cql_type import column_types
 from wal_sink.targets.values.operations import are_deletes
 
 
@@ -75,11 +74,5 @@ def by_key(batch: pa.RecordBatch, table: Plan, times: str) -> Array:
 
     :param table: the plan's columns that the table has.
     """
-    pieces: list[Segment] = [fixed(views.elements(batch.column(times), "i8"), ">i8")]
-    for column, tree in zip(table.columns, column_types(table), strict=True):
-        if column.role in ("partition", "clustering"):
-            pieces += prefixed(batch.column(column.name), tree)
-    rows = batch.num_rows
-    keys = binaries(varying(joined(pieces, rows), rows))
-    indices = keys.dictionary_encode().indices
-    return views.elements(indices.cast(pa.int64()), "i8")
+    time = fixed(views.elements(batch.column(times), "i8"), ">i8")
+    return distinct_keys(batch, table, time).numbers

@@ -56,10 +56,13 @@ def row_of(request: Any, plans: Iterable[Planned]) -> FirstRow | None:
 def ledger_us(request: Any, plans: Collection[Planned]) -> int | None:
     """Return the write timestamp that the ledger has for the row of a request; None: that is not known.
 
-    Where a plan has event times, a request has these instead; and two plans may share a statement.
+    Where a plan has event times, a request has these instead; and two plans may share a statement. A total is
+    of several rows.
     """
     row = row_of(request, plans)
     if row is None or any(planned_times(each.plan).event_column for each in plans):
+        return None
+    if row.plan.one_session:
         return None
     of = row.statement
     stamp = row.values[0 if of.stamp_first else of.columns.stop]

@@ -36,10 +36,19 @@ class SliceBuffer:
     """Slices of one plan that wait to be written, in the order in which they came.
 
     :param clock: monotonic, in seconds.
+    :param most_rows: with which it is due; so with `most_bytes`, and with `most_s`.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        most_rows: int = MOST_ROWS,
+        most_bytes: int = MOST_BYTES,
+        most_s: float = MOST_S,
+    ) -> None:
         self._clock = clock
+        self._most_rows, self._most_bytes, self._most_s = most_rows, most_bytes, most_s
         self._slices: list[Slice] = []
         self._rows = self._bytes = 0
         self._since = 0.0
@@ -55,9 +64,9 @@ class SliceBuffer:
     def is_due(self) -> bool:
         """Whether the slices should be written now: they are enough, or have waited long enough."""
         return (
-            self._rows >= MOST_ROWS
-            or self._bytes >= MOST_BYTES
-            or self._clock() - self._since >= MOST_S
+            self._rows >= self._most_rows
+            or self._bytes >= self._most_bytes
+            or self._clock() - self._since >= self._most_s
         )
 
     def take(self) -> list[Stamped]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from cassandra import InvalidRequest
 
 from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
+from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import Slice
@@ -21,7 +21,7 @@ from wal_sink.targets.cassandra.driver.clock import server_now_us
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.frames import hook
 from wal_sink.targets.cassandra.driver.light import LightRequests
-from wal_sink.targets.cassandra.encode import encode, one_after_the_other, routing_keys, views
+from wal_sink.targets.cassandra.encode import views
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
@@ -29,12 +29,13 @@ from wal_sink.targets.cassandra.schema.indexes import TermLimits
 from wal_sink.targets.cassandra.times.given import planned_times
 from wal_sink.targets.cassandra.times.lives import WriteClock, live_for_a_time, seconds_left
 from wal_sink.targets.cassandra.times.read import EVENT_US
+from wal_sink.targets.cassandra.totals.given import with_added
 from wal_sink.targets.cassandra.types.index_rule import first_refused
 from wal_sink.targets.cassandra.types.row_text import row_text
 from wal_sink.targets.cassandra.types.table_plans import table_plans
 from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, limits
-from wal_sink.targets.cassandra.write.bind import bind
 from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
+from wal_sink.targets.cassandra.write.parts import bound, encoded
 from wal_sink.targets.cassandra.write.prepared import (
     Planned,
     Prepared,
@@ -43,18 +44,16 @@ from wal_sink.targets.cassandra.write.prepared import (
     row_of,
 )
 from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.requests import bound_requests, encoded_requests, in_batches
 from wal_sink.targets.cassandra.write.send import Sender
 from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
-from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
+from wal_sink.targets.cassandra.write.statements import Part, Statements, table_rows
 from wal_sink.targets.cassandra.write.tables import by_table
+from wal_sink.targets.cassandra.write.totals import TotalsReader, waiting_for_totals
 from wal_sink.targets.refused import OnRefused, without
 
 log = line_logger(__name__)
 
 _LIMITS = TermLimits()
-_LENGTH, _STAMP = 4, 8
-"""Bytes on the wire: before each value, and of a write timestamp."""
 
 
 class Writer:
@@ -89,10 +88,20 @@ class Writer:
             light=light,
         )
         self._drift = DriftWatch(connection.session, options.data, limits)
+        self._totals = TotalsReader(connection.session, options)
         self._clock = WriteClock(lambda: server_now_us(connection.session))
         self._plans: dict[str, Planned] = {}
+        self._last: Planned | None = None
         self._reported = False
         self._on_refused: OnRefused | None = None
+
+    def start(self, query: str, window: Window) -> None:
+        """Expect the rows of a begun window, from the first one on.
+
+        :param query: the key of the query's ledger row.
+        """
+        self.abandon()
+        self._totals.start(query, window)
 
     def pass_over(self, refused: OnRefused | None) -> None:
         """Tell of each row that the server refuses, and send the others; None: raise it."""
@@ -117,6 +126,7 @@ class Writer:
             self._drift.expect_rows(table.plan, first_us)
         if not rows.batch.num_rows:
             return
+        self._settle_others(planned)
         for part in self._without_indexed(planned, rows):
             planned.buffer.add(part)
         if planned.buffer.is_due():
@@ -152,8 +162,19 @@ class Writer:
         self._sender.abandon()
         self._drift.forget_rows()
 
+    def _settle_others(self, planned: Planned) -> None:
+        """Let rows of another plan be acknowledged, where totals are added to what one of the two writes."""
+        last, self._last = self._last, planned
+        if last not in (None, planned) and (last.plan.one_session or planned.plan.one_session):
+            with self._explaining_drift():
+                self._send(last)
+                self._sender.drain()
+
     def _send(self, planned: Planned) -> None:
         for rows in planned.buffer.take():
+            if planned.plan.one_session:
+                self._sender.drain()  # the totals of earlier rows are read
+                rows = self._totals.totals(planned.plan, rows)  # noqa: PLW2901
             for table, part in self._by_table(planned, rows):
                 self._sender.send(self._requests(table, part))
 
@@ -165,35 +186,8 @@ class Writer:
                 yield table, part
 
     def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
-        if self._encodes:
-            return self._encoded(prepared, rows)
-        return self._bound(prepared, rows)
-
-    def _encoded(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
-        plan, parts = prepared.plan, self._divided(prepared, rows)
-        encoded = one_after_the_other(
-            [
-                encode(
-                    part.rows.batch,
-                    part.statement.plan,
-                    part.rows.stamps,
-                    part.statement.head,
-                    stamp_first=part.statement.stamp_first,
-                    ttls=part.ttls,
-                    cleared=part.cleared,
-                )
-                for part in parts
-            ]
-        )
-        sizes, where = np.diff(encoded.offsets), places(parts)
-        sizes = sizes if where is None else sizes[where]
-        of = prepared.statements.upsert
-        before = of.columns.start or 0
-        indexes = [index - before for index in of.prepared.routing_key_indexes]
-        keys = routing_keys(table_rows(rows.batch, of.plan), of.plan, indexes)
-        batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
-        nodes = prepared.replicas.nodes
-        return encoded_requests(encoded, keys, batches, plan.details["keyspace"], where, nodes)
+        parts = self._divided(prepared, rows)
+        return (encoded if self._encodes else bound)(prepared, rows, parts)
 
     def _divided(self, prepared: Prepared, rows: Stamped) -> list[Part]:
         """Divide rows by their statements, with what is left of their lives now."""
@@ -205,44 +199,20 @@ class Writer:
         lives = seconds_left(rows.batch, rows.stamps, times, now_s, default_ttl_s)
         return prepared.statements.divide(rows, lives)
 
-    def _bound(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
-        """Make requests by the classes of a driver that `frames` does not know."""
-        statements: list[Any] = []
-        lengths: list[int] = []
-        parts = self._divided(prepared, rows)
-        for part in parts:
-            of = part.statement
-            bound = bind(
-                part.rows.batch,
-                of.plan,
-                part.rows.stamps.tolist(),
-                stamp_first=of.stamp_first,
-                ttls=None if part.ttls is None else part.ttls.tolist(),
-                cleared=part.cleared,
-            )
-            statements += [of.prepared.bind(values) for values in bound.values]
-            around = len(of.head) + _LENGTH * (len(of.plan.columns) + 1) + _STAMP
-            lengths += [size + around for size in bound.sizes]
-        if (where := places(parts)) is not None:
-            statements = [statements[place] for place in where]
-            lengths = [lengths[place] for place in where]
-        keys = pa.array([statement.routing_key for statement in statements], pa.binary())
-        sizes = np.array(lengths, np.int64)
-        batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
-        return bound_requests(statements, batches)
-
     def _prepare(self, plan: Plan) -> Planned:
         if plan.key not in self._plans:
             tables = tuple(map(self._prepare_table, table_plans(plan)))
-            self._plans[plan.key] = Planned(plan, tables, SliceBuffer())
+            buffer = waiting_for_totals() if plan.one_session else SliceBuffer()
+            self._plans[plan.key] = Planned(plan, tables, buffer)
         return self._plans[plan.key]
 
     def _prepare_table(self, plan: Plan) -> Prepared:
-        table = plan.of_table()
+        written = with_added(plan) if plan.one_session else plan
+        table = written.of_table()
         self._drift.add(table)
         return Prepared(
             plan,
-            Statements(plan, self._session.prepare),
+            Statements(written, self._session.prepare),
             limits(table, self._batch_bytes, self._batch_rows),
             Replicas(self._session.cluster.metadata, plan.details["keyspace"], self._datacenter),
         )
@@ -282,7 +252,7 @@ class Writer:
                 " TargetRefused.",
             )
             # Of several targets the check may have joined rows of one event time: places are others then.
-            if self._on_refused is None or planned_times(plan).event_column:
+            if self._on_refused is None or plan.one_session or planned_times(plan).event_column:
                 raise error
             places = pc.indices_nonzero(found.rows).to_pylist()
             for stamp in {int(rows.stamps[place]) for place in places} - refused:

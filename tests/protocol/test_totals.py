@@ -1,0 +1,181 @@
+"""Totals under the faults that rows have: repeated, late, by two flushers, flushed again after a rewind.
+
+Each value is a power of four, so that a total tells which values it is made of, and how often.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from state_backends import open_backend
+from tests.protocol import raw
+from tests.protocol.cases import covered
+from tests.protocol.engine import NOW_US, Rows, World
+from tests.protocol.interleave import Process, Turns, open_operations, take_turns
+from tests.protocol.test_corruption import query
+from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, flush
+from wal_sink import errors
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.model.ledger import Mark
+from wal_sink.testing.cell_rules import Cell
+from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.testing.crash.faults import Faults
+
+
+class TotalsWorld(World):
+    """A query in memory whose values are added; `visible` takes each total apart."""
+
+    adds = True
+
+    def __init__(self) -> None:
+        name = uuid.uuid4().hex
+        self.cells = CellStore(CellStoreOptions(keys="k", add_columns="v"))
+        super().__init__(
+            open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"), self.cells
+        )
+        self.cells.clock_us = self.store.clock_us
+        self._places: dict[int, int] = {}
+
+    def frame(self, rows: Rows) -> pa.RecordBatch:
+        """Return rows as the DataFrame has them: each value as a power of four of its own."""
+        values = [(k, 4 ** self._places.setdefault(v or 0, len(self._places))) for k, v in rows]
+        return super().frame(values)
+
+    def visible(self) -> list[tuple[str, int]]:
+        """Return the rows that totals are made of."""
+        return [
+            (key[0], value)
+            for key, row in self.cells.rows().items()
+            for value, place in self._places.items()
+            for _ in range(row["v"] // 4**place % 4)
+        ]
+
+    def ledger(self) -> Mark | None:
+        """Return the ledger row."""
+        return self.cells.ledger.get(self.query_id)
+
+
+def clicks(epoch: int, run: str) -> list[Rows]:
+    """Values as a non-deterministic query computes them, of a key that comes in each epoch, and others."""
+    mark = int(run[:6], 16) * EPOCHS + epoch
+    by_epoch: list[list[Rows]] = [
+        [[("shared", mark), ("a", mark)], [("b", mark)]],
+        [[("shared", mark)], [("b", mark)]],
+        [],
+        [[("a", mark), ("shared", mark)], [("c", mark)]],
+    ]
+    return by_epoch[epoch]
+
+
+@pytest.mark.parametrize(
+    ("role", "when"),
+    [
+        ("flusher", "after"),
+        ("flusher of a backlog", "before"),
+        ("flusher of a backlog", "answer lost"),
+    ],
+)
+def test_rule_27_every_fault_upon_totals_is_recovered_from(role: str, when: When) -> None:
+    """In epochs of their own, and in one window of all: each value is in its total, once."""
+    hit = every_fault(TotalsWorld, role, when, clicks)
+    assert len([name for name in hit if name.startswith("write ")]) > 3
+    covered(f"fault at every operation of a {role} that adds to totals, {when}", f"{len(hit)}")
+
+
+def test_rule_27_two_flushers_add_once() -> None:
+    """One stops before its k-th operation, the other one flushes all, and the first one goes on."""
+    both = 0
+    for k in itertools.count():
+        world = TotalsWorld()
+        run = world.run()
+        while run.next < EPOCHS:
+            run.batch(*clicks(run.next, run.run_id))
+        counts = open_operations(world)
+        processes = []
+        for stops in ((k,), ()):
+            turns = Turns(*stops, counts=counts)
+            flusher = world.flusher(turns, RunHistory())
+            processes.append(Process(turns, lambda _, flusher=flusher: flush(flusher)))  # type: ignore[misc]
+        first, second = processes
+        take_turns(first, second, lambda: raw.safe(world, k))  # noqa: B023 -- it is called at once
+        wrote = [any(op.startswith("write ") for op in p.turns.operations) for p in processes]
+        both += all(wrote)
+        raw.complete(world, EPOCHS, (k, first.turns.stopped_before))
+        world.forget()
+        if not first.turns.stopped_before:
+            break
+    assert both
+
+
+def flushed() -> TotalsWorld:
+    """Return a query with three epochs, all in the table."""
+    world = TotalsWorld()
+    world.trim_delay_s = 1_000.0
+    run = world.run()
+    run.batch([("a", 1), ("b", 1)])
+    run.batch([("a", 2)])
+    run.batch([("b", 3)])
+    world.flush()
+    return world
+
+
+def rewound(world: TotalsWorld, to: int) -> None:
+    """Let an operator rewind."""
+    plan_rewind(query(world), world.target, to, NOW_US).carry_out(NOW_US, "as a test")
+
+
+def test_rule_27_what_is_flushed_again_is_not_added_again() -> None:
+    """A rewind writes nothing to rows that have it, and all that a restored table lacks."""
+    world = flushed()
+    before = dict(world.cells.table)
+    rewound(world, -1)
+    world.flush()
+    assert sorted(world.visible()) == [("a", 1), ("a", 2), ("b", 1), ("b", 3)]
+    assert world.cells.table == before
+    rewound(world, -1)
+    del world.cells.table[("a",)]
+    world.flush()
+    assert sorted(world.visible()) == [("a", 1), ("a", 2), ("b", 1), ("b", 3)]
+    assert world.cells.table[("b",)] == before[("b",)]
+
+
+def test_a_total_that_something_else_has_written_since_stops_the_flush() -> None:
+    """It would hide what is added; an older correction is added to."""
+    world = TotalsWorld()
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    row = world.cells.table[("a",)]
+    row.cells["v"] = Cell(0, row.cells["v"].us + 1)
+    run.batch([("a", 2)])
+    world.flush()
+    assert world.visible() == [("a", 2)]
+    row = world.cells.table[("a",)]
+    row.cells["v"] = Cell(row.cells["v"].value, world.clock.us + 10**9)
+    run.batch([("a", 3)])
+    with pytest.raises(errors.TargetRefused, match="by something else"):
+        world.flush()
+    assert world.visible() == [("a", 2)]
+
+
+def test_rule_27_a_flusher_that_stood_still_takes_nothing_back() -> None:
+    """It began a window, and wakes when that and the next one are flushed."""
+    world = TotalsWorld()
+    run = world.run()
+    run.batch([("a", 1)])
+    stale = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
+    stale.run_once()
+    with pytest.raises(errors.TargetUnavailable):
+        stale.run_once()
+    session = stale._target._session  # as it is when the process wakes
+    assert session is not None
+    run.batch([("a", 2)])
+    world.flush()
+    session.drain()
+    stale.close()
+    assert sorted(world.visible()) == [("a", 1), ("a", 2)]
