@@ -10,10 +10,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 from uuid import uuid4
-
-from fsspec.implementations.local import LocalFileSystem
 
 from state_backends.base import StateBackend
 from state_backends.errors import StateBackendError
@@ -29,8 +27,8 @@ _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
 class LocalBackend(StateBackend):
     """Files below the folder `root`, which is made when the first object is; for their modes see `folders`.
 
-    Files are opened for reading through fsspec. Whole objects are read, written, listed and deleted
-    without it, each for the reason given beside it. A writer works in a hidden file
+    Without fsspec, for the reasons given beside each method; and to import it takes longer than to write a
+    small segment, in each of Spark's Python workers. A writer works in a hidden file
     (`.<32 hex digits>.tmp`) in the object's folder. A writer that is killed leaves that file behind:
     `list` never shows it, and only `sweep_unfinished` removes it.
     """
@@ -43,8 +41,6 @@ class LocalBackend(StateBackend):
         self._root = Path("/" + os.path.abspath(root).lstrip("/"))  # noqa: PTH100
         self.url = f"file://{self._root}"
         self._folders = Folders(self._root)
-        # Not the instance that fsspec caches: all code of the process shares that one.
-        self._fs = LocalFileSystem(skip_instance_cache=True, use_listings_cache=False)
 
     def __reduce__(self) -> tuple[type["LocalBackend"], tuple[str]]:
         return type(self), (str(self._root),)
@@ -79,8 +75,8 @@ class LocalBackend(StateBackend):
 
     def read(self, path: str) -> bytes:
         """See `StateBackend.read`."""
-        # Not by fsspec: to open a file by it takes several times as long as to read a small object,
-        # and a log has ten small objects for each epoch.
+        # To open a file by fsspec takes several times as long as to read a small object, and a log has ten
+        # small objects for each epoch.
         try:
             with open(f"{self._root}/{check_path(path)}", "rb") as file:  # noqa: PTH123 - Path is slow
                 return file.read()
@@ -107,7 +103,7 @@ class LocalBackend(StateBackend):
     def open_input(self, path: str) -> BinaryIO:
         """See `StateBackend.open_input`. A deleted object stays readable while it is open."""
         try:
-            return cast("BinaryIO", self._fs.open(str(self._root / check_path(path)), "rb"))
+            return (self._root / check_path(path)).open("rb")
         except (IsADirectoryError, NotADirectoryError) as error:
             raise _missing(path) from error
 

@@ -8,7 +8,6 @@ from state_backends.errors import StateBackendError
 from state_backends.local import LocalBackend
 from state_backends.memory import MemoryBackend
 from state_backends.paths import check_path
-from state_backends.s3 import S3Backend
 
 _S3 = {"s3", "s3a", "s3n"}
 _UNVERIFIED = {"gs": "gs", "gcs": "gs", "az": "abfs", "abfs": "abfs", "abfss": "abfs"}
@@ -33,6 +32,8 @@ def open_backend(url: str, storage_options: Mapping[str, object] | None = None) 
     scheme = url_scheme(url)
     rest = url if scheme == "" else url.partition(":")[2]
     if scheme == "s3":
+        from state_backends.s3 import S3Backend  # noqa: PLC0415 -- fsspec and tenacity
+
         return S3Backend(url, storage_options)
     if scheme in _UNVERIFIED.values():
         raise _not_verified(scheme)

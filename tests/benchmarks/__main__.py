@@ -20,6 +20,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.figures import (
     age,
+    cold,
     deletes,
     encoding,
     epochs,
@@ -61,6 +62,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "jdbc": spark_sinks.jdbc,
     "kafka": spark_sinks.kafka,
     "age": age.age,
+    "cold": cold.cold,
     "latency": epochs.latency,
     "overhead": epochs.overhead,
     "outage": epochs.outage,

@@ -19,7 +19,6 @@ from wal_sink.errors import InvalidRow, LogUnavailable
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.task import Appended, Execution, Task
 from wal_sink.protocol.budget import Budget
-from wal_sink.publish.append import append
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.discard import discard, discard_call
 from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
@@ -41,6 +40,8 @@ class MicroBatch(NamedTuple):
 
         :raises InvalidRow: a target would refuse a row.
         """
+        from wal_sink.publish.append import append  # noqa: PLC0415 -- pyarrow.compute, for tasks alone
+
         column = self.configuration.sink.epoch_column
         return append(
             batches,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -20,8 +20,10 @@ from pyspark.sql.types import StructType
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, UnsupportedSpark, WalSinkError
 from wal_sink.model.task import Appended, Execution
-from wal_sink.publish.micro_batch import MicroBatch, agree
 from wal_sink.spark import internals, worker_gc
+
+if TYPE_CHECKING:
+    from wal_sink.publish.micro_batch import MicroBatch
 
 FORMAT = "wal_sink"
 
@@ -63,6 +65,8 @@ class WalSinkDataSource(DataSource):
                 f"Format {FORMAT} writes in output mode append only.",
                 'Use outputMode("append"); an aggregation needs a watermark for it.',
             )
+        from wal_sink.publish.micro_batch import agree  # noqa: PLC0415 -- not where Spark only makes sources
+
         micro_batch = agree(self.configuration, internals.arrow_schema(schema))
         worker_gc.settle()
         return WalSinkStreamWriter(micro_batch)

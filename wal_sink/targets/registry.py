@@ -1,9 +1,10 @@
-"""Finds a target by its name: an entry point of a distribution, or `module:Class`."""
+"""Finds a target by its name: one of ours, an entry point of a distribution, or `module:Class`."""
 
 from __future__ import annotations
 
 import functools
-from importlib.metadata import EntryPoint, entry_points
+from importlib import import_module
+from operator import attrgetter
 
 from wal_sink.errors import OptionError
 from wal_sink.targets.base import Target
@@ -11,56 +12,63 @@ from wal_sink.targets.base import Target
 GROUP = "wal_sink.targets"
 """The group of entry points: `name = "module:Class"`."""
 
-_OWN = (
-    EntryPoint("cassandra", "wal_sink.targets.cassandra:CassandraTarget", GROUP),
-    EntryPoint("postgresql", "wal_sink.targets.postgresql:PostgresqlTarget", GROUP),
-    EntryPoint("kafka", "wal_sink.targets.kafka:KafkaTarget", GROUP),
-    EntryPoint("delta", "wal_sink.targets.delta:DeltaTarget", GROUP),
-)
-"""Known without metadata too: a checkout on the path has none."""
+_OWN = {
+    "cassandra": "wal_sink.targets.cassandra:CassandraTarget",
+    "postgresql": "wal_sink.targets.postgresql:PostgresqlTarget",
+    "kafka": "wal_sink.targets.kafka:KafkaTarget",
+    "delta": "wal_sink.targets.delta:DeltaTarget",
+}
+"""Known without metadata, which a checkout on the path has not, and which takes time to read. No other
+distribution can take one of these names."""
 
 
 def is_installed(name: str) -> bool:
     """Whether a target is registered under this name by what is installed here; `module:Class` is not."""
-    return name in _registered()
+    return name in _OWN or name in _registered()
 
 
 @functools.cache
 def target_type(name: str) -> type[Target]:
     """Return the class of the target that option `target` names.
 
-    Cached for the process: reading what is installed takes milliseconds, and a worker asks every epoch.
+    Cached for the process: to import a target, or to read what is installed, takes milliseconds, and a worker
+    asks every epoch.
 
     :raises OptionError: there is none of that name, it cannot be imported, or it is not a `Target`.
     """
+    if name in _OWN:
+        return _load(name, _OWN[name])
+    if ":" in name:
+        return _load(name, name)
     known = _registered()
-    if name in known:
-        point = known[name]
-    elif ":" in name:
-        point = EntryPoint(name, name, GROUP)
-    else:
+    if name not in known:
         raise OptionError(
             f"Option target is {name}, and no such target is installed.",
             f"Use one of {', '.join(sorted(known))}, or the module:Class of your own.",
         )
-    return _load(point)
+    return _load(name, known[name])
 
 
-def _registered() -> dict[str, EntryPoint]:
-    return {point.name: point for point in (*_OWN, *entry_points(group=GROUP))}
+def _registered() -> dict[str, str]:
+    """Read the metadata of all that is installed; return `module:Class` by name."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 -- email and csv, for other names than ours
+
+    found = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
+    return found | _OWN
 
 
-def _load(point: EntryPoint) -> type[Target]:
+def _load(name: str, place: str) -> type[Target]:
+    module, _, attribute = place.partition(":")
     try:
-        loaded = point.load()
+        loaded = attrgetter(attribute)(import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
-            f"Option target is {point.name}, but {point.value} cannot be imported: {error}",
+            f"Option target is {name}, but {place} cannot be imported: {error}",
             "Install the package that has it, or correct module:Class.",
         ) from error
     if not (isinstance(loaded, type) and issubclass(loaded, Target)):
         raise OptionError(
-            f"Option target is {point.name}, but {point.value} is not a Target.",
+            f"Option target is {name}, but {place} is not a Target.",
             "Derive the class from wal_sink.targets.base.Target.",
         )
     return loaded

@@ -1,0 +1,182 @@
+"""A driver with one short job: `python -m tests.benchmarks.cold_app CONFIG` prints what it took.
+
+Whatever a job imports, it imports within the time that counts. The sink that counts is
+sent to the workers by value, as from a script, so that they import nothing of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
+
+from tests.benchmarks import cpu
+from tests.benchmarks.contenders.send_rows import send_rows
+from wal_sink.testing.local_spark import local_session
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """One job."""
+
+    door: str
+    """One of `DOORS`."""
+    files: str
+    """A folder of Parquet files, two for each micro-batch."""
+    schema: str
+    """Their columns as Spark writes them."""
+    checkpoint: str
+    options: dict[str, str]
+    """Of wal_sink, which say where the table is."""
+    insert: str
+    """The statement of `foreachBatch`."""
+    spark_home: str
+    """Where Spark is; empty: in the package pyspark."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What the job took, without the start of the session."""
+
+    seconds: float
+    driver_s: float
+    """CPU of this process."""
+    jvm_s: float
+    workers_s: float
+    """CPU of all Python workers and their daemons."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU of all."""
+        return self.driver_s + self.jvm_s + self.workers_s
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cpu_s:.1f} s: driver {self.driver_s:.1f}, JVM {self.jvm_s:.1f}, workers"
+            f" {self.workers_s:.1f}"
+        )
+
+
+@dataclass
+class Counted(WriterCommitMessage):
+    """How many rows a task saw."""
+
+    rows: int
+
+
+class CountingWriter(DataSourceStreamArrowWriter):
+    """Counts the rows of Arrow batches."""
+
+    def write(self, iterator: Iterator[Any]) -> Counted:
+        """Count a partition."""
+        return Counted(sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing is kept."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing is kept."""
+
+
+class CountingSource(DataSource):
+    """The format of the sink that counts."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "counting"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> CountingWriter:  # noqa: N802
+        """Return a writer."""
+        return CountingWriter()
+
+
+def noop(_spark: SparkSession, writer: DataStreamWriter, _config: Config) -> None:
+    """Spark's own sink that does nothing."""
+    _to_the_end(writer.format("noop").start())
+
+
+def counting(spark: SparkSession, writer: DataStreamWriter, _config: Config) -> None:
+    """The least that a Python sink can be."""
+    spark.dataSource.register(CountingSource)
+    _to_the_end(writer.format("counting").start())
+
+
+def for_each_batch(_spark: SparkSession, writer: DataStreamWriter, config: Config) -> None:
+    """`foreachBatch`, `foreachPartition` and the driver's concurrent helper."""
+    host, port = config.options["cassandra.contactPoints"], config.options["cassandra.port"]
+    send = partial(send_rows, host, int(port), config.insert)
+
+    def write(batch: DataFrame, _epoch: int) -> None:
+        batch.foreachPartition(send)
+
+    _to_the_end(writer.foreachBatch(write).start())
+
+
+def ours(spark: SparkSession, writer: DataStreamWriter, config: Config) -> None:
+    """`format("wal_sink")`, until all is in the table."""
+    import wal_sink  # noqa: PLC0415 -- counts
+
+    with wal_sink.register(spark):
+        _to_the_end(writer.format("wal_sink").options(**config.options).start())
+
+
+def our_batch_writer(spark: SparkSession, writer: DataStreamWriter, config: Config) -> None:
+    """`wal_sink.batch_writer`, until all is in the table."""
+    import wal_sink  # noqa: PLC0415 -- counts
+
+    with wal_sink.register(spark):
+        write = wal_sink.batch_writer(spark, checkpointLocation=config.checkpoint, **config.options)
+        _to_the_end(writer.foreachBatch(write).start())
+
+
+DOORS: dict[str, Callable[[SparkSession, DataStreamWriter, Config], None]] = {
+    "noop": noop,
+    "foreachBatch": for_each_batch,
+    "counts only": counting,
+    "wal_sink": ours,
+    "wal_sink, batch_writer": our_batch_writer,
+}
+
+
+def main(config: Config) -> Taken:
+    """Do the job in a fresh session."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    if config.spark_home:
+        os.environ["SPARK_HOME"] = config.spark_home
+    spark = local_session()
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    jvm = gateway.proc.pid
+    began, before = time.monotonic(), _used(jvm)
+    rows = spark.readStream.schema(config.schema).option("maxFilesPerTrigger", 2)
+    writer = rows.parquet(config.files).writeStream.trigger(availableNow=True)
+    DOORS[config.door](spark, writer.option("checkpointLocation", config.checkpoint), config)
+    seconds, used = time.monotonic() - began, _used(jvm)
+    spark.stop()
+    return Taken(seconds, *(after - earlier for after, earlier in zip(used, before, strict=True)))
+
+
+def _used(jvm: int) -> tuple[float, float, float]:
+    """Return the CPU seconds so far of this process, the JVM and the workers, which the JVM has started."""
+    own = cpu.of(jvm)
+    return cpu.of(os.getpid()), own, cpu.of_tree(jvm) - own
+
+
+def _to_the_end(query: StreamingQuery) -> None:
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(
+        msgspec.json.encode(main(msgspec.json.decode(sys.argv[1], type=Config))).decode()
+    )

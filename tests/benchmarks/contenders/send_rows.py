@@ -1,0 +1,32 @@
+"""What most people run in a task of `foreachPartition`: it imports nothing before that, but Python's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+
+def send_rows(host: str, port: int, insert: str, rows: Iterable[Any]) -> None:
+    """Send rows by the driver's concurrent helper; session and statement are cached in each worker."""
+    from cassandra.concurrent import execute_concurrent_with_args  # noqa: PLC0415 - in a worker
+
+    session = _session(host, port)
+    prepared = _prepared(session, insert)
+    answers = execute_concurrent_with_args(
+        session, prepared, rows, concurrency=100, results_generator=True
+    )
+    for _ in answers:  # raises what failed
+        pass
+
+
+@cache
+def _session(host: str, port: int) -> Any:
+    from cassandra.cluster import Cluster  # noqa: PLC0415 - in a worker
+
+    return Cluster([host], port).connect()
+
+
+@cache
+def _prepared(session: Any, insert: str) -> Any:
+    return session.prepare(insert)

@@ -1,0 +1,140 @@
+"""What each kind of process of a query imports: Spark starts one for each, and each pays for itself.
+
+Spark makes a data source in one Python worker, its writer in a second, runs tasks in others, and commits in
+one more. A job of some seconds starts them all, so what they import is a part of what it takes.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from wal_sink.configuration import configure
+from wal_sink.model.plan import Column, Plan, plan_key
+from wal_sink.model.task import Task
+from wal_sink.publish.fencing import take_ticket
+from wal_sink.spark import internals
+from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
+
+SCHEMA = StructType().add("id", "long").add("text", "string")
+ROWS = pa.record_batch({"id": [1], "text": ["a"]}, internals.arrow_schema(SCHEMA))
+TASK = Task(query_id="q", run_id="r", epoch=0, partition=0, attempt=0)
+OWN = {"wal_sink", "state_backends"}
+
+
+class Entrance(NamedTuple):
+    """Where a kind of process comes in."""
+
+    there: str
+    """What is imported before: Spark does it."""
+    call: str
+    """What Spark calls; `given` has what Spark sends."""
+    may: str
+    """The packages of others that this may import."""
+
+
+ENTRANCES = {
+    "source": Entrance(
+        "pyspark.sql.worker.create_data_source",
+        "given['source'](given['options'])",
+        "pyspark pyarrow numpy msgspec typing_extensions",
+    ),
+    "planner": Entrance(
+        "pyspark.sql.worker.write_into_data_source, pyarrow",
+        "given['source'](given['options']).streamWriter(given['schema'], False)",
+        "pyspark msgspec typing_extensions",
+    ),
+    "task": Entrance(
+        "pyspark.worker, pyarrow",
+        "given['writer'].micro_batch.append([given['rows']], given['task'])",
+        "pyspark pyarrow numpy msgspec typing_extensions",
+    ),
+    "commit": Entrance(
+        "pyspark.sql.worker.python_streaming_sink_runner",
+        "source = given['source'](given['options'])\n"
+        "source.streamWriter(given['schema'], False).commit([given['message']], 0)",
+        "pyspark pyarrow numpy msgspec typing_extensions",
+    ),
+    "driver": Entrance(
+        "pyspark.sql",
+        "__import__('wal_sink').register",
+        "pyspark py4j pyarrow numpy msgspec typing_extensions tenacity rich",
+    ),
+}
+"""Numpy comes with pyarrow. Nowhere is a database's driver, which the flusher loads as a query starts, or
+fsspec, typer or prometheus_client. Tenacity, which brings asyncio, is only where the flusher is, and of rich
+only what writes sizes."""
+
+CHILD = """
+import pickle, sys
+import {there}
+already = set(sys.modules)
+given = pickle.loads(bytes.fromhex(sys.argv[1]))
+{call}
+print(*(name for name in set(sys.modules) - already if sys.modules[name].__spec__))
+"""
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, dict[str, object]]:
+    """Return what Spark sends to each process, of a query whose plan is in its log."""
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": TASK.query_id}))
+    (checkpoint / "offsets" / "0").write_text('v1\n{"batchTimestampMs":0,"conf":{}}\n{"offset":0}')
+    options = {
+        "checkpointLocation": str(checkpoint),
+        "keyspace": "shop",
+        "table": "orders",
+        "cassandra.contactPoints": "127.0.0.1",
+        "cassandra.port": "1",  # where nothing listens
+    }
+    configuration = configure(options)
+    log = configuration.location.open_log(TASK.query_id)
+    key = plan_key(ROWS.schema, configuration.target.name, configuration.target.shape)
+    columns = (
+        Column(name="id", source="int64", type="bigint", role="partition"),
+        Column(name="text", source="string", type="text", role="regular"),
+    )
+    log.create_plan(Plan(key=key, target="cassandra", table="shop.orders", columns=columns))
+    take_ticket(log, TASK.run_id)
+    source = {"source": WalSinkDataSource, "options": options, "schema": SCHEMA}
+    writer = WalSinkDataSource(options).streamWriter(SCHEMA, overwrite=False)
+    assert isinstance(writer, WalSinkStreamWriter)
+    message = Message(writer.micro_batch.append([ROWS], TASK))
+    return {
+        "source": source,
+        "planner": source,
+        "task": {"writer": writer, "rows": ROWS, "task": TASK},
+        "commit": {**source, "message": message},
+        "driver": {},
+    }
+
+
+@pytest.mark.parametrize("name", ENTRANCES)
+def test_a_process_imports_what_its_row_says(
+    name: str, given: dict[str, dict[str, object]]
+) -> None:
+    """And no more; in a process of its own, which does the work that it is there for."""
+    entrance = ENTRANCES[name]
+    program = CHILD.format(there=entrance.there, call=entrance.call)
+    done = subprocess.run(
+        [sys.executable, "-c", program, pickle.dumps(given[name]).hex()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    imported = {module.partition(".")[0] for module in done.stdout.split()}
+    assert "wal_sink" in imported
+    assert imported - sys.stdlib_module_names - OWN - set(entrance.may.split()) == set()
+    asyncio = set() if name == "driver" else {"asyncio"}
+    assert imported & asyncio == set()
