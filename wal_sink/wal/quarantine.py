@@ -8,7 +8,7 @@ has its own timestamps. A note beside it, whose name says which rows, tells that
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -68,31 +68,35 @@ def passed_us(log: Log, first_us: int, last_us: int) -> frozenset[int]:
         entry = paths.parse_quarantined(note[0] if note else name)
         if entry is not None:
             _, us, rows = entry
-            found.update(each for each in range(us, us + rows) if first_us <= each <= last_us)
+            found.update(range(max(us, first_us), min(us + rows, last_us + 1)))
     return frozenset(found)
 
 
 def entries(log: Log) -> list[Entry]:
     """List what is in quarantine, in the order of the write timestamps; opens no file."""
+    found = []
+    for path, (epoch, first_us, rows), gone in _listed(log):
+        if left := tuple(i for i in range(rows) if i not in gone):
+            found.append(Entry(path, epoch, first_us, rows, left))
+    return sorted(found, key=lambda entry: (entry.epoch, entry.first_us))
+
+
+def quarantined_rows(log: Log) -> int:
+    """Count the rows in quarantine; as fast for an entry of a million as for one of a single row."""
+    return sum(rows - len(gone) for _, (_, _, rows), gone in _listed(log))
+
+
+def _listed(log: Log) -> Iterator[tuple[str, tuple[int, int, int], Collection[int]]]:
+    """Yield the path of each entry, its epoch, first timestamp and rows, and which of them have left."""
     names = log.names(paths.QUARANTINE)
     gone: dict[str, set[int]] = {}
     for name in names:
         if note := paths.parse_released(name):
             entry, first, rows = note
             gone.setdefault(entry, set()).update(range(first, first + rows))
-    found = []
     for name in names:
         if parsed := paths.parse_quarantined(name):
-            epoch, first_us, rows = parsed
-            left = tuple(i for i in range(rows) if i not in gone.get(name, ()))
-            if left:
-                found.append(Entry(name, epoch, first_us, rows, left))
-    return sorted(found, key=lambda entry: (entry.epoch, entry.first_us))
-
-
-def quarantined_rows(log: Log) -> int:
-    """Count the rows in quarantine."""
-    return sum(len(entry.left) for entry in entries(log))
+            yield name, parsed, gone.get(name, ())
 
 
 def read_entry(log: Log, entry: Entry) -> pa.Table:
