@@ -27,6 +27,7 @@ ROOMS = {
     # The ground. `state_backends` stands alone, and can be taken elsewhere: it knows no epoch.
     "state_backends": "",
     "clock": "",
+    "counted": "",
     "log_context": "",
     "observer": "",
     "arrow_batches": "",
@@ -52,7 +53,7 @@ ROOMS = {
     ".schema": ".driver .totals .times .types .options .names targets.operations targets.tables model"
     " log_context errors",
     ".write": ".schema .totals .times .encode .driver .types .options .names targets.values targets.refused"
-    " targets.base model arrow_batches observer log_context errors",
+    " targets.base model arrow_batches observer log_context counted errors",
     ".ledger": ".schema .driver .names model errors",
     ".session": ".ledger .write .schema .driver .options .names targets.refused targets.base model"
     " observer errors",
@@ -69,25 +70,25 @@ ROOMS = {
     "wal": "checkpoint model state_backends log_context errors remedies",
     "configuration": "wal model targets options errors",
     # How far it is. It never connects: no target is in its reach. The budget is decided from what waits.
-    "progress": "wal checkpoint protocol model state_backends clock errors",
+    "progress": "wal checkpoint protocol model state_backends clock counted errors",
     # The two halves, which meet in the log alone; and what is counted.
     "publish": "progress configuration wal checkpoint protocol model targets.base state_backends"
     " arrow_batches clock errors",
     "flush": "progress wal checkpoint protocol model targets.base targets.refused state_backends observer"
-    " log_context clock errors remedies",
+    " log_context clock counted errors remedies",
     "metrics": "progress wal checkpoint model observer clock errors",
     # Who drives: an operator at the command line, or Spark.
     # What a start would say, before it; two doors lead to it.
     "preflight": "publish configuration model",
     "admin": "flush progress configuration wal checkpoint protocol model targets.refused targets.base options"
-    " state_backends observer log_context clock errors remedies",
+    " state_backends observer log_context clock counted errors remedies",
     "spark": "preflight publish flush metrics progress configuration wal checkpoint protocol model"
-    " targets.base options observer state_backends log_context remedies clock errors",
+    " targets.base options observer state_backends log_context remedies clock counted errors",
     "wal_sink": "spark preflight progress errors",
     # What production does not install: each needs an extra. `cli.demo` imports the demo when it is called.
     "testing": "spark publish targets state_backends model arrow_batches observer clock errors",
     "demo": "wal_sink testing wal model errors",
-    "cli": "demo admin preflight metrics progress wal model targets.base state_backends clock errors",
+    "cli": "demo admin preflight metrics progress wal model targets.base state_backends clock counted errors",
 }
 
 OUTSIDE = {

@@ -88,7 +88,7 @@ def test_a_dry_run_lists_what_would_go(left: World, tmp_path: Path) -> None:
     assert shown["trimmed_bytes"] == sum(file["bytes"] for file in shown["trimmed"])
     said = run(tmp_path, "flush", "checkpoint", "--dry-run")
     assert (said.code, said.err) == (0, "")
-    assert "1 epochs would be flushed: 1 rows" in said.out
+    assert "1 epoch would be flushed: 1 row," in said.out
     assert "5 objects of" in said.out
     assert left.log_backend.list() == before
 

@@ -22,6 +22,7 @@ from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.counted import counted
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
@@ -283,7 +284,7 @@ def test_verify_counts_segments_that_no_manifest_names(
     orphans = read_status(Checkpoint(world.checkpoint), world.log).orphan_segments
     assert orphans == (3 if damage is delete_manifest else 1)
     (note,) = look(world).notes
-    assert note.startswith(f"{orphans} segments are named by no manifest")
+    assert note.startswith(f"{counted(orphans, 'segment is', 'segments are')} named by no manifest")
 
 
 def fresh(world: World) -> Verified:

@@ -186,7 +186,7 @@ def test_waiting_is_for_each_target_or_for_one(world: SeveralWorld) -> None:
     shown = read_status(checkpoint, world.log)
     assert {each.target: each.pending_epochs for each in shown.targets} == {ADDED: 1, CELLS: 0}
     assert (shown.flushed, shown.pending_epochs, shown.safe_to_delete) == (0, 1, False)
-    assert shown.unsafe_because == f"target {ADDED}: 1 checkpointed epochs are not flushed"
+    assert shown.unsafe_because == f"target {ADDED}: 1 checkpointed epoch is not flushed"
     started = time.monotonic()
     flush(world.flusher(name=ADDED))
     assert wait_until_flushed(checkpoint, world.log, 5).epoch == 1
@@ -201,7 +201,7 @@ def test_rule_22_what_is_given_up_for_one_target_stays_for_the_other(
     to = open_backend(str(tmp_path / "kept"))
     asked = query(world).of(CELLS)
     planned = plan_skip(asked, world.targets[CELLS], 1, to, NOW_US, begun=False)
-    assert "2 files of it are copied" in planned.consequences
+    assert "2 files of it will be copied" in planned.consequences
     assert len(planned.carry_out(NOW_US).decision.files) == len(to.list()) == 2
     flush(world.flusher(name=CELLS))
     flush(world.flusher(name=ADDED))

@@ -133,7 +133,7 @@ def test_another_process_flushes(
         assert f"wal-sink flush file://{checkpoint} --follow" in message
         with pytest.raises(FlushTimeout):
             sink.await_flushed(query, timeout=0)
-    assert "1 epochs of query" in caplog.text
+    assert "1 epoch of query" in caplog.text
     assert "no process does now" in caplog.text
     assert table.ids() == []
 

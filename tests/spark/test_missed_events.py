@@ -139,7 +139,7 @@ def test_what_waits_for_another_process_is_not_let_go(
     sink._queries.forget_done()
     assert len(sink._queries.flushes()) == 1
     sink.close()
-    assert f"1 epochs of query {query.id} wait" in caplog.text
+    assert f"1 epoch of query {query.id} waits" in caplog.text
     with (
         wal_sink.register(spark) as flushing,
         pytest.raises(OptionError, match="writes neither to format"),

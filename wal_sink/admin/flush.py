@@ -17,6 +17,7 @@ from state_backends import StateBackendError
 from wal_sink.admin.heartbeat_history import HeartbeatHistory
 from wal_sink.admin.query import Query
 from wal_sink.clock import now_us
+from wal_sink.counted import counted
 from wal_sink.errors import NoFlusher, NotDrained, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
@@ -190,7 +191,7 @@ class FlushCommand:
             self._flusher.close()
             self._reporter.ended()
         raise NotDrained(
-            f"Interrupted after {self._tally.epochs} epochs; {self._waiting()} wait",
+            f"Interrupted after {counted(self._tally.epochs, 'epoch')}; {self._waiting()} wait",
             "Nothing is lost: run it again.",
         )
 

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.admin.query import Query, user_and_host
+from wal_sink.counted import counted
 from wal_sink.errors import CorruptLog, InvalidRow, OptionError, TargetRefused
 from wal_sink.flush.target_connection import target_errors
 from wal_sink.model.plan import Plan, several_plans_key
@@ -49,9 +50,9 @@ class Retry(NamedTuple):
         rows = sum(len(entry.left) for entry in self.found)
         place = self.target.writes_to or self.target.name
         return (
-            f"{rows:,} rows are sent to {place} as of their epochs: what was written or deleted since then"
-            " stays, unless the table has forgotten the delete (gc_grace_seconds). What it takes leaves the"
-            " quarantine."
+            f"{counted(rows, 'row is', 'rows are')} sent to {place} as of their epochs: what was written or"
+            " deleted since then stays, unless the table has forgotten the delete (gc_grace_seconds)."
+            " What it takes leaves the quarantine."
         )
 
     def carry_out(self, now_us: int, why: str = "") -> Retried:  # noqa: ARG002 -- a note has no reason

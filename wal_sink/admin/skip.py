@@ -16,6 +16,7 @@ from wal_sink.admin.copy_files import copy_file, refuse_inside
 from wal_sink.admin.ledger_row import LedgerRow, ledger_row
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.admin.refuse_flusher import PATIENCE, Patience, refuse_flusher
+from wal_sink.counted import counted
 from wal_sink.errors import FlusherAtWork, OptionError, UnknownOffsetsFormat
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark
@@ -62,20 +63,20 @@ class Skip(NamedTuple):
         """Say what the operator agrees to."""
         text = f"Epoch {self.seen.epoch} of query {self.query.query_id} will not be flushed. "
         if self.to is not None:
-            text += f"{len(self.files)} files of it "
-            text += "are copied" if self.query.log.several else "move"
+            text += counted(len(self.files), "file of it", "files of it")
+            text += " will be copied" if self.query.log.several else " will move"
             text += f" from {self.query.log.url} to {self.to.url}."
         else:
             text += f"It has no manifest in {self.query.log.url}: its rows are lost."
             if self.seen.segments:
                 text += (
-                    f" {len(self.seen.segments)} segments of it are left, and are deleted with it;"
-                    " --to URL would keep them."
+                    f" What is left of it, {counted(len(self.seen.segments), 'segment')}, is deleted with it;"
+                    " --to URL would keep that."
                 )
         text += " The epochs after it go on."
         if self.seen.begun is not None:
             rows = self.seen.begun.rows
-            text += f" It is begun: some of its {rows} rows are possibly in the table, and stay."
+            text += f" It is begun: some of its {counted(rows, 'row')} are possibly in the table, and stay."
         return text
 
     def carry_out(self, now_us: int, why: str = "") -> Skipped:

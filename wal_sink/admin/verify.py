@@ -14,6 +14,7 @@ from wal_sink.admin.check_epochs import EpochCheck
 from wal_sink.admin.findings import Finding, Findings, Verified
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.counted import counted
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.other_log import History
 from wal_sink.flush.target_connection import target_errors
@@ -203,13 +204,14 @@ class _Verification:
             notes.append(remedies.open_to_others(self._log.url))
         segments = self._log.segments()
         if late := sum(epoch <= flushed for epoch, _ in segments):
-            notes.append(f"{late} segments of flushed epochs go when a flusher starts")
+            gone = counted(late, "segment of a flushed epoch goes", "segments of flushed epochs go")
+            notes.append(f"{gone} when a flusher starts")
         above = [attempt for attempt in self._log.attempts() if attempt.epoch > flushed]
         waiting = [(epoch, path) for epoch, path in segments if epoch > flushed]
         if orphans := len(unnamed_segments(waiting, read_manifests(self._log, above))):
             notes.append(
-                f"{orphans} segments are named by no manifest: of failed tasks, or of a batch under way;"
-                " they go when a newer run publishes, or with their epoch"
+                f"{counted(orphans, 'segment is', 'segments are')} named by no manifest: of failed tasks, or"
+                " of a batch under way; such go when a newer run publishes, or with their epoch"
             )
         report = read_report(self._log)
         if report is not None:

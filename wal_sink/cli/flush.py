@@ -20,6 +20,7 @@ from wal_sink.admin.query import Query, find_query, sink_options, target_of
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, option_values
 from wal_sink.cli.output import AsJson, documents, output
 from wal_sink.cli.progress_bar import LateBar
+from wal_sink.counted import counted
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, Exposition, expose
 from wal_sink.progress.quantities import byte_count, epoch_id
@@ -146,7 +147,7 @@ def _follow(flusher: FlushCommand, console: Console, as_json: bool) -> FlushDone
     def tell(done: int, _total: int) -> None:
         nonlocal told
         if done > told and not as_json:
-            console.print(f"{done:,} epochs flushed")
+            console.print(f"{counted(done, 'epoch')} flushed")
         told = done
 
     return flusher.follow(tell)
@@ -189,18 +190,20 @@ def _signals(flushers: Sequence[FlushCommand]) -> Iterator[None]:
 
 def _print(console: Console, done: FlushDone) -> None:
     console.print(
-        f"{_about(done)}{done.epochs:,} epochs were flushed: {done.rows:,} rows, {byte_count(done.bytes)}, in"
-        f" {done.seconds:.1f} s. The last one that is flushed: {epoch_id(done.flushed)};"
-        f" {done.pending_epochs:,} wait. It ended: {escape(done.why)}.",
+        f"{_about(done)}{counted(done.epochs, 'epoch was', 'epochs were')} flushed:"
+        f" {counted(done.rows, 'row')}, {byte_count(done.bytes)}, in {done.seconds:.1f} s."
+        f" The last one that is flushed: {epoch_id(done.flushed)};"
+        f" {counted(done.pending_epochs, 'waits', 'wait')}. It ended: {escape(done.why)}.",
     )
     if done.trimmed:
         console.print(
-            f"{len(done.trimmed):,} objects of {byte_count(done.trimmed_bytes)}, of epochs that were flushed"
-            " before, are deleted.",
+            f"Of epochs that were flushed before, {counted(len(done.trimmed), 'object was', 'objects were')}"
+            f" deleted: {byte_count(done.trimmed_bytes)}.",
         )
     if done.half_written:
         console.print(
-            f"{done.half_written:,} files that writers had left half written are deleted."
+            f"{counted(done.half_written, 'file was', 'files were')} deleted that writers had left half"
+            " written."
         )
 
 
@@ -210,7 +213,7 @@ def _about(done: FlushDone) -> str:
 
 def _print_preview(console: Console, done: FlushDone) -> None:
     console.print(
-        f"{_about(done)}{done.epochs:,} epochs would be flushed: {done.rows:,} rows,"
+        f"{_about(done)}{counted(done.epochs, 'epoch')} would be flushed: {counted(done.rows, 'row')},"
         f" {byte_count(done.bytes)}.",
     )
     if not done.trimmed:
@@ -223,6 +226,6 @@ def _print_preview(console: Console, done: FlushDone) -> None:
         table.add_row(file.path, f"{file.bytes:,}")
     console.print(table)
     console.print(
-        f"{len(done.trimmed):,} objects of {byte_count(done.trimmed_bytes)} would go. Every epoch up to"
-        f" {done.flushed} is in the target.",
+        f"{counted(len(done.trimmed), 'object')} of {byte_count(done.trimmed_bytes)} would go. Every epoch up"
+        f" to {done.flushed} is in the target.",
     )

@@ -14,6 +14,7 @@ from wal_sink.admin.inspect import EpochLine, Inspected
 from wal_sink.admin.inspect_epoch import AttemptView, InspectedEpoch
 from wal_sink.cli.lines import Lines, Named
 from wal_sink.clock import iso
+from wal_sink.counted import counted
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.progress.printable import printable
 from wal_sink.progress.quantities import ago, byte_count, epoch_id
@@ -102,7 +103,7 @@ def _attempt(found: AttemptView) -> list[RenderableType]:
             ("generation", f"{found.generation}, {found.state or 'state unknown'}"),
             ("run", found.run_id),
             ("published", found.published),
-            ("holds", f"{found.rows:,} rows, {byte_count(found.bytes)}"),
+            ("holds", f"{counted(found.rows, 'row')}, {byte_count(found.bytes)}"),
             *(("source offsets", offsets) for offsets in found.offsets),
         ),
     ]
@@ -180,7 +181,7 @@ def _table(*names: str) -> Table:
 def _flushed(record: FlushedEpoch) -> str:
     """Say when, and with which write timestamps."""
     return (
-        f"{iso(record.recorded_us)}, generation {record.generation}, {record.rows:,} rows,"
+        f"{iso(record.recorded_us)}, generation {record.generation}, {counted(record.rows, 'row')},"
         f" {byte_count(record.bytes)}; begun {iso(record.begun_us)}; published"
         f" {iso(record.published_us)}; timestamps from {record.base_us} us"
     )

@@ -24,6 +24,7 @@ from wal_sink.cli.arguments import (
 )
 from wal_sink.cli.change import ChangeArguments, make_change
 from wal_sink.cli.output import AsJson, document, documents, output
+from wal_sink.counted import counted
 from wal_sink.errors import OptionError
 from wal_sink.progress.printable import printable
 
@@ -76,7 +77,9 @@ def quarantine(
             if as_json:
                 document(written)
             else:
-                console.print(f"{written.rows:,} rows are in {escape(written.file)}.")
+                console.print(
+                    f"{counted(written.rows, 'row is', 'rows are')} in {escape(written.file)}."
+                )
             return
         found = [list_quarantine(one) for one in each]
         if as_json:
@@ -86,16 +89,19 @@ def quarantine(
 
 
 def _summary(done: Retried) -> str:
-    text = f"{done.sent:,} rows are sent, and have left the quarantine."
+    text = f"{counted(done.sent, 'row was', 'rows were')} sent, and left the quarantine."
     if done.left:
-        text += f" {done.left:,} are refused still: " + " ".join(done.refused[:_REASONS])
+        text += f" {counted(done.left, 'is', 'are')} refused still: " + " ".join(
+            done.refused[:_REASONS]
+        )
     return text
 
 
 def _print(console: Console, found: Sequence[Quarantined]) -> None:
     for each in found:
         of = f" of target {each.target}" if each.target else ""
-        console.print(f"{each.rows or 'No'} rows{of} are in quarantine.")
+        rows = counted(each.rows, "row") if each.rows else "No rows"
+        console.print(f"{rows}{of} {'is' if each.rows == 1 else 'are'} in quarantine.")
         if not each.rows:
             continue
         table = Table()

@@ -17,7 +17,8 @@ from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, 
 from wal_sink.cli.output import AsJson, documents, output
 from wal_sink.cli.progress_bar import LateBar
 from wal_sink.clock import now_us
-from wal_sink.progress.quantities import byte_count, counted, epoch_id
+from wal_sink.counted import counted
+from wal_sink.progress.quantities import byte_count, epoch_id
 
 
 def verify(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from wal_sink.counted import counted
 from wal_sink.errors import TargetRefused
 from wal_sink.flush.read_window import FileGoneError
 from wal_sink.log_context import line_logger
@@ -48,9 +49,8 @@ def keep_refused(log: Log, epochs: Iterable[BegunEpoch], manifests: Mapping[int,
                 raise FileGoneError(begun.epoch, segment.path) from error
             first_us += segment.rows
         logger.warning(
-            "%d rows of epoch %d were refused by the tasks and are in quarantine: wal-sink quarantine"
-            " CHECKPOINT",
-            manifest.refused_rows,
+            "the tasks have refused %s of epoch %d, now in quarantine: wal-sink quarantine CHECKPOINT",
+            counted(manifest.refused_rows, "row"),
             begun.epoch,
         )
 

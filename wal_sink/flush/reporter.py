@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from state_backends import StateBackendError
 from wal_sink.clock import now_us
+from wal_sink.counted import counted
 from wal_sink.errors import WalSinkError
 from wal_sink.log_context import line_logger, log_epoch
 from wal_sink.model import paths
@@ -122,8 +123,9 @@ class Reporter:
         if wait_s is not None:
             where = "" if self._epoch is None else f" at epoch {self._epoch}"
             state = "trying again" if transient else "stopped until the error is repaired"
-            tries = "1 try" if tried == 1 else f"{tried} tries"
-            self._waits = f"{state}{where}: {tries}, the next in {wait_s:.0f} s"
+            self._waits = (
+                f"{state}{where}: {counted(tried, 'try', 'tries')}, the next in {wait_s:.0f} s"
+            )
         self._error = ErrorReport(
             kind=kind,
             what=ours.what if ours else repr(error),
@@ -230,8 +232,8 @@ class FailureLog:
             return
         new, self._kind, self._said_s = kind != self._kind, kind, now_s
         logger.warning(
-            "the flush failed (%d tries in %.0f s; it is tried again until it succeeds): %s",
-            tried,
+            "the flush failed (%s in %.0f s; it is tried again until it succeeds): %s",
+            counted(tried, "try", "tries"),
             now_s - self._since_s,
             error,
             exc_info=error if new and not isinstance(error, WalSinkError) else None,

@@ -28,8 +28,3 @@ def ago(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length:,.0f} {unit} ago"
     return f"{max(0.0, seconds):.0f} s ago"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 epoch`, `2 epochs`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

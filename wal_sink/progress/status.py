@@ -8,6 +8,7 @@ import msgspec
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
+from wal_sink.counted import counted
 from wal_sink.errors import CorruptLog
 from wal_sink.model.backlog import Backlog
 from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport
@@ -140,11 +141,11 @@ def _is_over(error: ErrorReport, newest: FlushedEpoch | None, backlog: Backlog) 
 def _unsafe(waiting: int, published: int, flushed: int, quarantined: int) -> str | None:
     """Say what would be lost with checkpoint and log; None for nothing."""
     if waiting:
-        return f"{waiting} checkpointed epochs are not flushed"
+        return f"{counted(waiting, 'checkpointed epoch is', 'checkpointed epochs are')} not flushed"
     if published > flushed:
         return f"epoch {published} is published, and not checkpointed yet"
     if quarantined:
-        return f"{quarantined:,} rows are in quarantine alone"
+        return f"{counted(quarantined, 'row is', 'rows are')} in quarantine alone"
     return None
 
 

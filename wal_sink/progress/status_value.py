@@ -7,9 +7,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from wal_sink.counted import counted
 from wal_sink.progress.heartbeat import ENDED
 from wal_sink.progress.printable import printable
-from wal_sink.progress.quantities import ago, byte_count, counted, duration, epoch_id
+from wal_sink.progress.quantities import ago, byte_count, duration, epoch_id
 
 Mood = Literal["plain", "good", "waiting", "bad"]
 
@@ -120,13 +121,16 @@ def status_lines(found: Status) -> list[Line]:
     lines += [Line(f"target {each.target}", _in_short(each), _mood(each)) for each in found.targets]
     lines += [Line(f"target {name}", "detached: it gets nothing", "bad") for name in found.detached]
     if found.orphan_segments:
-        lines.append(Line("orphans", f"{found.orphan_segments:,} segments that no manifest names"))
+        lines.append(
+            Line("orphans", f"{counted(found.orphan_segments, 'segment')} that no manifest names")
+        )
     if found.outdated_decisions:
         listed = ", ".join(map(str, found.outdated_decisions))
         said = f"{listed}: given up before, and flushed all the same"
         lines.append(Line("computed again", said, "waiting"))
     if found.quarantined_rows:
-        said = f"{found.quarantined_rows:,} rows that the target refused: wal-sink quarantine CHECKPOINT"
+        rows = counted(found.quarantined_rows, "row")
+        said = f"{rows} that the target refused: wal-sink quarantine CHECKPOINT"
         lines.append(Line("quarantine", said, "bad"))
     if found.timestamps_ahead_seconds > _AHEAD_S:
         lines.append(Line("timestamps", _ahead(found), "bad"))

@@ -9,6 +9,7 @@ import msgspec
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
+from wal_sink.counted import counted
 from wal_sink.errors import FlushTimeout, NoFlusher
 from wal_sink.progress.backlog import count_epochs
 from wal_sink.progress.heartbeat import FlusherWatch, stopping_error
@@ -35,7 +36,9 @@ class Flushed(msgspec.Struct, frozen=True, kw_only=True):
         """Return what was waited for, as a sentence."""
         if self.epoch < 0:
             return "nothing is checkpointed yet, so nothing had to be flushed"
-        waited = f"; waited {self.seconds:.1f} s for {self.rows:,} rows" if self.rows else ""
+        waited = (
+            f"; waited {self.seconds:.1f} s for {counted(self.rows, 'row')}" if self.rows else ""
+        )
         return f"every epoch up to {self.epoch} is flushed{waited}"
 
     def _repr_html_(self) -> str:
@@ -85,13 +88,13 @@ def _wait(checkpoint: Checkpoint, log: Log, goal: int, timeout: float | None) ->
         if timeout is not None and waited >= timeout:
             error = report.error if report else None
             raise FlushTimeout(
-                f"{waiting} epochs up to {goal} of {place} are not flushed after {waited:.1f} s"
-                + (f"; last error: {error.kind}: {error.what}" if error else ""),
+                f"Up to epoch {goal} of {place}, {counted(waiting, 'is', 'are')} not flushed after"
+                f" {waited:.1f} s" + (f"; last error: {error.kind}: {error.what}" if error else ""),
                 "Wait longer, or see that the target answers; nothing is lost, the log keeps them.",
             )
         if timeout is None and watch.silent_s > _PATIENCE_S:
             raise NoFlusher(
-                f"{waiting} epochs up to {goal} of {place} wait and no process flushes them",
+                f"Up to epoch {goal} of {place}, {counted(waiting, 'waits', 'wait')}, and no process flushes",
                 "Start the query again under wal_sink.register(spark), or run"
                 f" `wal-sink flush {checkpoint.url}`.",
             )

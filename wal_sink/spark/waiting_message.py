@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from state_backends import StateBackendError
 from wal_sink.clock import now_us
+from wal_sink.counted import counted
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.backlog import waiting_epochs
 from wal_sink.progress.heartbeat import read_report, said_ago, seems_alive
@@ -21,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 def say_left(flush: QueryFlush) -> None:
     """At a start: say what an earlier run, perhaps killed, could not flush any more."""
+    query = f"query {flush.query_id}"
     if waiting := _epochs(flush):
         logger.warning(
-            "%d epochs of query %s were left in %s by an earlier run; they are flushed now",
-            waiting,
-            flush.query_id,
+            "%s left in %s by an earlier run; now the flush goes on",
+            counted(waiting, f"epoch of {query} was", f"epochs of {query} were"),
             flush.log.url,
         )
 
@@ -34,9 +35,9 @@ def say_flushing(flushes: Iterable[QueryFlush], timeout: float) -> None:
     """At an interrupt: say why the application does not end at once."""
     if waiting := sum(map(_epochs, flushes)):
         logger.warning(
-            "flushing %d epochs before the end, for %g s at most; another Ctrl-C leaves them in the"
-            " log for the next start",
-            waiting,
+            "flushing %s before the end, for %g s at most; another Ctrl-C leaves the rest in the log for the"
+            " next start",
+            counted(waiting, "epoch"),
             timeout,
         )
 
@@ -48,7 +49,7 @@ def say_waiting(flush: QueryFlush, *, flushes_here: bool) -> None:
     """
     if not (waiting := _epochs(flush)):
         return
-    checkpoint = flush.checkpoint.url
+    checkpoint, query = flush.checkpoint.url, f"query {flush.query_id}"
     if flushes_here:
         how = (
             ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
@@ -60,7 +61,10 @@ def say_waiting(flush: QueryFlush, *, flushes_here: bool) -> None:
         how = " for the process that flushes: no process does now;"
         how += f" run `wal-sink flush {checkpoint} --follow`"
     logger.warning(
-        "%d epochs of query %s wait in %s%s", waiting, flush.query_id, flush.log.url, how
+        "%s in %s%s",
+        counted(waiting, f"epoch of {query} waits", f"epochs of {query} wait"),
+        flush.log.url,
+        how,
     )
 
 

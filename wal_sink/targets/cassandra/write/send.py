@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from wal_sink.counted import counted
 from wal_sink.errors import TargetUnavailable, WalSinkError
 from wal_sink.log_context import line_logger
 from wal_sink.observer import Observer
@@ -178,7 +179,8 @@ class Sender:
             if isinstance(error, WalSinkError) or classify(error) == "fatal":
                 raise
             raise TargetUnavailable(
-                f"Cassandra did not acknowledge {left} requests for {self._patience:.0f} s: {error}{suspect}",
+                f"Cassandra did not acknowledge {counted(left, 'request')} for {self._patience:.0f} s:"
+                f" {error}{suspect}",
                 "See to the cluster; the rows are safe in the log and will be written again.",
             ) from error
 
@@ -243,8 +245,8 @@ class Sender:
         is_due = now - self._warned >= _WARN_EVERY_S
         log.log(
             logging.WARNING if is_due else logging.DEBUG,
-            "%d requests failed, the first with %r",
-            len(self._failures),
+            "%s failed, the first with %r",
+            counted(len(self._failures), "request"),
             self._failures[0].error,
         )
         self._warned = now if is_due else self._warned
