@@ -35,6 +35,7 @@ from tests.benchmarks.figures import (
     spark_sinks,
     standing,
     tables,
+    totals,
 )
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
@@ -55,6 +56,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "deletes": deletes.deletes,
     "lives": lives.lives,
     "tables": tables.two_tables,
+    "totals": totals.totals,
     "growth": flush.growth,
     "pending": flush.pending,
     "targets": standing.standing_still,

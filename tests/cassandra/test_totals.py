@@ -21,7 +21,7 @@ from wal_sink.protocol.steps import Rest
 from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra.write import totals, writer
 from wal_sink.testing.cassandra.node import Node
-from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.ledger import begun_window, new_owner
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.wal.log import Log
 
@@ -78,6 +78,32 @@ def types_are_added(node: Node, keyspace: str, table: str, target: Target) -> No
     assert found["a"].r == pytest.approx(0.2)
 
 
+def steps_wait_for_each_other(node: Node, keyspace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one key, each added by itself; and such of a plan from before the option between them."""
+    table = f"{keyspace}.steps"
+    node.execute(f"CREATE TABLE {table} (k text PRIMARY KEY, v bigint, wal_sink_added text)")
+    rows = pa.record_batch({"k": pa.array(["a"] * 60), "v": pa.array([1] * 60)})
+    plain = target_of(node, keyspace, table="steps")
+    adding = target_of(node, keyspace, table="steps", **{"cassandra.addColumns": "v"})
+    before, after = plain.plan(rows.schema, "plain"), adding.plan(rows.schema, "adding")
+    window, us = begun_window(0, 200), 1_700_000_000_000_000
+    monkeypatch.setattr(totals, "MOST_ROWS", 1)
+    with adding.connect(new_owner()) as session:
+        session.create(-1)
+        session.begin(window)
+        for _ in range(2):  # the second time everything is there
+            session.start(window)
+            for row in range(60):
+                session.write(after, Slice(0, rows.slice(row, 1), us + row))
+            session.write(before, Slice(0, rows.slice(0, 1), us + 60))
+            for row in range(40):
+                session.write(after, Slice(0, rows.slice(row, 1), us + 61 + row))
+            session.drain()
+            ((found,),) = node.execute(f"SELECT v FROM {table}")
+            assert found == 41
+        session.finish(window)
+
+
 def flush(folder: str, query_id: str, target: Target) -> None:
     """Flush in a process of its own, by small steps."""
     totals.MOST_ROWS = 100
@@ -98,6 +124,9 @@ def test_rule_27_totals_are_exact(
         types_are_added(cassandra, keyspace, "bound", bound)
     encoded = target_of(cassandra, keyspace, **added, table="encoded")
     types_are_added(cassandra, keyspace, "encoded", encoded)
+
+    with monkeypatch.context() as small:
+        steps_wait_for_each_other(cassandra, keyspace, small)
 
     table = f"{keyspace}.cells"
     cassandra.execute(f"CREATE TABLE {table} (k text PRIMARY KEY, v bigint, wal_sink_added text)")

@@ -25,6 +25,8 @@ COLUMNS = ("tests/unit/test_cassandra_columns.py",)
 QUARANTINE = ("tests/unit/test_sift.py", "tests/protocol/test_quarantine.py")
 TABLES = ("tests/unit/test_cassandra_tables.py",)
 UPDATES = ("tests/unit/test_write_mode.py",)
+TOTALS = ("tests/unit/test_totals.py", "tests/protocol/test_totals.py")
+"""Where a bug about totals is looked for."""
 COLLECTIONS = ("tests/unit/test_collection_mode.py", "tests/contract/test_targets.py")
 
 
@@ -49,6 +51,83 @@ DELTA = ("tests/delta/test_commits.py", "tests/delta/test_target_contract.py")
 """Where a bug of the target Delta Lake is looked for."""
 
 BUGS = (
+    Bug(
+        "rows that are in a total are added again",
+        "wal_sink/targets/cassandra/totals/sums.py",
+        "            done[key] = added.epoch, added.row\n",
+        "            done[key] = added.epoch, added.row - 1\n",
+        TOTALS,
+    ),
+    Bug(
+        "an epoch that is in a total in part counts as added",
+        "wal_sink/targets/cassandra/totals/sums.py",
+        "            done[key] = added.epoch, added.row\n",
+        "            done[key] = added.epoch, 2**62\n",
+        TOTALS,
+    ),
+    Bug(
+        "a total has the time of its first row",
+        "wal_sink/targets/cassandra/totals/sums.py",
+        "    return Totals(rows, stamps[ends])\n",
+        "    return Totals(rows, np.sort(stamps[np.unique(groups[kept], return_index=True)[1]]))\n",
+        TOTALS,
+    ),
+    Bug(
+        "rows are placed by their times, which a rewind changes",
+        "wal_sink/targets/cassandra/totals/added.py",
+        "        return self._epochs[at], stamps - self._bases[at]\n",
+        "        return self._epochs[at] * 0, stamps\n",
+        ("tests/protocol/test_totals.py",),
+    ),
+    Bug(
+        "a total is written below a newer cell",
+        "wal_sink/targets/cassandra/totals/sums.py",
+        "    if not newer.any():\n",
+        "    if True:\n",
+        TOTALS,
+    ),
+    Bug(
+        "a query adds to the totals of another one",
+        "wal_sink/targets/cassandra/totals/sums.py",
+        "        elif added.query not in adding.after:\n",
+        "        elif False:\n",
+        TOTALS,
+    ),
+    Bug(
+        "floats are summed before they are added",
+        "wal_sink/targets/cassandra/totals/sums.py",
+        "    np.add.at(totals, of, floats[given])\n",
+        "    totals += np.bincount(of, floats[given], len(totals)).astype(floats.dtype)\n",
+        TOTALS,
+    ),
+    Bug(
+        "what is added to totals is shared out to tasks",
+        "wal_sink/protocol/split_window.py",
+        " or any(piece.plan.one_session for piece in pieces):\n",
+        ":\n",
+        ("tests/unit/test_split_window.py",),
+    ),
+    Bug(
+        "refused rows are sent again to totals",
+        "wal_sink/admin/retry.py",
+        "    if plan.one_session:\n",
+        "    if False:\n",
+        TOTALS,
+    ),
+    Bug(
+        "a total is read before the earlier one is acknowledged",
+        "wal_sink/targets/cassandra/write/writer.py",
+        "                self._sender.drain()  # the totals of earlier rows are read\n",
+        "",
+        ("tests/cassandra/test_totals.py",),
+    ),
+    Bug(
+        "rows of another plan overtake totals",
+        "wal_sink/targets/cassandra/write/writer.py",
+        "        last, self._last = self._last, planned\n",
+        "        last, self._last = None, planned\n",
+        ("tests/cassandra/test_totals.py",),
+    ),
     Bug(
         "an error stays after another flusher has gone on",
         "wal_sink/progress/status.py",

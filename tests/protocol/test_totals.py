@@ -19,12 +19,14 @@ from tests.protocol.interleave import Process, Turns, open_operations, take_turn
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, flush
 from wal_sink import errors
+from wal_sink.admin.retry import plan_retry
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.ledger import Mark
 from wal_sink.testing.cell_rules import Cell
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults
+from wal_sink.wal.quarantine import entries
 
 
 class TotalsWorld(World):
@@ -161,6 +163,26 @@ def test_a_total_that_something_else_has_written_since_stops_the_flush() -> None
     with pytest.raises(errors.TargetRefused, match="by something else"):
         world.flush()
     assert world.visible() == [("a", 2)]
+
+
+def test_rule_27_a_row_is_not_taken_out_nor_added_afterwards() -> None:
+    """What the flush meets stops it; what the tasks have refused is exported, not sent again."""
+    world = TotalsWorld()
+    world.on_invalid_row = "quarantine"
+    run = world.run()
+    run.batch([("a", 1), (None, 2)])  # type: ignore[list-item]
+    world.flush()
+    with pytest.raises(errors.OptionError, match="added to totals"):
+        plan_retry(query(world), world.target).carry_out(NOW_US)
+    assert len(entries(world.log)) == 1
+    run.batch([("b", 3), ("c", 4)])
+    world.cells.refuses = lambda row: "the store takes no b" if row["k"] == "b" else ""
+    with pytest.raises(errors.TargetRefused, match="takes no b"):
+        world.flush()
+    assert len(entries(world.log)) == 1
+    world.cells.refuses = lambda _row: ""
+    world.flush()
+    assert sorted(world.visible()) == [("a", 1), ("b", 3), ("c", 4)]
 
 
 def test_rule_27_a_flusher_that_stood_still_takes_nothing_back() -> None:

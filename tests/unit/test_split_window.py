@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,3 +120,11 @@ def test_a_segment_has_few_readers() -> None:
     shares = share_out(window((10**7, 4096 * MIB)), above_bytes=32 * MIB, slots=500)
     assert len(shares) == MOST_READERS
     assert len(share_out(window((1, MIB)), above_bytes=0, slots=9)) == 0, "one row is one share"
+
+
+def test_rule_27_what_one_session_writes_is_not_shared_out() -> None:
+    """Rows that are added to totals: of a key in two tasks, each would add to what the other one read."""
+    pieces = window((10_000, 40 * MIB), (10_000, 40 * MIB))
+    assert share_out(pieces, above_bytes=MIB, slots=9)
+    one = msgspec.structs.replace(pieces[1], plan=PLAN.of_one_session())
+    assert not share_out([pieces[0], one], above_bytes=MIB, slots=9)

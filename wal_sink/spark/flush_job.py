@@ -59,8 +59,7 @@ class WriteByJob:
         size = sum(begun.bytes for begun in write.epochs)
         if write.connection.target.parallel_writes and is_large(size, self._above_bytes):
             pieces = [piece for begun in write.epochs for piece in write.pieces(begun)]
-            several = [] if any(piece.plan.one_session for piece in pieces) else pieces
-            with _SLOTS.lent(self._spark, several, self._above_bytes) as shares:
+            with _SLOTS.lent(self._spark, pieces, self._above_bytes) as shares:
                 if shares and (written := self._by_job(write, shares)) is not None:
                     return written
         return self._write_here(write)

@@ -256,7 +256,7 @@ class CellSession(Session):
             left = lives[index] if lives else None
             if why := self._store.refuses(row):
                 error = TargetRefused(why, "Change the store.")
-                if self._refused is None:
+                if self._refused is None or plan.one_session:
                     raise error
                 self._refused(rows.first_us + index, error)
                 continue

@@ -116,9 +116,11 @@ def _permitted(options: CassandraOptions) -> Iterator[None]:
     except Unauthorized as error:
         role = login(options)
         name = quote(role.username) if role else "the role"
+        read = options.data if options.add_columns else ()
         raise TargetRefused(
             f"Cassandra at {options.where} refuses what it has allowed before: {error}",
             "".join(f"GRANT MODIFY ON TABLE {table} TO {name}; " for table in options.data)
+            + "".join(f"GRANT SELECT ON TABLE {table} TO {name}; " for table in read)
             + f"GRANT SELECT ON TABLE {options.ledger} TO {name}; GRANT MODIFY ON TABLE"
             f" {options.ledger} TO {name}; the flush goes on by itself.",
         ) from error

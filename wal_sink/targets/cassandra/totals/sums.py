@@ -119,24 +119,30 @@ def _done(
     for key, held in enumerate(current):
         if held.added is None:
             continue
-        row = row_text(batch, adding.plan, int(np.argmax(groups == key)))
         try:
             added = Added.from_text(held.added)
         except ValueError as error:
             raise TargetRefused(
-                f"Column {ADDED_COLUMN} holds {held.added!r} in {row}, which this sink has not written.",
+                f"Column {ADDED_COLUMN} holds {held.added!r} in {_row_of(key, batch, groups, adding)},"
+                " which this sink has not written.",
                 f"Set it to null where no query has added yet, to say that the total stands. {_GIVE_UP}",
             ) from error
         if added.query == adding.query:
             done[key] = added.epoch, added.row
         elif added.query not in adding.after:
             raise TargetRefused(
-                f"Query {added.query} has added to {row}, last in its epoch {added.epoch}; this is query"
-                f" {adding.query}. Of two queries that add to one row each would undo what the other adds.",
+                f"Query {added.query} has added to {_row_of(key, batch, groups, adding)}, last in its epoch"
+                f" {added.epoch}; this is query {adding.query}. Each of the two would undo what the other one"
+                " adds.",
                 f"If that query never will again, start this one with {AFTER}={added.query}: what the table"
                 " holds stands, and is added to. Else let one of them write another table.",
             )
     return done
+
+
+def _row_of(key: int, batch: pa.RecordBatch, groups: Ints, adding: Adding) -> str:
+    """Name the row of a key; looks through the batch, so it is for errors alone."""
+    return row_text(batch, adding.plan, int(np.argmax(groups == key)))
 
 
 def _refuse_newer(
