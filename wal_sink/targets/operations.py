@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
 import pyarrow as pa
-import pyarrow.types as pt
 from msgspec import Meta
 
-from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.errors import OptionError
 from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
+from wal_sink.targets.beside import without_words
 
 Operation = Literal["upsert", "delete"]
 UPSERT: Operation = "upsert"
@@ -148,28 +148,8 @@ def without_operation(
     :raises SchemaMismatch: the DataFrame lacks the column, or has another type; or the table has one of that
         name, which would not be written.
     """
-    if not column:
-        return schema
-    if schema.names.count(column) != 1:
-        raise SchemaMismatch(
-            f"Option {OPTION} is {column}, and the DataFrame has"
-            f" {schema.names.count(column) or 'no'} such column{'s' * (column in schema.names)}; it has"
-            f" {', '.join(schema.names)}.",
-            f"Add it, .withColumn({column!r}, …), or correct {OPTION}.",
-        )
-    if column in table:
-        raise SchemaMismatch(
-            f"Option {OPTION} is {column}, which is a column of {name}, and is not written.",
-            f"Give it another name, .withColumnRenamed({column!r}, …); to keep it in the table as well, write"
-            " a copy under another name.",
-        )
-    position = schema.names.index(column)
-    if not is_text(schema.field(position).type):
-        raise SchemaMismatch(
-            f"Column {column}, which {OPTION} names, is {schema.field(position).type} in the DataFrame.",
-            f'Make it a string of the words that mean {UPSERT} and {DELETE}: .cast("string").',
-        )
-    return schema.remove(position)
+    words = f"the words that mean {UPSERT} and {DELETE}"
+    return without_words(schema, OPTION, column, table, name, words)
 
 
 def with_operation(columns: Sequence[Column], schema: pa.Schema, column: str) -> tuple[Column, ...]:
@@ -190,10 +170,3 @@ def described(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
         return {}
     deletes = " or ".join(word for word, meaning in words.items() if meaning == DELETE)
     return {"deletes": f"rows whose {column} is {deletes} ({OPTION})"}
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether values of an Arrow type can be words."""
-    if pt.is_dictionary(kind):
-        return is_text(kind.value_type)
-    return bool(pt.is_string(kind) or pt.is_large_string(kind))

@@ -11,9 +11,8 @@ from typing import Annotated
 import pyarrow as pa
 from msgspec import Meta
 
-from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
-from wal_sink.targets.operations import is_text
+from wal_sink.targets.beside import without_words
 
 OPTION, COLUMN_OPTION = "tables", "tableColumn"
 
@@ -42,29 +41,8 @@ def without_table_column(
     :raises SchemaMismatch: the DataFrame lacks the column, or has another type; or a table has one of that
         name, which would not be written.
     """
-    if not column:
-        return schema
-    if schema.names.count(column) != 1:
-        raise SchemaMismatch(
-            f"Option {COLUMN_OPTION} is {column}, and the DataFrame has"
-            f" {schema.names.count(column) or 'no'} such column{'s' * (column in schema.names)}; it has"
-            f" {', '.join(schema.names)}.",
-            f"Add it, .withColumn({column!r}, …), or correct {COLUMN_OPTION}.",
-        )
-    if column in known:
-        raise SchemaMismatch(
-            f"Option {COLUMN_OPTION} is {column}, which is a column of one of {tables}, and is not written.",
-            f"Give it another name, .withColumnRenamed({column!r}, …); to keep it in a table as well, write a"
-            " copy under another name.",
-        )
-    position = schema.names.index(column)
-    if not is_text(schema.field(position).type):
-        raise SchemaMismatch(
-            f"Column {column}, which {COLUMN_OPTION} names, is {schema.field(position).type} in the"
-            " DataFrame.",
-            f'Make it a string of the names that {OPTION} has: .cast("string").',
-        )
-    return schema.remove(position)
+    words = f"the names that {OPTION} has"
+    return without_words(schema, COLUMN_OPTION, column, known, f"one of {tables}", words)
 
 
 def table_column(name: str) -> Column:

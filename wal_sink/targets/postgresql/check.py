@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.operations import is_text as is_words
+from wal_sink.targets.beside import is_text as is_words
 from wal_sink.targets.operations import planned_words
 from wal_sink.targets.postgresql.json_text import NoJsonError, refuse_other, to_json
 from wal_sink.targets.postgresql.key import key_of

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.beside import named_column, refuse_written
 from wal_sink.targets.cassandra.types.spark_types import canonical, spark_type
 
 TTL = "cassandra.ttl"
@@ -180,26 +181,14 @@ def without_times(
         the name that holds seconds.
     """
     for option, column in times.columns.items():
-        count = schema.names.count(column)
-        if count != 1:
-            raise SchemaMismatch(
-                f"Option {option} is {column}, and the DataFrame has {count or 'no'} such"
-                f" column{'s' * (count > 1)}; it has {', '.join(schema.names)}.",
-                f"Add it, .withColumn({column!r}, …), or correct {option}.",
-            )
-        kind = schema.field(column).type
+        kind = named_column(schema, option, column)
         if spark_type(kind) not in _TAKES[option]:
             raise SchemaMismatch(
                 f"Column {column}, which {option} names, is {kind} in the DataFrame.",
                 _REMEDIES[option],
             )
-        if option == TTL_COLUMN and column in table:
-            raise SchemaMismatch(
-                f"Option {option} is {column}, which is a column of {name}, and seconds to live are not"
-                " written.",
-                f"Give it another name, .withColumnRenamed({column!r}, …); to keep it in the table as well,"
-                " write a copy under another name.",
-            )
+        if option == TTL_COLUMN:
+            refuse_written(option, column, table, name, "seconds to live are")
     lacking = {column for column in times.columns.values() if column not in table}
     return pa.schema([field for field in schema if field.name not in lacking])
 
