@@ -95,7 +95,7 @@ def open_to_others(folder: Path) -> bool:
         return False
 
 
-def refuse_foreign_links(root: Path, folder: Path) -> None:
+def refuse_foreign_links(root: Path, folder: str, safe: set[str] | None = None) -> None:
     """Refuse a folder below `root` to which a link of another user leads.
 
     An operator may move a folder to another disk and leave a link. But a user with whom the folder is only
@@ -103,11 +103,14 @@ def refuse_foreign_links(root: Path, folder: Path) -> None:
 
     :raises StateBackendError: a link is neither of this user, nor of the owner of `root`, nor of root.
     """
-    path = root
-    for part in folder.relative_to(root).parts:
-        path /= part
+    path = str(root)
+    safe = set() if safe is None else safe
+    for part in filter(None, folder.split("/")):
+        path = f"{path}/{part}"
+        if path in safe:
+            continue
         try:
-            found = path.lstat()
+            found = os.lstat(path)
             if stat.S_ISLNK(found.st_mode) and found.st_uid not in {
                 *(0, os.geteuid(), root.stat().st_uid)
             }:
@@ -117,6 +120,7 @@ def refuse_foreign_links(root: Path, folder: Path) -> None:
                 )
         except (FileNotFoundError, NotADirectoryError):
             return
+        safe.add(path)
 
 
 def _open_new(file: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import re
 from typing import NamedTuple
 
@@ -105,3 +106,34 @@ def test_a_pass_and_a_commit_cost_the_same_after_2000_starts_and_epochs(
         assert len(cost.requests) > 2, what
     assert old["commit"].names <= RECORDS_KEPT
     assert len(world.log.generations()) < 2 * RUNS_KEPT
+
+
+def window_costs(world: World, epochs: int) -> collections.Counter[str]:
+    """Return how often each request is made for one window of so many epochs, each of two segments."""
+    run = world.run()
+    for number in range(epochs):
+        run.batch([("a", number)], [("b", number)])
+    counting = world.log_backend = Counting(world.log_backend)
+    flusher = world.flusher()
+    for _ in range(2):  # to the ledger's row, and the sweep of the first pass
+        flusher.run_once()
+    found = collections.Counter(counting.cost().requests)
+    assert world.log.flushed_epochs() == [*range(epochs)]
+    return found
+
+
+def test_a_pending_epoch_costs_one_read_of_each_object_and_one_deletion(
+    world: World, young: World
+) -> None:
+    """What a window of 12 epochs asks for, over one of 6, for each epoch more."""
+    more = window_costs(world, 12)
+    more.subtract(window_costs(young, 6))
+    assert {request: count / 6 for request, count in more.items() if count} == {
+        "read decisions/#.json": 1,
+        "read manifests/#.json": 1,
+        "read segments/#/#.arrow": 2,
+        "create flushed/#.json": 1,
+        "list segments/#/": 1,
+        "delete segments/#/#.arrow": 2,
+        "delete manifests/#.json": 1,
+    }

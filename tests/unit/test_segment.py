@@ -22,7 +22,7 @@ from wal_sink.model.codec import digest
 from wal_sink.model.manifest import SegmentRef
 from wal_sink.model.task import Task
 from wal_sink.publish.append import append
-from wal_sink.wal.segment import Compression, SegmentWriter, read_segment
+from wal_sink.wal.segment import CheckedSegments, Compression, SegmentWriter, read_segment
 
 COMPRESSIONS: tuple[Compression, ...] = ("lz4", "zstd", "none")
 PATH = "segments/00000000000000000007/000000-0-x.arrow"
@@ -369,3 +369,35 @@ def test_another_number_of_rows_is_seen() -> None:
         wrong = msgspec.structs.replace(ref, rows=said)
         with pytest.raises(CorruptLog, match=f"holds 20 rows, its manifest says {said}"):
             list(read_segment(backend, wrong, 5))
+
+
+def test_what_was_read_to_check_a_segment_is_not_read_again() -> None:
+    """The bytes that were compared are those that are sent, once; then they are let go."""
+    backend, checked = in_memory(), CheckedSegments()
+    ref = write(backend, numbers(0, 10))
+    checked.check(backend, ref)
+    backend.delete([PATH])
+    data = checked.take(ref)
+    assert list(read_segment(backend, ref, checked=data)) == [numbers(0, 10)]
+    assert checked.take(ref) is None
+
+
+def test_a_damaged_segment_is_not_kept() -> None:
+    """It is compared with its manifest before, as if it were read to be sent."""
+    backend, checked = in_memory(), CheckedSegments()
+    ref = write(backend, numbers(0, 10))
+    other = msgspec.structs.replace(ref, digest="0" * 64)
+    with pytest.raises(CorruptLog, match="000000-0-x"):
+        checked.check(backend, other)
+    assert checked.take(other) is None
+
+
+def test_only_so_many_bytes_of_checked_segments_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit is checked all the same."""
+    backend, checked = in_memory(), CheckedSegments()
+    ref = write(backend, numbers(0, 10))
+    monkeypatch.setattr("wal_sink.wal.segment._KEPT_BYTES", ref.bytes - 1)
+    checked.check(backend, ref)
+    assert checked.take(ref) is None
+    with pytest.raises(CorruptLog):
+        checked.check(backend, msgspec.structs.replace(ref, digest="0" * 64))

@@ -19,9 +19,9 @@ from wal_sink.model.records import Chosen, Decision
 from wal_sink.progress.given_up import highest, in_force, newest_decision
 from wal_sink.protocol.choose_attempt import as_chosen, choose, doubts
 from wal_sink.protocol.steps import Begin, Choose, Contender, Evidence, PassOver, View
-from wal_sink.protocol.windows import Choice, fits, following, is_final, joined
+from wal_sink.protocol.windows import Choice, fits, following, is_final, joined, named
 from wal_sink.wal.log import Log
-from wal_sink.wal.segment import check_segment
+from wal_sink.wal.segment import CheckedSegments
 from wal_sink.wal.swept import read_swept
 
 logger = line_logger(__name__)
@@ -45,12 +45,15 @@ class WindowChooser:
         self._query_id = query_id
         self._run_history = run_history or RunHistory()
         self._outdated: set[int] = set()
+        self.checked = CheckedSegments()
+        """The segments of the window that was chosen last, as far as they were read."""
 
     def window(self, first: Choose, view: View) -> Choice:
         """Choose the next window; log a choice that something speaks against.
 
         :raises CorruptLog, Diverged: at which the flush stops.
         """
+        self.checked.clear()
         first = first._replace(checkpointed=view.checkpointed)
         choice = joined(self._choices(first, view.checkpointed))
         if isinstance(choice, PassOver):
@@ -129,8 +132,9 @@ class WindowChooser:
         """Choose epoch by epoch, up to the one that does not fit into the window.
 
         Every epoch after the first joins only when all of it can be read. Otherwise an epoch that is damaged
-        would keep the mark from moving over the good ones before it, until an operator has mended it. So
-        its bytes are read twice, which costs little beside sending them.
+        would keep the mark from moving over the good ones before it, until an operator has mended it. What
+        was read of small segments is kept; the bytes of others are read twice, which costs little beside
+        sending them.
         """
         size = 0
         for step in following(first, checkpointed):
@@ -146,15 +150,14 @@ class WindowChooser:
 
     def _manifests(self, step: Choose) -> dict[Attempt, Published]:
         """Read the epoch's manifests; one that vanished since it was listed is trimmed by another flusher."""
-        named = [attempt for attempt in step.attempts if attempt.epoch == step.epoch]
-        found = ((attempt, self._log.manifest(attempt)) for attempt in named)
+        found = ((each, self._log.manifest(each)) for each in named(step.attempts, step.epoch))
         return {attempt: read for attempt, read in found if read is not None}
 
     def _evidence(self, step: Choose, read: Mapping[Attempt, Published]) -> Evidence:
         """Read offsets and notes of the epoch, as far as they can matter."""
         epoch, planned = step.epoch, self._checkpoint.planned
         # A batch of the state repartition has no manifest.
-        followed = any(attempt.epoch == epoch + 1 for attempt in step.attempts)
+        followed = bool(named(step.attempts, epoch + 1))
         after = None if followed else planned(epoch + 1)
         now = planned(epoch)
         # Otherwise Spark has planned the epoch anew since it was published, perhaps without a sink.
@@ -198,7 +201,7 @@ class WindowChooser:
         try:
             plan_of(self._log, manifest)
             for segment in manifest.files:
-                check_segment(self._log.backend, segment)
+                self.checked.check(self._log.backend, segment)
         except (WalSinkError, FileNotFoundError):
             return False
         return True

@@ -48,6 +48,7 @@ from wal_sink.protocol.steps import (
     Trim,
     View,
 )
+from wal_sink.protocol.windows import to_sync
 from wal_sink.targets.base import Target
 from wal_sink.wal.attached import absent
 from wal_sink.wal.log import Log
@@ -172,8 +173,8 @@ class Flusher:
             self._started = True
         attempts = self._log.attempts(fresh=asked)
         # After the manifests: a flusher makes the record before it deletes the manifest.
-        newest = max(self._log.flushed_epochs(fresh=True), default=-1) if asked else -1
-        overtaken = newest > (recorded.epoch if recorded else -1)
+        newest = self._log.newest_flushed_epoch(fresh=True) if asked else None
+        overtaken = newest is not None and newest > (recorded.epoch if recorded else -1)
         fresh = asked and mark is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)
@@ -243,8 +244,8 @@ class Flusher:
             window = plan_window(chosen, view.mark, begun_us, nonce)
         self._clocks.look_ahead(window, begun_us)
         self.reporter.say("beginning", window.first)
-        epochs = {epoch.epoch for epoch in window.epochs}
-        self._checkpoint.make_durable(*epochs, view.checkpointed)  # rule 8
+        synced = to_sync(window.first, window.last, view.checkpointed)
+        self._checkpoint.make_durable(*synced)  # rule 8
         if self._chooser.settle(step, chosen) and self._target.begin(window, view.mark):
             self._flush(window, chosen)
 
@@ -289,6 +290,7 @@ class Flusher:
                 manifests=manifests,
                 passed=passed_over(self._log, epochs) if resumed else (),
                 quarantine=self.pipeline.quarantine,
+                checked=self._chooser.checked,
             )
             if rows.quarantine:
                 pieces = [piece for begun in epochs for piece in rows.pieces(begun)]

@@ -15,7 +15,7 @@ from wal_sink.protocol.split_window import Piece
 from wal_sink.targets.base import Slice
 from wal_sink.targets.refused import without
 from wal_sink.wal.log import Log
-from wal_sink.wal.segment import read_segment
+from wal_sink.wal.segment import CheckedSegments, read_segment
 
 
 class FileGoneError(Exception):
@@ -64,17 +64,21 @@ def pieces(
     return found
 
 
-def read_piece(backend: StateBackend, piece: Piece) -> Iterator[Slice]:
+def read_piece(
+    backend: StateBackend, piece: Piece, checked: CheckedSegments | None = None
+) -> Iterator[Slice]:
     """Yield the rows of a piece, a slice for each batch, with their timestamps (rule 15).
 
     Memory: one batch of a segment.
 
+    :param checked: segments that the caller has read; None: none.
     :raises FileGoneError: the segment is missing.
     :raises CorruptLog: it is not what its task wrote.
     """
     first_us = piece.first_us
+    data = checked.take(piece.segment) if checked is not None else None
     try:
-        for batch in read_segment(backend, piece.segment, piece.start, piece.stop):
+        for batch in read_segment(backend, piece.segment, piece.start, piece.stop, checked=data):
             yield from without(Slice(piece.epoch, batch, first_us), piece.passed)
             first_us += batch.num_rows
     except FileNotFoundError as error:

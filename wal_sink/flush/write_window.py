@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wal_sink.flush.cast import as_written
 from wal_sink.flush.rate_limit import RateLimit
@@ -14,6 +14,7 @@ from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Manifest
 from wal_sink.protocol.split_window import Piece
 from wal_sink.wal.log import Log
+from wal_sink.wal.segment import CheckedSegments
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class WindowWrite:
     """Write timestamps of rows that are in quarantine, of a window that is resumed."""
     quarantine: bool = False
     """Whether rows that the target refuses go into quarantine."""
+    checked: CheckedSegments = field(default_factory=CheckedSegments)
+    """Those that were read when the window was chosen."""
 
     def pieces(self, begun: BegunEpoch) -> list[Piece]:
         """Return an epoch's segments, whole and in order.
@@ -69,7 +72,8 @@ class WriteInThread:
         for begun in write.epochs:
             write.reporter.say("writing", begun.epoch)
             for piece in write.pieces(begun):
-                for part in self._rate_limit.paced(read_piece(write.log.backend, piece)):
+                parts = read_piece(write.log.backend, piece, write.checked)
+                for part in self._rate_limit.paced(parts):
                     if write.is_over():
                         return False
                     rows = as_written(write.log, write.connection.target, piece.plan, part)

@@ -8,10 +8,12 @@ Why that is as safe as one by one: `docs/protocol.md#epochs-that-share-a-window`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 from wal_sink.errors import WalSinkError
+from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.steps import Begin, Choose, ManifestMissing, PassOver, Rest
 
 Choice = Begin | PassOver | ManifestMissing | Rest
@@ -29,6 +31,14 @@ def following(first: Choose, checkpointed: int) -> Iterator[Choose]:
     """Yield the epochs that one window may have, to be chosen one after the other."""
     for epoch in range(first.epoch, min(checkpointed, first.epoch + MOST_EPOCHS - 1) + 1):
         yield first._replace(epoch=epoch)
+
+
+def named(attempts: Sequence[Attempt], epoch: int) -> Sequence[Attempt]:
+    """Return the attempts at one epoch.
+
+    :param attempts: those at any number of epochs, ascending: each of thousands that wait is looked up.
+    """
+    return attempts[bisect_left(attempts, (epoch,)) : bisect_left(attempts, (epoch + 1,))]
 
 
 def joined(choices: Iterator[Choice]) -> Choice:
@@ -57,6 +67,19 @@ def joined(choices: Iterator[Choice]) -> Choice:
 def fits(taken: int, more: int) -> bool:
     """Whether a window of `taken` bytes takes an epoch of `more`; alone, an epoch of any size fits."""
     return taken == 0 or taken + more <= MOST_BYTES
+
+
+def to_sync(first: int, last: int, checkpointed: int) -> set[int]:
+    """Return the epochs whose files of the checkpoint have to be durable before a window is begun (rule 8).
+
+    They say that Spark goes on behind the window, and from what. The files of the others decide nothing once
+    the ledger names these epochs.
+
+    :param first: the first epoch of the window; `last` is its last one.
+    :param checkpointed: the highest epoch that `commits/` covers.
+    """
+    of_window = {max(first, last - 1), last}
+    return of_window if checkpointed == last else {*of_window, checkpointed - 1, checkpointed}
 
 
 def is_final(choice: Choice) -> TypeGuard[Begin]:

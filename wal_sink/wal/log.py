@@ -212,8 +212,14 @@ class Log(LogObjects):
 
         :param fresh: to conclude from a record that is missing, see `StateBackend.list_fresh`.
         """
-        newest = max(self.flushed_epochs(fresh=fresh), default=None)
+        newest = self.newest_flushed_epoch(fresh=fresh)
         return None if newest is None else self.flushed(newest)
+
+    def newest_flushed_epoch(self, *, fresh: bool = False) -> int | None:
+        """Return the epoch of the newest record; it is not read."""
+        names = reversed(self.names(paths.FLUSHED, fresh=fresh))  # which ascend as the epochs do
+        parsed = map(paths.parse_flushed, names)
+        return next((epoch for epoch in parsed if epoch is not None), None)
 
     def flushed(self, epoch: int) -> FlushedEpoch | None:
         """Read the record of one epoch; None when it is not flushed, or long ago."""

@@ -50,7 +50,7 @@ class LogObjects:
         """
         mine = self.own(folder)
         found = self.backend.list_fresh(mine) if fresh else self.backend.list(mine)
-        return [folder + path.removeprefix(mine) for path in found]
+        return found if mine == folder else [folder + path.removeprefix(mine) for path in found]
 
     def delete(self, objects: Iterable[str]) -> None:
         """Delete objects; those that are gone already are no error."""

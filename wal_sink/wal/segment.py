@@ -23,6 +23,35 @@ _CHUNK = 1 << 20
 _AT_ONCE = 4 * 1024 * 1024
 """Most bytes of a segment that is read whole: small ones are many, and a read costs more than its bytes."""
 
+_KEPT_BYTES = 16 * 1024 * 1024
+"""Most bytes of checked segments that are kept until their rows are sent."""
+
+
+class CheckedSegments:
+    """Keeps what was read to check small segments, so that each is read and digested once.
+
+    Memory: 16 MiB.
+    """
+
+    def __init__(self) -> None:
+        self._data: dict[SegmentRef, bytes] = {}
+
+    def clear(self) -> None:
+        """Let go of what was not taken: those segments are not sent now."""
+        self._data.clear()
+
+    def check(self, backend: StateBackend, ref: SegmentRef) -> None:
+        """Check that a segment is what its task wrote; see `check_segment`."""
+        size = sum(kept.bytes for kept in self._data)
+        if ref.bytes <= _AT_ONCE and size + ref.bytes <= _KEPT_BYTES:
+            self._data[ref] = _whole(backend, ref)
+        else:
+            check_segment(backend, ref)
+
+    def take(self, ref: SegmentRef) -> bytes | None:
+        """Return the bytes of a segment, which it does not keep any longer; None: it has not kept them."""
+        return self._data.pop(ref, None)
+
 
 class SegmentWriter:
     """Writes batches to an open file; counts the rows, and digests the bytes.
@@ -60,6 +89,7 @@ def read_segment(
     stop: int | None = None,
     *,
     read: Callable[[int], None] = lambda _size: None,
+    checked: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a segment's batches, after its size and digest have been verified over the whole file.
 
@@ -69,11 +99,12 @@ def read_segment(
     :param start: the first row wanted, from 0. The batches before it are decoded and dropped.
     :param stop: the row behind the last one wanted; None: all that there are.
     :param read: told how many bytes were verified, chunk by chunk.
+    :param checked: its bytes, if the caller has checked them; None: read them.
     :raises FileNotFoundError: the segment is gone; before the first batch.
     :raises CorruptLog: it is not what its task wrote, is no Arrow file, or has another number of rows.
     """
     stop = ref.rows if stop is None else stop
-    with _verified(backend, ref, read) as source:
+    with _verified(backend, ref, read, checked) as source:
         with _decoding(backend, ref, source):
             reader = pa.ipc.open_file(source)
         rows = 0
@@ -128,21 +159,34 @@ def _decoding(backend: StateBackend, ref: SegmentRef, source: pa.NativeFile) -> 
 
 @contextlib.contextmanager
 def _verified(
-    backend: StateBackend, ref: SegmentRef, read: Callable[[int], None]
+    backend: StateBackend,
+    ref: SegmentRef,
+    read: Callable[[int], None],
+    checked: bytes | None = None,
 ) -> Iterator[pa.NativeFile]:
     """Open a segment that is what its task wrote.
 
     :raises FileNotFoundError, CorruptLog: as `check_segment`.
     """
-    if ref.bytes <= _AT_ONCE:
-        data = backend.read(ref.path)
-        _refuse_other(measure(io.BytesIO(data), read), ref, backend.url)
-        yield pa.BufferReader(data)
+    if checked is not None or ref.bytes <= _AT_ONCE:
+        yield pa.BufferReader(_whole(backend, ref, read) if checked is None else checked)
         return
     with contextlib.closing(backend.open_input(ref.path)) as source:
         _refuse_other(measure(source, read), ref, backend.url)
         source.seek(0)
         yield pa.PythonFile(source, mode="r")
+
+
+def _whole(
+    backend: StateBackend, ref: SegmentRef, read: Callable[[int], None] = lambda _size: None
+) -> bytes:
+    """Read a small segment.
+
+    :raises FileNotFoundError, CorruptLog: as `check_segment`.
+    """
+    data = backend.read(ref.path)
+    _refuse_other(measure(io.BytesIO(data), read), ref, backend.url)
+    return data
 
 
 def measure(source: BinaryIO, read: Callable[[int], None] = lambda _size: None) -> tuple[int, str]:

@@ -145,6 +145,8 @@ def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None
     :param attempts: the manifests of the epoch.
     :raises Diverged: one that was not flushed covers other source offsets, or cannot be compared.
     """
+    if not attempts:
+        return
     record = record_anywhere(log, epoch)
     flushed = record.generation if record is not None and record.manifest else None
     copied = _copied_manifests(log, epoch) if {a.generation for a in attempts} - {flushed} else ()
@@ -195,7 +197,8 @@ def _old_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] 
     :param copied: epochs that have another copy of their record, for `trim.delay`.
     """
     first = min((attempt.epoch for attempt in remaining), default=None)
-    old = log.flushed_epochs()[:-RECORDS_KEPT]
+    listed = log.names(paths.FLUSHED)[:-RECORDS_KEPT]
+    old = [epoch for path in listed if (epoch := paths.parse_flushed(path)) is not None]
     return [paths.flushed(e) for e in old if first is None or e < first or e in copied]
 
 
