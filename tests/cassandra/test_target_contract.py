@@ -12,6 +12,7 @@ from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.contracts.absent import AbsentContract
 from wal_sink.testing.contracts.collections import Collections, CollectionsContract
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.ledger import new_owner
@@ -171,3 +172,10 @@ class TestCassandraCollections(CollectionsContract):
             )
             for row in found
         }
+
+
+class TestCassandraAbsent(AbsentContract):
+    """By INSERT … IF NOT EXISTS, a round of Paxos for each row."""
+
+    make = TestCassandraTimes.make
+    rows = TestCassandra.rows

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.testing.contracts.absent import AbsentContract
+from wal_sink.testing.contracts.absent import Make as MakeAbsent
 from wal_sink.testing.contracts.collections import Collections, CollectionsContract
 from wal_sink.testing.contracts.collections import Make as MakeCollections
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
@@ -92,19 +96,24 @@ class TestCellStoreUpdates(UpdatesContract):
     rows = TestCellStore.rows
 
 
+def over_one_table() -> Callable[[dict[str, str]], CellStore]:
+    """Return a function of options that makes stores with one table."""
+    first = CellStore(CellStoreOptions(keys="k,n"))
+
+    def make(options: dict[str, str]) -> CellStore:
+        store = CellStore(parse({"keys": "k,n", **options}, CellStoreOptions))
+        store.tables = first.tables
+        return store
+
+    return make
+
+
 class TestCellStoreCollections(CollectionsContract):
     """The elements of its collections have cells of their own, as those of Cassandra."""
 
     @pytest.fixture
     def make(self) -> MakeCollections:
-        first = CellStore(CellStoreOptions(keys="k,n"))
-
-        def over_one_table(options: dict[str, str]) -> CellStore:
-            store = CellStore(parse({"keys": "k,n", **options}, CellStoreOptions))
-            store.tables = first.tables
-            return store
-
-        return over_one_table
+        return over_one_table()
 
     def read(self, target: Target) -> Collections:
         assert isinstance(target, CellStore)
@@ -116,3 +125,13 @@ class TestCellStoreCollections(CollectionsContract):
             )
             for (k, n), row in target.rows().items()
         }
+
+
+class TestCellStoreAbsent(AbsentContract):
+    """Its rows with a condition are those of Cassandra."""
+
+    @pytest.fixture
+    def make(self) -> MakeAbsent:
+        return over_one_table()
+
+    rows = TestCellStore.rows

@@ -27,6 +27,7 @@ TABLES = ("tests/unit/test_cassandra_tables.py",)
 UPDATES = ("tests/unit/test_write_mode.py",)
 TOTALS = ("tests/unit/test_totals.py", "tests/protocol/test_totals.py")
 """Where a bug about totals is looked for."""
+ABSENT = ("tests/unit/test_absent.py", "tests/contract/test_targets.py")
 COLLECTIONS = ("tests/unit/test_collection_mode.py", "tests/contract/test_targets.py")
 
 
@@ -117,8 +118,8 @@ BUGS = (
     Bug(
         "a total is read before the earlier one is acknowledged",
         "wal_sink/targets/cassandra/write/writer.py",
-        "                self._sender.drain()  # the totals of earlier rows are read\n",
-        "",
+        "                self._sender.drain()  # what earlier rows have left decides\n",
+        "                pass\n",
         ("tests/cassandra/test_totals.py",),
     ),
     Bug(
@@ -1564,8 +1565,8 @@ BUGS = (
     Bug(
         "tablets looked for in the keyspace of the rows",
         "wal_sink/targets/cassandra/schema/fitness.py",
-        "    _refuse_tablets(server, options.ledger.keyspace)\n",
-        "    _refuse_tablets(server, options.keyspace)\n",
+        "    _refuse_tablets(server, options.ledger.keyspace, is_ledgers=True)\n",
+        "    _refuse_tablets(server, options.keyspace, is_ledgers=True)\n",
         ("tests/unit/test_cassandra_fitness.py",),
     ),
     Bug(
@@ -1639,8 +1640,8 @@ BUGS = (
     Bug(
         "finish comes after the first table's acknowledgement",
         "wal_sink/targets/cassandra/write/writer.py",
-        "            for table, part in self._by_table(planned, rows):\n                self._sender",
-        "            for table, part in [*self._by_table(planned, rows)][:1]:\n                self._sender",
+        "            for table, part in self._by_table(planned, rows):\n",
+        "            for table, part in [*self._by_table(planned, rows)][:1]:\n",
         ("tests/cassandra/test_target_contract.py",),
     ),
     Bug(
@@ -1670,6 +1671,56 @@ BUGS = (
         "    columns = sorted(plan.columns, key=lambda column: column.role in _KEY)\n",
         "    columns = plan.columns\n",
         UPDATES,
+    ),
+    Bug(
+        "a row with a condition is dated by the sink",
+        "wal_sink/targets/cassandra/write/statements.py",
+        "        self._query = update if self._updates else insert if self._stamps else insert_absent\n",
+        "        self._query = update if self._updates else insert\n",
+        ABSENT,
+    ),
+    Bug(
+        "several sessions write rows of which the first one stays",
+        "wal_sink/targets/cassandra/totals/given.py",
+        "    return plan.of_one_session() if added_columns(plan) or only_absent(plan) else plan\n",
+        "    return plan.of_one_session() if added_columns(plan) else plan\n",
+        ABSENT,
+    ),
+    Bug(
+        "of the rows of a key the last one is sent",
+        "wal_sink/targets/cassandra/write/absent.py",
+        "    _, firsts = np.unique(_numbers(rows, places, plan.of_table()), return_index=True)\n",
+        "    _, firsts = np.unique(_numbers(rows, places, plan.of_table())[::-1], return_index=True)\n"
+        "    firsts = len(places) - 1 - firsts\n",
+        ABSENT,
+    ),
+    Bug(
+        "a row whose life is over keeps the next one of its key away",
+        "wal_sink/targets/cassandra/write/absent.py",
+        "if lives is None else np.flatnonzero(lives >= 1)",
+        "if lives is None else np.flatnonzero(lives >= -9)",
+        ABSENT,
+    ),
+    Bug(
+        "two rows of a partition are agreed on at once",
+        "wal_sink/targets/cassandra/write/absent.py",
+        '    columns = tuple(column for column in plan.columns if column.role == "partition")\n',
+        '    columns = tuple(column for column in plan.columns if column.role != "regular")\n',
+        ABSENT,
+    ),
+    Bug(
+        "a row that was there counts as written",
+        "wal_sink/targets/cassandra/write/ended.py",
+        "    present = int(bool(rows) and not rows[0][0])\n",
+        "    present = int(not rows)\n",
+        ABSENT,
+    ),
+    Bug(
+        "a plan for several tables forgets the condition",
+        "wal_sink/targets/cassandra/schema/several.py",
+        '    noted = ("keyspace", "nulls", "operations", "times", "absent")\n',
+        '    noted = ("keyspace", "nulls", "operations", "times")\n',
+        ABSENT,
     ),
     Bug(
         "elements that are to be taken out are added",
@@ -1702,8 +1753,8 @@ BUGS = (
     Bug(
         "one table's collections make all tables updated",
         "wal_sink/targets/cassandra/schema/several.py",
-        '    noted = ("keyspace", "nulls", "operations", "times")\n',
-        '    noted = ("keyspace", "nulls", "operations", "times", "write")\n',
+        '    noted = ("keyspace", "nulls", "operations", "times", "absent")\n',
+        '    noted = ("keyspace", "nulls", "operations", "times", "absent", "write")\n',
         COLLECTIONS,
     ),
     Bug(

@@ -264,6 +264,7 @@ def test_the_names_are_those_of_the_interface() -> None:
         "cassandra.nulls",
         "cassandra.writeMode",
         "cassandra.collections.<column>",
+        "cassandra.ifNotExists",
         "cassandra.addColumns",
         "cassandra.addColumnsAfter",
         "cassandra.columns",

@@ -180,7 +180,7 @@ def _by_row(plan: Plan) -> Plan:
     if plan.one_session:
         raise OptionError(
             f"Rows of {plan.table} are written in their order alone, within their window, such as those that"
-            " are added to totals: one that is sent afterwards would not be added.",
+            " are added to totals, or of which the first one stays: one that is sent afterwards is too late.",
             _BY_HAND,
         )
     return plan

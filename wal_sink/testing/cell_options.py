@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from wal_sink.targets.cassandra.row_options import RowOptions
 from wal_sink.targets.cassandra.totals.given import totals_shape
+from wal_sink.targets.cassandra.types.absent import absent_shape
 from wal_sink.targets.cassandra.types.collection_mode import modes_shape
 from wal_sink.targets.cassandra.types.write_mode import mode_shape
 from wal_sink.targets.operations import operation_shape
@@ -37,6 +38,7 @@ class CellStoreOptions(RowOptions, frozen=True, kw_only=True):
             **self.times.shape,
             **mode_shape(self.write_mode),
             **modes_shape(self.changes),
+            **absent_shape(self.if_not_exists),
             **totals_shape(self.add_columns),
             **(tables if self.tables else {}),
         }

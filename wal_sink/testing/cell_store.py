@@ -34,8 +34,9 @@ from wal_sink.targets.cassandra.times.given import (
 from wal_sink.targets.cassandra.times.lives import live_for_a_time
 from wal_sink.targets.cassandra.times.read import EVENT_US, EXPIRES_US, LIFE_S
 from wal_sink.targets.cassandra.totals.added import Places
-from wal_sink.targets.cassandra.totals.given import as_planned, totals_details
+from wal_sink.targets.cassandra.totals.given import added_columns, as_planned, totals_details
 from wal_sink.targets.cassandra.totals.sums import Adding
+from wal_sink.targets.cassandra.types.absent import absent_details, only_absent
 from wal_sink.targets.cassandra.types.collection_mode import (
     changes_details,
     planned_changes,
@@ -136,6 +137,7 @@ class CellStore(Target):
                 "nulls": self.options.nulls,
                 **mode_details(mode_beside(self.options.write_mode, changes)),
                 **changes_details(changes),
+                **absent_details(self.options.if_not_exists),
                 **totals_details(self.options.add_columns),
                 **operation_details(operation, words),
                 **for_server(times, latest_expiry_s("NONE"), now_s).details,
@@ -242,7 +244,7 @@ class CellSession(Session):
     def _apply(self, name: str, plan: Plan, rows: Slice) -> None:
         """Write to one table, cell by cell."""
         clears, table = plan.details["nulls"] == "write", self._store.tables[name]
-        if plan.one_session:
+        if added_columns(plan):
             assert self._places, "totals are added between start and finish"
             adding = Adding(plan, self._owner.query_id, self._store.options.after, self._places)
             rows = of_totals(rows, table, adding)
@@ -253,6 +255,7 @@ class CellSession(Session):
             if name not in self._store.tables_of(row, plan):
                 continue
             us = row.get(EVENT_US, rows.first_us + index)
+            us = table.ballot_us(self._store.clock_us()) if only_absent(plan) else us
             left = lives[index] if lives else None
             if why := self._store.refuses(row):
                 error = TargetRefused(why, "Change the store.")
@@ -263,6 +266,8 @@ class CellSession(Session):
             ends_s = None if left is None else now_us // 1_000_000 + max(left, 1)
             over = left is not None and left < 1
             key = tuple(row[column] for column in table.keys)
+            if only_absent(plan) and (over or table.exists(key, us)):
+                continue
             values = {c: v for c, v in row.items() if c not in beside and table.has(c)}
             new = Cell(None, us) if over else Cell(IN_SET, us, ends_s)
             cells = written(values, planned_changes(plan), new, clears=clears)

@@ -28,6 +28,7 @@ class CellTable:
         """Every cell that was written, also those that a tombstone hides."""
         self.tombstones: dict[Key, int] = {}
         """Timestamps of deletions, by the first values of the key, or all of them."""
+        self._ballot_us = 0
 
     def has(self, column: str) -> bool:
         """Whether the table has a column."""
@@ -47,6 +48,16 @@ class CellTable:
         """Return what a reader of the table sees at a second, by key."""
         seen = {key: row.seen(now_s, self._deleted_us(key)) for key, row in self.rows.items()}
         return {key: values for key, values in seen.items() if values is not None}
+
+    def ballot_us(self, now_us: int) -> int:
+        """Return the timestamp of a row with a condition: the server's, later than any before."""
+        self._ballot_us = max(now_us, self._ballot_us + 1)
+        return self._ballot_us
+
+    def exists(self, key: Key, us: int) -> bool:
+        """Whether a reader of the table sees a row at a time."""
+        row = self.rows.get(key)
+        return row is not None and row.seen(us // 1_000_000, self._deleted_us(key)) is not None
 
     def delete(self, key: Key, us: int) -> None:
         """Delete a row, or a range; the key has nulls at its end then."""

@@ -27,6 +27,7 @@ from wal_sink.targets.cassandra.totals.given import (
     names,
     refuse_contradictions,
 )
+from wal_sink.targets.cassandra.types import absent
 from wal_sink.targets.cassandra.types.collection_mode import OPTION as COLLECTIONS
 from wal_sink.targets.cassandra.types.collection_mode import (
     Change,
@@ -50,6 +51,7 @@ class RowOptions(Options, frozen=True, kw_only=True):
     table_column: TableColumn = msgspec.field(name="tableColumn", default="")
     write_mode: WriteMode = msgspec.field(name=WRITE_MODE, default="insert")
     collections: CollectionModes = msgspec.field(name=COLLECTIONS, default_factory=dict)
+    if_not_exists: absent.IfNotExists = msgspec.field(name=absent.OPTION, default=False)
     add_columns: AddColumns = msgspec.field(name=ADD_COLUMNS, default="")
     add_columns_after: AddColumnsAfter = msgspec.field(name=ADD_COLUMNS_AFTER, default="")
     ttl: Ttl = msgspec.field(name=TTL, default=None)
@@ -71,7 +73,9 @@ class RowOptions(Options, frozen=True, kw_only=True):
                 f" set {changed[0]} to overwrite.",
             )
         given = {field.encode_name: getattr(self, field.name) for field in fields(type(self))}
-        refuse_contradictions(self.add_columns, given | {COLLECTIONS: ", ".join(self.changes)})
+        given[COLLECTIONS] = ", ".join(self.changes)
+        refuse_contradictions(self.add_columns, given)
+        absent.refuse_contradictions(self.if_not_exists, given)
 
     @property
     def times(self) -> RowTimes:

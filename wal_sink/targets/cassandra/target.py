@@ -15,11 +15,14 @@ from wal_sink.targets.cassandra.driver.credentials import with_environment
 from wal_sink.targets.cassandra.names import names_shape
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.totals.given import totals_described, totals_shape
+from wal_sink.targets.cassandra.types.absent import absent_shape
 from wal_sink.targets.cassandra.types.collection_mode import modes_shape
 from wal_sink.targets.cassandra.types.write_mode import mode_shape
 from wal_sink.targets.operations import BY_POSITION, described, operation_shape
 
 _UPDATE = "by UPDATE: a row exists as long as one of its values does (cassandra.writeMode)"
+
+_FIRST = "the first row of a key, and what the table has already, stays (cassandra.ifNotExists)"
 
 
 class CassandraTarget(Target):
@@ -48,6 +51,7 @@ class CassandraTarget(Target):
             **names_shape(self._options.column_names),
             **mode_shape(self._options.write_mode),
             **modes_shape(self._options.changes),
+            **absent_shape(self._options.if_not_exists),
             **totals_shape(self._options.add_columns),
             **operation_shape(self._options.operation_column, self._options.words),
             **self._options.times.shape,
@@ -87,7 +91,9 @@ class CassandraTarget(Target):
             **({"write": _UPDATE} if given.write_mode == "update" else {}),
             **({"collections": f"{changed}; by UPDATE"} if changed else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
-            "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
+            "newest": _FIRST
+            if given.if_not_exists
+            else f"{BY_POSITION} (see cassandra.timestampColumn)",
             **described(given.operation_column, given.words),
             **given.times.described,
             **totals_described(given.add_columns),

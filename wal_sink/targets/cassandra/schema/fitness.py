@@ -12,6 +12,7 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.schema.server import Server
+from wal_sink.targets.cassandra.types.absent import OPTION as IF_NOT_EXISTS
 
 _KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
 """The name of its cluster, and a keyspace that only it has."""
@@ -44,19 +45,29 @@ def refuse_unfit(server: Server, options: CassandraOptions) -> None:
             " newer one has written to other columns.",
             _USE,
         )
-    _refuse_tablets(server, options.ledger.keyspace)
+    _refuse_tablets(server, options.ledger.keyspace, is_ledgers=True)
+    if options.if_not_exists:
+        _refuse_tablets(server, options.keyspace, is_ledgers=False)
     if options.add_columns:
         _refuse_far_totals(server, options)
 
 
-def _refuse_tablets(server: Server, keyspace: str) -> None:
+def _refuse_tablets(server: Server, keyspace: str, *, is_ledgers: bool) -> None:
     version = tuple(map(int, re.findall(r"\d+", server.scylla_version)[:2]))
     if keyspace not in server.tablets or (version and version >= _TABLETS_WITH_CONDITIONS):
         return
     first = ".".join(map(str, _TABLETS_WITH_CONDITIONS))
+    what = (
+        f"has tablets, and Scylla {server.scylla_version} refuses conditional updates there;"
+        f" Scylla {first} is the first that takes them."
+    )
+    if not is_ledgers:
+        raise SchemaMismatch(
+            f"Keyspace {keyspace} {what}",
+            f"Leave out {IF_NOT_EXISTS}, or write to a keyspace without tablets.",
+        )
     raise SchemaMismatch(
-        f"Keyspace {keyspace} of the ledger has tablets, and Scylla {server.scylla_version} refuses"
-        f" conditional updates there; Scylla {first} is the first that takes them.",
+        f"Keyspace {keyspace} of the ledger {what}",
         "Keep the ledger in a keyspace without tablets, and name it in cassandra.ledgerTable; the table"
         " itself may stay where it is:\n"
         f"CREATE KEYSPACE {quote(keyspace + '_ledger')} WITH replication = {{'class':"
@@ -118,19 +129,24 @@ def is_too_old(error: Exception) -> bool:
 
 
 def _of_datacenters(server: Server, options: CassandraOptions) -> Iterator[str]:
-    keyspace = options.ledger.keyspace
-    replicas = replicas_by_datacenter(server.replication.get(keyspace, {}))
-    if options.serial_consistency_level != "SERIAL" or len(replicas) < 2:
+    if options.serial_consistency_level != "SERIAL":
         return
-    total = sum(replicas.values())
-    counts = ", ".join(f"{name} {count}" for name, count in sorted(replicas.items()))
-    yield (
-        f"Keyspace {keyspace} of the ledger has {total} replicas in {len(replicas)} datacenters ({counts})."
-        f" At cassandra.serialConsistencyLevel = SERIAL each flush needs {total // 2 + 1} of them, across"
-        " datacenters: it is as slow as the way between them, and stops when too many are away, though rows"
-        f" need {options.consistency_level} only. If the flushers of a query only ever run beside one"
-        " datacenter, stop all of them and set LOCAL_SERIAL, everywhere the same."
-    )
+    places = {options.ledger.keyspace: ("of the ledger ", "each flush")}
+    if options.if_not_exists:
+        places[options.keyspace] = ("", f"each row ({IF_NOT_EXISTS})")
+    for keyspace, (whose, what) in places.items():
+        replicas = replicas_by_datacenter(server.replication.get(keyspace, {}))
+        if len(replicas) < 2:
+            continue
+        total = sum(replicas.values())
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(replicas.items()))
+        yield (
+            f"Keyspace {keyspace} {whose}has {total} replicas in {len(replicas)} datacenters ({counts})."
+            f" At cassandra.serialConsistencyLevel = SERIAL {what} needs {total // 2 + 1} of them, across"
+            " datacenters: it is as slow as the way between them, and stops when too many are away, though"
+            f" rows need {options.consistency_level} only. If the flushers of a query only ever run beside"
+            " one datacenter, stop all of them and set LOCAL_SERIAL, everywhere the same."
+        )
 
 
 def replicas_by_datacenter(replication: Mapping[str, str]) -> dict[str, int]:

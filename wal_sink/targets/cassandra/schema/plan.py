@@ -18,7 +18,7 @@ from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
 from wal_sink.targets.cassandra.schema.several import match_tables, of_several
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
 from wal_sink.targets.cassandra.schema.totals import refuse_no_totals
-from wal_sink.targets.cassandra.schema.updates import found_changes, refuse_no_update
+from wal_sink.targets.cassandra.schema.updates import found_changes, refuse_no_update, refuse_static
 from wal_sink.targets.cassandra.times.given import (
     EVENT_COLUMN,
     for_server,
@@ -27,6 +27,7 @@ from wal_sink.targets.cassandra.times.given import (
     without_times,
 )
 from wal_sink.targets.cassandra.totals.given import as_planned, names, totals_details
+from wal_sink.targets.cassandra.types.absent import absent_details
 from wal_sink.targets.cassandra.types.clustering import clustering_details
 from wal_sink.targets.cassandra.types.collection_mode import (
     Change,
@@ -82,19 +83,25 @@ def make_plan(
         own = changes_of(options.changes, [column.name for column in columns])
         if mode_beside(options.write_mode, own) == "update":
             refuse_no_update(live, columns, options.operation_column)
+        if options.if_not_exists:
+            refuse_static(live, columns)
         refuse_no_totals(live, columns, names(options.add_columns))
         _log_consequences(options, live)
         has = {column.name for column in columns}
         of_rows = pa.schema([field for field in rows if field.name in has | named])
-        plan = Plan(
-            key=key,
-            target="cassandra",
-            table=str(live.name),
-            columns=with_operation(with_times(columns, of_rows), schema, options.operation_column),
-            details=_details(options, live, columns, limits, own) | times.details,
+        plans.append(
+            Plan(
+                key=key,
+                target="cassandra",
+                table=str(live.name),
+                columns=with_operation(
+                    with_times(columns, of_rows), schema, options.operation_column
+                ),
+                details=_details(options, live, columns, limits, own) | times.details,
+            )
         )
-        plans.append(as_planned(plan))
-    return of_several(plans, schema, options.table_column) if options.tables else plans[0]
+    whole = of_several(plans, schema, options.table_column) if options.tables else plans[0]
+    return as_planned(whole)
 
 
 def _details(
@@ -106,7 +113,7 @@ def _details(
 ) -> dict[str, str]:
     details = {"keyspace": options.keyspace, "table": live.name.table, "nulls": options.nulls}
     details |= mode_details(mode_beside(options.write_mode, changes)) | changes_details(changes)
-    details |= totals_details(options.add_columns)
+    details |= totals_details(options.add_columns) | absent_details(options.if_not_exists)
     if options.operation_column:
         details |= operation_details(options.operation_column, options.words)
         in_dataframe = {column.in_table: column.name for column in columns}

@@ -78,7 +78,7 @@ def of_several(plans: Sequence[Plan], schema: pa.Schema, naming: str) -> Plan:
     if naming:
         found[naming] = table_column(naming)
     first = plans[0]
-    noted = ("keyspace", "nulls", "operations", "times")
+    noted = ("keyspace", "nulls", "operations", "times", "absent")
     shared = {name: text for name, text in first.details.items() if name in noted}
     return Plan(
         key=first.key,

@@ -10,6 +10,7 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
 from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean
 from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.types.absent import OPTION as IF_NOT_EXISTS
 from wal_sink.targets.cassandra.types.collection_mode import Change, changes_of, option_of
 from wal_sink.targets.cassandra.types.cql_type import CqlType
 from wal_sink.targets.cassandra.types.write_mode import OPTION
@@ -50,6 +51,20 @@ def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: 
             " delete would take the whole partition, with all its rows.",
             "Leave out operationColumn, and clear values by nulls, with cassandra.nulls=write; or add the"
             " clustering columns and a column that is not static.",
+        )
+
+
+def refuse_static(live: TableMetadata, columns: Sequence[Column]) -> None:
+    """Refuse static columns beside rows that are written where there is none.
+
+    :param columns: those of the table that the DataFrame has.
+    :raises SchemaMismatch: there is one.
+    """
+    if static := [column.name for column in columns if column.role == "static"]:
+        raise SchemaMismatch(
+            f"Of {live.name} the DataFrame has the static columns {', '.join(static)}, and {IF_NOT_EXISTS} is"
+            " true: each new row of a partition would write them, in no order.",
+            "Write them by a query of their own, and drop them from this one.",
         )
 
 

@@ -14,6 +14,8 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.cassandra.types.absent import only_absent
+from wal_sink.targets.cassandra.types.beside import refuse_beside
 
 OPTION = "cassandra.addColumns"
 AFTER = "cassandra.addColumnsAfter"
@@ -77,12 +79,8 @@ def refuse_contradictions(text: str, given: Mapping[str, object]) -> None:
     """
     if len(set(names(text))) < len(names(text)):
         raise OptionError(f"Option {OPTION} names a column twice: {text}.", "Name each one once.")
-    for option, why in _BESIDE.items():
-        if names(text) and given.get(option) not in (None, "", "insert"):
-            reason, _, remedy = why.partition(". ")
-            raise OptionError(
-                f"Options {OPTION} and {option} are given together: {reason}.", f"{remedy}."
-            )
+    if names(text):
+        refuse_beside(OPTION, _BESIDE, given)
 
 
 def read_level(level: str) -> str:
@@ -111,8 +109,11 @@ def totals_details(text: str) -> dict[str, str]:
 
 
 def as_planned(plan: Plan) -> Plan:
-    """Return a plan as it is kept: of totals one session writes the rows, since they are added in order."""
-    return plan.of_one_session() if added_columns(plan) else plan
+    """Return a plan as it is kept: one session writes the rows where their order decides.
+
+    Totals are added in it, and of rows that are written where there is none the first one stays.
+    """
+    return plan.of_one_session() if added_columns(plan) or only_absent(plan) else plan
 
 
 def totals_described(text: str) -> dict[str, str]:

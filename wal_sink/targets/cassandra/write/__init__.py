@@ -2,6 +2,7 @@
 
 ===============  ==================================================================
 `writer`         the order of the steps: check for drift, buffer, divide, send, drain
+`absent`         rows that are written where there is none of their key
 `slice_buffer`   joins small slices
 `bind`           values for the driver's own statements, where `driver.frames` cannot be used
 `batches`        divides rows into requests, by partitions and sizes

@@ -45,7 +45,7 @@ class BoundRows(NamedTuple):
 def bind(
     batch: pa.RecordBatch,
     plan: Plan,
-    stamps: Iterable[int],
+    stamps: Iterable[int] | None,
     *,
     stamp_first: bool = False,
     ttls: Iterable[int] | None = None,
@@ -53,7 +53,7 @@ def bind(
 ) -> BoundRows:
     """Convert a batch that `check` returned, or some of its columns.
 
-    :param stamps: write timestamp of each row.
+    :param stamps: write timestamp of each row; None: the statement does not take them.
     :param stamp_first: whether it stands before the columns.
     :param ttls: seconds to live; None: the statement does not take them.
     :param cleared: whether every value beside the key is written as null; the elements of a changed
@@ -68,7 +68,7 @@ def bind(
         if cleared and column.name not in {*changes, *_keys(plan)}:
             bound = [value if value is UNSET_VALUE else None for value in bound]
         lists.append(bound)
-    beside = [stamps] if ttls is None else [stamps, ttls]
+    beside = [each for each in (stamps, ttls) if each is not None]
     return _rows([*beside, *lists] if stamp_first else [*lists, *beside], batch)
 
 

@@ -32,6 +32,8 @@ class Ended(NamedTuple):
     last: Any
     """Of those that are acknowledged."""
     failures: Sequence[Failure]
+    present: int = 0
+    """How many of those that are acknowledged have a condition, and found that there is a row."""
 
     @property
     def number(self) -> int:
@@ -39,10 +41,17 @@ class Ended(NamedTuple):
         return self.acknowledged + len(self.failures)
 
 
-def one(statement: Any, sent: float, ended: float, parts: int, error: Exception | None) -> Ended:
-    """Return the end of one request."""
-    if error is None:
-        return Ended(sent, ended, parts, 1, statement, ())
+def answered(statement: Any, sent: float, ended: float, parts: int, rows: Any) -> Ended:
+    """Return the end of one request that is acknowledged.
+
+    :param rows: of the answer: one where the request has a condition, which says first whether it was met.
+    """
+    present = int(bool(rows) and not rows[0][0])
+    return Ended(sent, ended, parts, 1, statement, (), present)
+
+
+def refused(statement: Any, sent: float, ended: float, parts: int, error: Exception) -> Ended:
+    """Return the end of one request by an error."""
     return Ended(sent, ended, parts, 0, None, [Failure(statement, sent, ended, error)])
 
 

@@ -15,7 +15,7 @@ from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import has_room
 from wal_sink.targets.cassandra.driver.light import LightRequests, Sent
 from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
-from wal_sink.targets.cassandra.write.ended import Ended, all_of, one
+from wal_sink.targets.cassandra.write.ended import Ended, all_of, answered, refused
 from wal_sink.targets.cassandra.write.groups import Group
 
 
@@ -81,14 +81,14 @@ class InFlight:
         )
 
     def _acknowledged(
-        self, _rows: Any, statement: Any, sent: float, parts: int, unreported: Lock
+        self, rows: Any, statement: Any, sent: float, parts: int, unreported: Lock
     ) -> None:
-        self._end(one(statement, sent, time.monotonic(), parts, None), unreported)
+        self._end(answered(statement, sent, time.monotonic(), parts, rows), unreported)
 
     def _refused(
         self, error: Exception, statement: Any, sent: float, parts: int, unreported: Lock
     ) -> None:
-        self._end(one(statement, sent, time.monotonic(), parts, error), unreported)
+        self._end(refused(statement, sent, time.monotonic(), parts, error), unreported)
 
     def _end(self, ended: Ended, unreported: Lock) -> None:
         """Queue a request's end, once; called from the driver's threads.

@@ -66,7 +66,7 @@ class Sender:
         self._unsent: deque[Any] = deque()
         """Requests for which the socket had no room at that moment; each goes out when another has ended."""
         self._failures: list[Failure] = []
-        self._acknowledgements = 0
+        self._acknowledgements = self._present = 0
         self._taken: Any = None
         """The request that was acknowledged last, of those since the last `drain`."""
         self.refusals = Refusals(describe, self._try, self._takes_others)
@@ -114,6 +114,11 @@ class Sender:
         self._taken = None
         self.refusals.forget()
 
+    def take_present(self) -> int:
+        """Return how many rows with a condition have found one of their key, since the last call."""
+        present, self._present = self._present, 0
+        return present
+
     def abandon(self) -> None:
         """Wait until nothing is in flight, and forget what failed: its rows are no longer wanted.
 
@@ -157,6 +162,7 @@ class Sender:
         ended = self._in_flight.take()
         if ended.acknowledged:
             self._acknowledgements += ended.acknowledged
+            self._present += ended.present
             self._taken = ended.last
         for failure in ended.failures:
             if (self._in_flight and was_not_sent(failure.error)) or is_unprepared(failure):

@@ -21,6 +21,7 @@ from wal_sink.targets.cassandra.driver.frames import statement_head
 from wal_sink.targets.cassandra.encode import views
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.times.read import EVENT_US
+from wal_sink.targets.cassandra.types.absent import only_absent
 from wal_sink.targets.cassandra.types.clustering import clustering_of
 from wal_sink.targets.cassandra.types.collection_mode import planned_changes, taking_out
 from wal_sink.targets.cassandra.types.unnest import unnest
@@ -50,12 +51,14 @@ class Statement(NamedTuple):
     """Whether the timestamp comes before the columns, not after them."""
     with_ttl: bool = False
     """Whether the seconds that the row lives come after the timestamp."""
+    stamped: bool = True
+    """Whether it takes the timestamp: a statement with a condition is dated by the server."""
 
     @property
     def columns(self) -> slice:
         """Where the values of the columns are among all that it takes."""
-        beside = 1 + self.with_ttl
-        return slice(beside, None) if self.stamp_first else slice(None, -beside)
+        beside = self.stamped + self.with_ttl
+        return slice(beside, None) if self.stamp_first else slice(None, -beside or None)
 
 
 class Part(NamedTuple):
@@ -82,7 +85,8 @@ class Statements:
     def __init__(self, plan: Plan, prepare: Callable[[str], Any]) -> None:
         self._plan = plan
         self._prepare = prepare
-        self._updates = updates(plan)
+        self._updates, self._stamps = updates(plan), not only_absent(plan)
+        self._query = update if self._updates else insert if self._stamps else insert_absent
         table = _values_first(plan.of_table()) if self._updates else plan.of_table()
         self.upsert = self._upsert(table)
         self._by_kind = {(_UPSERT, False): self.upsert}
@@ -133,7 +137,7 @@ class Statements:
         return self._prepared(delete(plan), plan, stamp_first=True)
 
     def _upsert(self, table: Plan, *, with_ttl: bool = False) -> Statement:
-        query = (update if self._updates else insert)(table, with_ttl=with_ttl)
+        query = self._query(table, with_ttl=with_ttl)
         return self._prepared(query, table, stamp_first=self._updates, with_ttl=with_ttl)
 
     def _prepared(
@@ -141,8 +145,8 @@ class Statements:
     ) -> Statement:
         statement = self._prepare(query)
         statement.is_idempotent = True
-        head = statement_head(statement.query_id, len(plan.columns) + 1 + with_ttl)
-        return Statement(statement, plan, head, stamp_first, with_ttl)
+        head = statement_head(statement.query_id, len(plan.columns) + self._stamps + with_ttl)
+        return Statement(statement, plan, head, stamp_first, with_ttl, self._stamps)
 
 
 def insert(plan: Plan, *, with_ttl: bool = False) -> str:
@@ -150,9 +154,21 @@ def insert(plan: Plan, *, with_ttl: bool = False) -> str:
 
     :param with_ttl: whether the seconds that the row lives follow.
     """
+    return f"{_insert(plan)} {_using(with_ttl)}"
+
+
+def insert_absent(plan: Plan, *, with_ttl: bool = False) -> str:
+    """Return the statement for one row of a key of which there is none: a value for each column of the plan.
+
+    :param with_ttl: whether the seconds that the row lives follow.
+    """
+    return f"{_insert(plan)} IF NOT EXISTS{' USING TTL ?' if with_ttl else ''}"
+
+
+def _insert(plan: Plan) -> str:
     columns = ", ".join(quote(column.in_table) for column in plan.columns)
     marks = ", ".join("?" for _ in plan.columns)
-    return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}) {_using(with_ttl)}"  # noqa: S608 -- quoted names
+    return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks})"  # noqa: S608 -- quoted names
 
 
 def update(plan: Plan, *, with_ttl: bool = False) -> str:

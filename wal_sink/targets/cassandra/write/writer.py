@@ -29,10 +29,12 @@ from wal_sink.targets.cassandra.schema.indexes import TermLimits
 from wal_sink.targets.cassandra.times.given import planned_times
 from wal_sink.targets.cassandra.times.lives import WriteClock, live_for_a_time, seconds_left
 from wal_sink.targets.cassandra.times.read import EVENT_US
-from wal_sink.targets.cassandra.totals.given import with_added
+from wal_sink.targets.cassandra.totals.given import added_columns, with_added
+from wal_sink.targets.cassandra.types.absent import only_absent
 from wal_sink.targets.cassandra.types.index_rule import first_refused
 from wal_sink.targets.cassandra.types.row_text import row_text
 from wal_sink.targets.cassandra.types.table_plans import table_plans
+from wal_sink.targets.cassandra.write.absent import absent_requests
 from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, limits
 from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.write.parts import bound, encoded
@@ -46,7 +48,7 @@ from wal_sink.targets.cassandra.write.prepared import (
 from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.send import Sender
 from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
-from wal_sink.targets.cassandra.write.statements import Part, Statements, table_rows
+from wal_sink.targets.cassandra.write.statements import Ints, Statements, table_rows
 from wal_sink.targets.cassandra.write.tables import by_table
 from wal_sink.targets.cassandra.write.totals import TotalsReader, waiting_for_totals
 from wal_sink.targets.refused import OnRefused, without
@@ -123,7 +125,8 @@ class Writer:
         self._drift.check(now=False)
         planned, first_us = self._prepare(plan), _lowest_us(rows)
         for table in planned.tables:
-            self._drift.expect_rows(table.plan, first_us)
+            if not only_absent(plan):  # the server dates those, later than any change of the table
+                self._drift.expect_rows(table.plan, first_us)
         if not rows.batch.num_rows:
             return
         self._settle_others(planned)
@@ -142,6 +145,12 @@ class Writer:
             for planned in self._plans.values():
                 self._send(planned)
             self._sender.drain()
+        if present := self._sender.take_present():
+            log.info(
+                "%d rows were not written: there was one of their key already, by an earlier try or from"
+                " elsewhere (cassandra.ifNotExists)",
+                present,
+            )
         self._drift.check(now=True)
         self._drift.forget_rows()
         if self._plans and not self._reported:
@@ -163,7 +172,7 @@ class Writer:
         self._drift.forget_rows()
 
     def _settle_others(self, planned: Planned) -> None:
-        """Let rows of another plan be acknowledged, where totals are added to what one of the two writes."""
+        """Let rows of another plan be acknowledged, where what is there decides about those of one plan."""
         last, self._last = self._last, planned
         if last not in (None, planned) and (last.plan.one_session or planned.plan.one_session):
             with self._explaining_drift():
@@ -173,10 +182,21 @@ class Writer:
     def _send(self, planned: Planned) -> None:
         for rows in planned.buffer.take():
             if planned.plan.one_session:
-                self._sender.drain()  # the totals of earlier rows are read
+                self._sender.drain()  # what earlier rows have left decides
+            if added_columns(planned.plan):
                 rows = self._totals.totals(planned.plan, rows)  # noqa: PLW2901
             for table, part in self._by_table(planned, rows):
-                self._sender.send(self._requests(table, part))
+                if only_absent(table.plan):
+                    self._send_absent(table, part)
+                else:
+                    self._sender.send(self._requests(table, part))
+
+    def _send_absent(self, prepared: Prepared, rows: Stamped) -> None:
+        """Write rows where there is none of their key; return when all of them are acknowledged."""
+        lives = self._lives(prepared.plan, rows)
+        for requests in absent_requests(prepared.statements, rows, prepared.plan, lives):
+            self._sender.send(requests)
+            self._sender.drain()
 
     def _by_table(self, planned: Planned, rows: Stamped) -> Iterator[tuple[Prepared, Stamped]]:
         """Yield the rows of each table; a row that goes to several has the same timestamp in each."""
@@ -186,28 +206,26 @@ class Writer:
                 yield table, part
 
     def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
-        parts = self._divided(prepared, rows)
+        parts = prepared.statements.divide(rows, self._lives(prepared.plan, rows))
         return (encoded if self._encodes else bound)(prepared, rows, parts)
 
-    def _divided(self, prepared: Prepared, rows: Stamped) -> list[Part]:
-        """Divide rows by their statements, with what is left of their lives now."""
-        plan = prepared.plan
+    def _lives(self, plan: Plan, rows: Stamped) -> Ints | None:
+        """Return the seconds that are left of the rows' lives now; None: they live for ever."""
         default_ttl_s, times = self._drift.default_ttl_s(plan), planned_times(plan)
         if not live_for_a_time(times, default_ttl_s):
-            return prepared.statements.divide(rows)
+            return None
         now_s = self._clock.now_s()
-        lives = seconds_left(rows.batch, rows.stamps, times, now_s, default_ttl_s)
-        return prepared.statements.divide(rows, lives)
+        return seconds_left(rows.batch, rows.stamps, times, now_s, default_ttl_s)
 
     def _prepare(self, plan: Plan) -> Planned:
         if plan.key not in self._plans:
             tables = tuple(map(self._prepare_table, table_plans(plan)))
-            buffer = waiting_for_totals() if plan.one_session else SliceBuffer()
+            buffer = waiting_for_totals() if added_columns(plan) else SliceBuffer()
             self._plans[plan.key] = Planned(plan, tables, buffer)
         return self._plans[plan.key]
 
     def _prepare_table(self, plan: Plan) -> Prepared:
-        written = with_added(plan) if plan.one_session else plan
+        written = with_added(plan) if added_columns(plan) else plan
         table = written.of_table()
         self._drift.add(table)
         return Prepared(
