@@ -152,6 +152,14 @@ def mistakes(spark: SparkSession, rows: DataFrame, table: Table, folder: Path) -
             lambda batch, _: wrong(batch, 7),
             "wrong number",
         )
+        grouped = writer("grouped")
+
+        def in_a_group(batch: DataFrame, epoch: int) -> None:
+            spark.sparkContext.setJobGroup("reports", "jobs of the application")
+            batch.count()
+            grouped(batch, epoch)
+
+        refused(errors.OptionError, "before setJobGroup", in_a_group, "grouped")
         place = writer("one place")
         refused(errors.OptionError, "Give both the same location", place, "another place")
         refused(

@@ -170,6 +170,12 @@ class BatchWriter:
                 f"Query {execution.query_id} is not of the session that the writer was given",
                 _BEFORE_START,
             )
+        if str(query.runId) != execution.run_id:
+            raise OptionError(
+                f"The job group of the query's thread is {execution.run_id}; Spark names the run by it,"
+                f" {query.runId}, to its tasks.",
+                "Call the writer before setJobGroup, or make other jobs in a thread of their own.",
+            )
         if (place := _url(internals.checkpoint_root(query))) != self.checkpoint:
             raise OptionError(
                 f"Option checkpointLocation of the query is {place}, that of its batch_writer is"
