@@ -22,7 +22,7 @@ from wal_sink.targets.cassandra.schema.totals import refuse_no_totals
 from wal_sink.targets.cassandra.totals.added import Added, Places
 from wal_sink.targets.cassandra.totals.given import ADDED_COLUMN, as_planned, totals_details
 from wal_sink.targets.cassandra.totals.sums import NOTHING, Adding, Current, Totals, totals
-from wal_sink.targets.cassandra.write.totals import select
+from wal_sink.targets.cassandra.write.totals import requests, select
 
 GIVEN = {
     "checkpointLocation": "file:///data/checkpoint",
@@ -205,12 +205,30 @@ def test_rule_27_a_total_that_no_reader_would_see_is_not_written() -> None:
 
 
 def test_a_read_names_totals_and_key() -> None:
-    """Values, what is in them, and their times, by the whole key."""
+    """Values, what is in them, and their times; several rows of a partition where their bytes tell them."""
     column = f'"{ADDED_COLUMN}"'
-    assert select(plan_of()) == (
-        f'SELECT "v", {column}, WRITETIME("v"), WRITETIME({column}) FROM shop.clicks'
-        ' WHERE "k" = ? AND "n" = ?'
-    )
+    values = f'SELECT "v", {column}, WRITETIME("v"), WRITETIME({column})'
+    listed = f'{values}, intasblob("n") FROM shop.clicks WHERE "k" = ? AND "n" IN ?'
+    assert select(plan_of()) == listed
+    columns = [
+        msgspec.structs.replace(each, type="varint") if each.name == "n" else each
+        for each in plan_of().columns
+    ]
+    alone = msgspec.structs.replace(plan_of(), columns=tuple(columns))
+    assert select(alone) == f'{values} FROM shop.clicks WHERE "k" = ? AND "n" = ?'
+
+
+def test_keys_of_a_partition_are_read_together() -> None:
+    """At most twenty; each is found again by its value."""
+    keys = [[b"p%d" % (i % 2), b"%02d" % i] for i in range(50)]
+    found = list(requests(keys, 1))
+    assert [len(numbers) for numbers, _ in found] == [20, 20, 5, 5]
+    for numbers, (partition, listed) in found:
+        assert listed[:4] == len(numbers).to_bytes(4, "big")
+        assert {keys[number][0] for number in numbers.values()} == {partition}
+        assert all(keys[number][1] == value for value, number in numbers.items())
+        assert listed[4:] == b"".join(b"\0\0\0\x02" + (value or b"") for value in numbers)
+    assert list(requests(keys[:2], None)) == [({None: 0}, keys[0]), ({None: 1}, keys[1])]
 
 
 # --- what a start refuses ---

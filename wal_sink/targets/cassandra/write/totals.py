@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cassandra.query import BoundStatement
@@ -33,7 +34,18 @@ MOST_BYTES = 32 * 1024 * 1024
 """Of the rows that wait to be added together: the more of them have one key, the fewer reads and writes."""
 
 _IN_FLIGHT = 128
+_IN_ONE = 20
+"""Rows of a partition that one request reads; some servers refuse more than 25."""
+_LISTED = (
+    *("ascii", "text", "blob", "tinyint", "smallint", "int", "bigint"),
+    *("timestamp", "date", "time", "uuid", "timeuuid"),
+)
+"""The types of values that are found by their bytes: each value has one encoding."""
+_LENGTH = struct.Struct(">i")
 _KEY = ("partition", "clustering")
+
+Numbers = dict[bytes | None, int]
+"""The numbers of keys that one request reads, by the value that it lists; of one alone by None."""
 
 
 class TotalsReader:
@@ -85,26 +97,38 @@ class TotalsReader:
         """Return what the table holds of rows."""
         if plan.key not in self._selects:
             self._selects[plan.key] = self._session.prepare(select(plan))
-        statement, columns = self._selects[plan.key], len(added_columns(plan))
-        found: list[Current] = []
-        sent: deque[tuple[Any, Any]] = deque()
-        for key in keys:
+        statement, listed = self._selects[plan.key], listed_at(plan)
+        found: dict[int, Current] = {}
+        sent: deque[tuple[Numbers, Any, Any]] = deque()
+        total = 0
+        for numbers, values in requests(keys, listed):
             if len(sent) == _IN_FLIGHT:
-                found.append(_current(self._answer(*sent.popleft()), columns))
+                self._take(plan, found, *sent.popleft())
             bound = BoundStatement(statement)
-            bound.values = key
-            sent.append((bound, self._session.execute_async(bound, execution_profile=TOTALS)))
-        found += [_current(self._answer(*each), columns) for each in sent]
-        return found
+            bound.values = values
+            future = self._session.execute_async(bound, execution_profile=TOTALS)
+            sent.append((numbers, bound, future))
+            total += len(numbers)
+        for each in sent:
+            self._take(plan, found, *each)
+        return [found.get(number, NOTHING) for number in range(total)]
+
+    def _take(
+        self, plan: Plan, found: dict[int, Current], numbers: Numbers, bound: Any, future: Any
+    ) -> None:
+        columns = len(added_columns(plan))
+        for row in self._answer(bound, future):
+            which = bytes(row[-1]) if listed_at(plan) is not None else None
+            found[numbers[which]] = _current(row[: 2 * columns + 2], columns)
 
     def _answer(self, bound: Any, future: Any) -> Any:
         try:
-            return result(future, self._timeout_s).one()
+            return result(future, self._timeout_s)
         except Exception as error:
             if classify(error) == "fatal":
                 raise
         send = {"profile": TOTALS, "timeout_s": self._timeout_s}
-        return retrying()(execute, self._session, bound, None, **send).one()
+        return retrying()(execute, self._session, bound, None, **send)
 
 
 def waiting_for_totals() -> SliceBuffer:
@@ -112,18 +136,64 @@ def waiting_for_totals() -> SliceBuffer:
     return SliceBuffer(most_rows=MOST_ROWS, most_bytes=MOST_BYTES, most_s=math.inf)
 
 
+def listed_at(plan: Plan) -> int | None:
+    """Return which value of a key a read lists, so that it is of several rows of a partition; None: none.
+
+    It is matched by its bytes, so its type has one encoding of each value.
+    """
+    key = [column for column in plan.columns if column.role in _KEY]
+    places = [
+        place
+        for place, column in enumerate(key)
+        if column.role == "clustering" and column.type in _LISTED
+    ]
+    return places[-1] if places else None
+
+
+def requests(
+    keys: Iterable[list[bytes]], listed: int | None
+) -> Iterator[tuple[Numbers, list[bytes]]]:
+    """Yield, for each read, the numbers of its keys by the value that it lists, and what its statement takes.
+
+    :param keys: numbered from 0; see `Keys.values`.
+    :param listed: see `listed_at`.
+    """
+    if listed is None:
+        for number, key in enumerate(keys):
+            yield {None: number}, key
+        return
+    waiting: dict[tuple[bytes, ...], Numbers] = {}
+    for number, key in enumerate(keys):
+        value, others = key[listed], (*key[:listed], *key[listed + 1 :])
+        numbers = waiting.setdefault(others, {})
+        numbers[value] = number
+        if len(numbers) == _IN_ONE:
+            yield waiting.pop(others), [*others, _list(numbers)]
+    for others, numbers in waiting.items():
+        yield numbers, [*others, _list(numbers)]
+
+
+def _list(values: Numbers) -> bytes:
+    """Encode a list: the number of its elements, then each with its length."""
+    parts = [_LENGTH.pack(len(value)) + value for value in values if value is not None]
+    return _LENGTH.pack(len(parts)) + b"".join(parts)
+
+
 def select(plan: Plan) -> str:
-    """Return the statement that reads a row: its totals, what is in them, and when they were written."""
+    """Return the statement that reads rows: totals, what is in them, their times, and the value listed."""
     by_name = {column.name: column.in_table for column in plan.columns}
     columns = [quote(by_name[name]) for name in added_columns(plan)] + [quote(ADDED_COLUMN)]
-    written = [f"WRITETIME({column})" for column in columns]
-    key = [quote(column.in_table) for column in plan.columns if column.role in _KEY]
-    where = " AND ".join(f"{column} = ?" for column in key)
-    return f"SELECT {', '.join(columns + written)} FROM {plan.table} WHERE {where}"  # noqa: S608 -- quoted names
+    read = columns + [f"WRITETIME({column})" for column in columns]
+    key = [column for column in plan.columns if column.role in _KEY]
+    where = [f"{quote(column.in_table)} = ?" for column in key]
+    if (at := listed_at(plan)) is not None:
+        name, kind = quote(key[at].in_table), key[at].type
+        where.append(f"{name} IN ?")
+        del where[at]
+        read.append(name if kind == "blob" else f"{kind}asblob({name})")
+    return f"SELECT {', '.join(read)} FROM {plan.table} WHERE {' AND '.join(where)}"  # noqa: S608 -- quoted names
 
 
-def _current(row: Any, columns: int) -> Current:
-    if row is None:
-        return NOTHING
+def _current(row: Sequence[Any], columns: int) -> Current:
     written = [us for us in row[columns + 1 :] if us is not None]
     return Current(tuple(row[:columns]), row[columns], max(written, default=-1))
