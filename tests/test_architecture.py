@@ -43,7 +43,7 @@ ROOMS = {
     ".names": "targets.names errors",
     ".types": ".names targets.values model options errors",
     ".encode": ".types targets.values model",
-    ".times": ".encode .types targets.values targets.beside model clock errors",
+    ".times": ".encode .types targets.values targets.unwritten model clock errors",
     ".totals": ".encode .types model errors",
     ".row_options": ".times .totals .types targets.operations targets.tables options errors",
     ".options": ".row_options .totals .times .names options errors",
@@ -64,7 +64,7 @@ ROOMS = {
     "targets.kafka": "targets.extras targets.base model options errors",
     "targets.delta": "targets.extras targets.names targets.base model options errors",
     "targets.postgresql": "targets.sql targets.extras targets.names targets.values targets.operations"
-    " targets.beside targets.base model options errors",
+    " targets.unwritten targets.base model options errors",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log knows no target.
     "checkpoint": "model state_backends errors",
     "wal": "checkpoint model state_backends log_context errors remedies",

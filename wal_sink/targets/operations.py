@@ -16,7 +16,7 @@ from msgspec import Meta
 from wal_sink.errors import OptionError
 from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
-from wal_sink.targets.beside import without_words
+from wal_sink.targets.unwritten import without_words
 
 Operation = Literal["upsert", "delete"]
 UPSERT: Operation = "upsert"

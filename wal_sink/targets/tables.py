@@ -12,7 +12,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from wal_sink.model.plan import Column
-from wal_sink.targets.beside import without_words
+from wal_sink.targets.unwritten import without_words
 
 OPTION, COLUMN_OPTION = "tables", "tableColumn"
 

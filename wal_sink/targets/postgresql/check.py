@@ -16,11 +16,11 @@ import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.beside import is_text as is_words
 from wal_sink.targets.operations import planned_words
 from wal_sink.targets.postgresql.json_text import NoJsonError, refuse_other, to_json
 from wal_sink.targets.postgresql.key import key_of
 from wal_sink.targets.postgresql.types import PgType, is_document, is_text, log_type, parse
+from wal_sink.targets.unwritten import is_text as is_words
 from wal_sink.targets.values import uuids
 from wal_sink.targets.values.literals import TRUE, long
 from wal_sink.targets.values.operations import (
