@@ -291,6 +291,13 @@ BUGS = (
         QUARANTINE,
     ),
     Bug(
+        "a session of tasks goes on passing over rows for a query that stops at them",
+        "wal_sink/flush/task.py",
+        "session.pass_over(RowsRefused(self._log, share) if self._quarantine else None)",
+        "session.pass_over(RowsRefused(self._log, share))",
+        ("tests/unit/test_flush_task.py",),
+    ),
+    Bug(
         "every row goes aside when the server takes none",
         "wal_sink/targets/cassandra/write/refused_row.py",
         "or (self._alone and not compared)",

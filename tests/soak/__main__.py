@@ -1,6 +1,8 @@
 """`make soak`: the driver dies 20 times, a Python worker 20 times, Cassandra 10 times.
 
 With `--hostile`: clocks, listings, disks, backups, rows and zombies are against it, for some minutes.
+With `--features`: another query, which uses ten features at once, and deaths for some minutes; each cell is
+compared, with its write time and the end of its life.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.class_archive import CASSANDRA, SPARK
+from tests.soak.cells import CellVerdict
 from tests.soak.course import Soak, Victim
+from tests.soak.features import FeaturesOutcome, FeaturesSoak
 from tests.soak.hostile import HostileSoak
 
 _WIDTH = 120
@@ -32,8 +36,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     for name, kills in (("driver", 20), ("worker", 20), ("cassandra", 10)):
         parser.add_argument(f"--{name}", type=int, default=kills, help="how often it dies")
-    parser.add_argument("--hostile", action="store_true", help="everything is against it")
-    parser.add_argument("--minutes", type=float, default=30.0, help="of --hostile")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--hostile", action="store_true", help="everything is against it")
+    other.add_argument("--features", action="store_true", help="ten features at once, and deaths")
+    parser.add_argument(
+        "--minutes", type=float, default=30.0, help="of --hostile, or of --features"
+    )
     given = parser.parse_args()
     console = Console(highlight=False, width=max(_WIDTH, Console().width))
     console.print(f"seed {given.seed}")
@@ -52,6 +60,9 @@ def main() -> int:
         os.environ.setdefault(archive.variable, archive.options)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="wal_sink-soak-") as folder:
+        if given.features:
+            features = FeaturesSoak(Path(folder), given.seed, console.print)
+            return _tell(console, features.run_for(60 * given.minutes), time.monotonic() - began)
         if given.hostile:
             hostile = HostileSoak(Path(folder), given.seed, console.print)
             outcome = hostile.run_for(60 * given.minutes)
@@ -70,6 +81,24 @@ def main() -> int:
     if verdict.exact and verdict.expected and not outcome.mixed:
         return 0
     console.print("for example:", *verdict.examples, *outcome.mixed[:5], sep="\n  ")
+    return 1
+
+
+def _tell(console: Console, outcome: FeaturesOutcome, seconds: float) -> int:
+    """Print what a soak of features found; return the exit code."""
+    cells, wanted = outcome.cells, outcome.wanted
+    deaths = ", ".join(f"{name} {count}" for name, count in sorted(outcome.deaths.items()))
+    console.print(
+        f"{deaths}; {outcome.starts} starts, {wanted.epochs} epochs, {wanted.changes:,} changes;"
+        f" {outcome.sent_again} refused rows were sent again, {outcome.left} are refused still;"
+        f" {round(seconds)} s"
+    )
+    table = Table("cells expected", *(name for name in CellVerdict._fields[1:-1]), "mixed epochs")
+    table.add_row(*(f"{count:,}" for count in (*cells[:-1], len(wanted.mixed))))
+    console.print(table)
+    if outcome.exact and cells.expected:
+        return 0
+    console.print("for example:", *wanted.wrong[:5], *cells.examples, sep="\n  ")
     return 1
 
 

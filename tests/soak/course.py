@@ -24,7 +24,7 @@ KEYSPACE = "soak"
 
 Victim = Literal["driver", "worker", "cassandra"]
 
-_PATIENCE_S = 180.0
+_PATIENCE_S = 600.0
 _LAST_PATIENCE_S = 360.0
 """How long the last run may stand still, or flush when its query has ended."""
 
@@ -49,6 +49,8 @@ class Soak:
     :param seed: of everything that is left to chance here; the timing of the machine is not.
     """
 
+    application = "tests.soak.app"
+
     def __init__(
         self, folder: Path, seed: int, say: Callable[[str], None] = lambda _: None
     ) -> None:
@@ -56,9 +58,13 @@ class Soak:
         self._checkpoint = folder / "checkpoint"
         self._random = random.Random(seed)
         self._say = say
-        self._feed = Feed(folder / "source", seed)
+        self._feed = self._source(folder / "source", seed)
         self._node = EmbeddedCassandra(folder / "cassandra")
         self._starts = 0
+
+    def _source(self, folder: Path, seed: int) -> Feed:
+        """Return what feeds the query."""
+        return Feed(folder, seed)
 
     def run(self, victims: Sequence[Victim]) -> Outcome:
         """Kill the victims one after the other; let the query end; compare."""
@@ -100,7 +106,7 @@ class Soak:
             )
         )
         return Driver(
-            ["-m", "tests.soak.app", str(config)],
+            ["-m", self.application, str(config)],
             self._folder / f"output-{self._starts}",
             environment=self._environment(),
             folder=Path(__file__).parents[2],

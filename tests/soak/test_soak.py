@@ -1,4 +1,4 @@
-"""Three deaths of a stateful query, `make soak` has fifty; and the order of the hostile soak's events."""
+"""Three deaths of a query with ten features, what its oracle sees, and the order of the hostile events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.course import Soak, Victim
+from tests.soak.cells import Cell, Expected, compare
+from tests.soak.features import FeaturesSoak
 from tests.soak.hostile import deal
 
 
@@ -19,15 +20,61 @@ from tests.soak.hostile import deal
 @pytest.mark.cassandra
 @pytest.mark.timeout(1200)
 def test_three_deaths(tmp_path: Path) -> None:
-    """Each kind of process dies: no window is missing, doubled or mixed."""
+    """Each kind of process dies under a query with ten features: every cell is as source and log say."""
     seed = secrets.randbelow(1_000_000)
-    victims: list[Victim] = ["worker", "driver", "cassandra"]
-    outcome = Soak(tmp_path, seed).run(victims)
-    assert outcome.verdict.expected > 0
-    assert (outcome.verdict.missing, outcome.verdict.extra, outcome.mixed) == (0, 0, []), (
-        f"seed {seed}: {outcome}"
-    )
+    outcome = FeaturesSoak(tmp_path, seed).run_through(["worker", "growth", "cassandra", "driver"])
+    assert outcome.exact, f"seed {seed}: {outcome.cells}, {outcome.wanted.wrong[:5]}, {outcome}"
+    assert outcome.cells.expected > 0
+    assert outcome.left == outcome.wanted.bad > 0
+    assert outcome.sent_again > outcome.wanted.refused_long > 0, "by the flush and by the tasks"
     assert outcome.starts >= 1 + 1 + 1, "each death of a driver, and the last run"
+
+
+KEY = (7,)
+CELL = ("new", 2_000, 1_060)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "what"),
+    [
+        ("city", ("new", 2_000, 1_061), ""),
+        ("city", None, "missing"),
+        ("city", ("old", 2_000, 1_060), "values"),
+        ("city", ("new", 1_999, 1_060), "times"),
+        ("city", ("new", 2_000, 1_062), "lives"),
+        ("city", ("new", 2_000, None), "lives"),
+        ("note", ("ghost", 2_000, 1_060), "extra"),
+        ("seq", ("deleted", 500, 1_060), "extra"),
+        ("tag", ("over", 3_000, 900), "extra"),
+    ],
+)
+def test_the_oracle_looks_at_each_cell(
+    column: str, cell: tuple[str, int, int | None] | None, what: str
+) -> None:
+    """At its value, its write time and the end of its life; at what was deleted, and whose life is over."""
+    wanted = {
+        "city": Cell(2_000, "new", 1_060),
+        "seq": Cell(500, "deleted", 1_060),
+        "tag": Cell(3_000, "over", 900),
+    }
+    expected = Expected(
+        cells={"customers": {KEY: wanted}, "days": {}},
+        deleted={"customers": {KEY: 1_000}, "days": {}},
+        refused_long=0,
+        bad=0,
+        wrong=[],
+        mixed=[],
+        epochs=1,
+        changes=3,
+    )
+    there: dict[str, tuple[str, int, int | None]] = {"city": CELL}
+    if cell is None:
+        del there[column]
+    else:
+        there[column] = cell
+    verdict = compare(expected, {"customers": {KEY: there}, "days": {}}, now_s=1_000)
+    assert verdict.exact is not bool(what), verdict
+    assert not what or getattr(verdict, what) == 1, verdict
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,0 +1,242 @@
+"""The oracle of the features' soak: what each cell has to be, by the source and the log alone.
+
+The log says in which order the rows of the attempts that were flushed lie, so which write timestamp each has;
+the source says what is in them. It uses none of the sink's code.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tests.soak.changes import is_bad, is_long
+
+Key = tuple[int, ...]
+KEYS = {"customers": ("customer_id",), "days": ("day", "customer_id")}
+
+
+class Cell(NamedTuple):
+    """A value, when it was written, and the second at which its life ends."""
+
+    us: int
+    value: Any
+    ends_s: int
+
+
+class Logged(NamedTuple):
+    """A row of the attempt that was flushed."""
+
+    epoch: int
+    us: int
+    values: dict[str, Any]
+    """Of a delete the log has the key alone."""
+    refused: bool
+    """Whether a task has refused it."""
+
+    @property
+    def is_delete(self) -> bool:
+        """Whether it is one, and not refused."""
+        return self.values["seq"] is None
+
+
+def logged(log: Path) -> Iterator[Logged]:
+    """Yield the rows of each flushed epoch, with the write timestamps that they have by the log."""
+    for path in sorted((log / "flushed").glob("*.json")):
+        record = json.loads(path.read_text())
+        kept = log / record["manifest"].replace("manifests/", "retained/")  # by trim.delay
+        manifest = json.loads(kept.read_text())
+        refused = manifest.get("refused_segments", [])
+        us = record["base_us"] - sum(segment["rows"] for segment in refused)
+        for of, is_refused in ((refused, True), (manifest["segments"], False)):
+            for segment in of:
+                table = pa.ipc.open_file(pa.memory_map(str(log / segment["path"]))).read_all()
+                rows = table["row"].to_pylist() if is_refused else table.select(_READ).to_pylist()
+                for row in rows:
+                    yield Logged(
+                        record["epoch"], us, row | {"tag": "tag" in _names(table)}, is_refused
+                    )
+                    us += 1
+
+
+_READ = ["seq", "attempt", "customerId", "day"]
+
+
+def _names(segment: pa.Table) -> list[str]:
+    """Return the names of the DataFrame's columns."""
+    names: list[str] = segment.schema.names
+    return [field.name for field in segment.schema.field("row").type] if "row" in names else names
+
+
+class Expected(NamedTuple):
+    """What has to be in the tables when every refused row was sent again that they can take."""
+
+    cells: dict[str, dict[Key, dict[str, Cell]]]
+    deleted: dict[str, dict[Key, int]]
+    """Write timestamp of the newest delete of a key."""
+    refused_long: int
+    """Rows with long notes that tasks have refused; of a flush, the log does not say it."""
+    bad: int
+    wrong: list[str]
+    """What is wrong with the log itself."""
+    mixed: list[int]
+    epochs: int
+    changes: int
+
+
+def expected(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> Expected:
+    """Lay the rows over each other, cell by cell: the larger timestamp wins."""
+    cells: dict[str, dict[Key, dict[str, Cell]]] = {table: defaultdict(dict) for table in KEYS}
+    deleted: dict[str, dict[Key, int]] = {table: {} for table in KEYS}
+    attempts = defaultdict(set)
+    refused_long = bad = 0
+    stamps = Counter(row.us for row in rows)
+    wrong = [f"{n} rows have timestamp {us}" for us, n in stamps.items() if n > 1]
+    wrong += _not_once(changes, rows)
+    for row in rows:
+        if row.is_delete:
+            for table, keys in KEYS.items():
+                key = tuple(row.values[_NAMES.get(name, name)] for name in keys)
+                deleted[table][key] = max(row.us, deleted[table].get(key, 0))
+            continue
+        attempts[row.epoch].add(row.values["attempt"])
+        change = changes[row.values["seq"]]
+        bad += is_bad(change)
+        if row.refused != is_bad(change) and not (row.refused and is_long(change)):
+            wrong.append(f"change {change['seq']}: refused is {row.refused}")
+        if is_bad(change):
+            continue
+        refused_long += row.refused
+        for table, keys in KEYS.items():
+            values = _values(change, row, table)
+            key = tuple(values.pop(name) for name in keys)
+            for name, value in values.items():
+                there = cells[table][key].get(name)
+                if there is None or there.us < row.us:
+                    cells[table][key][name] = Cell(row.us, value, _second(change["expires"]))
+    mixed = sorted(epoch for epoch, found in attempts.items() if len(found) > 1)
+    epochs = len({row.epoch for row in rows})
+    return Expected(cells, deleted, refused_long, bad, wrong, mixed, epochs, len(changes))
+
+
+def _not_once(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> list[str]:
+    """Say which changes of the source are not in the log exactly once; deletes are told by their keys."""
+    there = Counter(
+        (row.values["customerId"], row.values["day"]) if row.is_delete else row.values["seq"]
+        for row in rows
+    )
+    wanted = Counter(
+        (change["customerId"], change["day"])
+        if change["op"] == "D" and not is_bad(change)
+        else change["seq"]
+        for change in changes
+    )
+    missing, extra = wanted - there, there - wanted
+    return [f"{each} is missing" for each in missing] + [f"{each} is extra" for each in extra]
+
+
+_NAMES = {"customer_id": "customerId"}
+
+
+def _values(change: dict[str, Any], row: Logged, table: str) -> dict[str, Any]:
+    """Return what a change writes to a table; a null leaves a cell as it is."""
+    values = {
+        "customer_id": change["customerId"],
+        "day": change["day"],
+        "amount": Decimal(change["amount"]),
+        "points": int(change["points"]),
+        "device": uuid.UUID(bytes=change["device"]),
+        "city": change["city"],
+        "seq": change["seq"],
+        "attempt": row.values["attempt"],
+        "epoch": row.epoch,
+        "note": change["note"],
+        "tag": change["tag"] if row.values["tag"] else None,
+    }
+    if table == "days":
+        del values["note"]
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _second(expires: datetime) -> int:
+    """Return the second at which a life is over, rounded up."""
+    return -int(-expires.timestamp() // 1)
+
+
+class CellVerdict(NamedTuple):
+    """How the cells of all tables compare, counted in cells."""
+
+    expected: int
+    found: int
+    missing: int
+    extra: int
+    values: int
+    """Cells with another value."""
+    times: int
+    """Cells with another write time."""
+    lives: int
+    """Cells whose lives end more than a second earlier or later."""
+    examples: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every cell is as it has to be."""
+        return not any(self[2:7])
+
+
+Found = dict[str, dict[Key, dict[str, tuple[Any, int, int | None]]]]
+"""By table, key and column: value, write time, and the second at which the life ends."""
+
+
+def compare(wanted: Expected, found: Found, now_s: float) -> CellVerdict:
+    """Compare every cell.
+
+    :param now_s: when the tables were read; no life may end within seconds of it.
+    """
+    counts: Counter[str] = Counter()
+    examples: list[str] = []
+
+    def note(what: str, text: object) -> None:
+        counts[what] += 1
+        if sum(each.startswith(what) for each in examples) < 5:
+            examples.append(f"{what}: {text}")
+
+    for table in KEYS:
+        living = _living(wanted, table, now_s)
+        there = {
+            (key, name): cell for key, cells in found[table].items() for name, cell in cells.items()
+        }
+        counts["expected"] += len(living)
+        counts["found"] += len(there)
+        for where in living.keys() - there.keys():
+            note("missing", (table, where, living[where]))
+        for where in there.keys() - living.keys():
+            note("extra", (table, where, there[where]))
+        for where in living.keys() & there.keys():
+            value, us, ends_s = there[where]
+            cell = living[where]
+            if value != cell.value:
+                note("values", (table, where, cell, there[where]))
+            if us != cell.us:
+                note("times", (table, where, cell, there[where]))
+            if ends_s is None or abs(ends_s - cell.ends_s) > 1:
+                note("lives", (table, where, cell, there[where]))
+    names = ("expected", "found", "missing", "extra", "values", "times", "lives")
+    return CellVerdict(**{name: counts[name] for name in names}, examples=tuple(examples))
+
+
+def _living(wanted: Expected, table: str, now_s: float) -> dict[tuple[Key, str], Cell]:
+    """Return the cells that no newer delete covers, and whose lives are not over."""
+    return {
+        (key, name): cell
+        for key, cells in wanted.cells[table].items()
+        for name, cell in cells.items()
+        if cell.us > wanted.deleted[table].get(key, 0) and cell.ends_s > now_s
+    }

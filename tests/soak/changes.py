@@ -1,0 +1,104 @@
+"""The source of the features' soak: changes of customers, some of which no table takes."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from tests.soak.feed import Feed
+
+SCHEMA = (
+    "seq bigint, customerId int, day int, op string, amount string, points string, device binary,"
+    " expires timestamp, note string, city string, tag string"
+)
+CUSTOMERS, DAYS = 40, 5
+LONG = 70_000
+"""Characters of a note that an index on it refuses."""
+MOST_LIFE_S = 25
+"""The longest of the short lives: each is over soon after the source ends."""
+
+_ARROW = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("customerId", pa.int32()),
+        ("day", pa.int32()),
+        ("op", pa.string()),
+        ("amount", pa.string()),
+        ("points", pa.string()),
+        ("device", pa.binary()),
+        ("expires", pa.timestamp("us", "UTC")),
+        ("note", pa.string()),
+        ("city", pa.string()),
+        ("tag", pa.string()),
+    ]
+)
+_CHANGES = 40
+_DAY_S = 86_400
+
+
+class Changes(Feed):
+    """Writes a file of changes now and then, until the `with` block is left.
+
+    :param seed: of what is in the files, times of expiry aside: they begin when a file is written.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.long_notes = False
+        """Whether some notes are too long for the index, which is there from then on."""
+        self.changes: list[dict[str, Any]] = []
+        super().__init__(folder, seed)
+
+    def write(self) -> None:
+        """Write some changes; the last ones are newer than all before."""
+        rows = [self._change(len(self.changes) + i) for i in range(_CHANGES)]
+        if self.long_notes:
+            rows[-1] |= {"note": "x" * LONG, **_GOOD}
+        hidden = self._folder / f".{self._minute:06}"
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows, _ARROW), hidden)
+        os.utime(hidden, (self._minute, self._minute))  # Spark reads the oldest first
+        hidden.rename(self._folder / f"{self._minute:06}.parquet")
+        self.changes += rows
+        self._minute += 1
+
+    def _change(self, seq: int) -> dict[str, Any]:
+        chance = self._random
+        life_s = chance.choice([chance.randint(1, MOST_LIFE_S), _DAY_S, 2 * _DAY_S])
+        row = {
+            "seq": seq,
+            "customerId": chance.randrange(CUSTOMERS),
+            "day": chance.randrange(DAYS),
+            "op": "D" if chance.random() < 0.15 else "U",
+            "amount": f"{chance.randrange(10**45)}.{chance.randrange(1_000):03}",
+            "points": str(chance.randrange(10**60)),
+            "device": chance.randbytes(16),
+            "expires": datetime.fromtimestamp(time.time() + life_s, UTC),
+            "note": chance.choice([None, f"note {seq}"]),
+            "city": chance.choice([None, f"city {seq}"]),
+            "tag": chance.choice([None, f"tag {seq}"]),
+        }
+        return row | chance.choice(_BAD) if chance.random() < 0.02 else row
+
+
+_GOOD = {"customerId": 0, "op": "U", "amount": "1", "device": bytes(16)}
+_BAD: list[dict[str, Any]] = [
+    {"customerId": None},
+    {"op": "?"},
+    {"op": "U", "amount": "twelve"},
+    {"op": "U", "device": b"short"},
+]
+
+
+def is_bad(change: dict[str, Any]) -> bool:
+    """Whether no table ever takes a change."""
+    return any(all(change[name] == value for name, value in bad.items()) for bad in _BAD)
+
+
+def is_long(change: dict[str, Any]) -> bool:
+    """Whether an index on the note refuses a change."""
+    return len(change["note"] or "") == LONG

@@ -1,0 +1,198 @@
+"""The features' soak: one query that uses ten features at once, and deaths; each cell is compared in the end.
+
+Features: `batch_writer` in output mode update, two tables, upserts and deletes by row, an update in place of
+an insert, times of expiry, quarantine by the tasks and in the flush, rows that are sent again after a repair,
+text as varint and decimal and binary as uuid, columns of other names, tables that grow under the query.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import wal_sink
+from tests.soak.cells import KEYS, CellVerdict, Expected, Found, compare, expected, logged
+from tests.soak.changes import MOST_LIFE_S, Changes
+from tests.soak.course import KEYSPACE, Soak, Victim
+from tests.soak.features_app import GROWTH, REPAIR, TABLES
+from tests.soak.hostile import deal
+from wal_sink.testing.crash.driver import Driver
+
+_WEIGHTS = {"driver": 3, "worker": 3, "cassandra": 2, "pause": 2}
+_GROWS_AT = 0.4
+"""The part of the time after which the tables grow."""
+_PATIENCE_S = 600.0
+
+
+class FeaturesOutcome(NamedTuple):
+    """What a soak of features found."""
+
+    cells: CellVerdict
+    wanted: Expected
+    sent_again: int
+    """Rows that the target has taken from quarantine."""
+    left: int
+    """Rows that are refused still."""
+    deaths: Counter[str]
+    starts: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether every cell is as it has to be, and the log has each change of the source once."""
+        wanted = self.wanted
+        return (
+            self.cells.exact
+            and not (wanted.wrong or wanted.mixed)
+            and self.left == wanted.bad
+            and self.sent_again >= wanted.refused_long
+        )
+
+
+class FeaturesSoak(Soak):
+    """One query with ten features, one node, and the thread that kills them; see `Soak`."""
+
+    application = "tests.soak.features_app"
+
+    def __init__(
+        self, folder: Path, seed: int, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        super().__init__(folder, seed, say)
+        self._grown = False
+
+    def _source(self, folder: Path, seed: int) -> Changes:
+        return Changes(folder, seed)
+
+    def run_for(self, seconds: float) -> FeaturesOutcome:
+        """Let processes die, and the node stand still, for so long; let the query end; compare."""
+        until_s = time.monotonic() + seconds
+        dealt = deal(self._random, _WEIGHTS)
+
+        def next_death() -> str | None:
+            left_s = until_s - time.monotonic()
+            if not self._grown and left_s < (1 - _GROWS_AT) * seconds:
+                return "growth"
+            return next(dealt) if left_s > 0 else None
+
+        return self._run(next_death)
+
+    def run_through(self, deaths: Sequence[str]) -> FeaturesOutcome:
+        """Let these happen one after the other; let the query end; compare."""
+        waiting = list(deaths)
+        return self._run(lambda: waiting.pop(0) if waiting else None)
+
+    def _run(self, next_death: Callable[[], str | None]) -> FeaturesOutcome:
+        done: Counter[str] = Counter()
+        with self._node:
+            self._node.create_keyspace(KEYSPACE)
+            self._execute(*TABLES)
+            self._driver = self._start()
+            try:
+                with self._feed:
+                    while (death := next_death()) is not None:
+                        self._wait()
+                        self._say(f"{death}, epoch {self._checkpointed()}")
+                        self._let_happen(death)
+                        done[death] += 1
+                    self._wait()
+            finally:
+                self._driver.__exit__(None, None, None)
+            self._feed.write()
+            self._read_the_rest()
+            self._execute(REPAIR)
+            sent = self._send_again()
+            time.sleep(MOST_LIFE_S + 2)
+            return self._compare(sent, done)
+
+    def _start(self, *, last: bool = False, **settings: bool) -> Driver:
+        return super()._start(last=last, grown=self._grown, **settings)
+
+    def _let_happen(self, death: str) -> None:
+        if death == "growth":
+            self._grow()
+        elif death == "pause":
+            self._node.pause()
+            time.sleep(self._random.uniform(2, 20))
+            self._node.resume()
+        else:
+            self._kill(cast(Victim, death))
+
+    def _grow(self) -> None:
+        """Let the tables grow under the query, whose tasks know nothing of the index until its next start."""
+        self._execute(*GROWTH)
+        cast(Changes, self._feed).long_notes = True
+        reached, deadline = self._checkpointed() + 2, time.monotonic() + _PATIENCE_S
+        while self._checkpointed() < reached:
+            assert time.monotonic() < deadline, self._driver.log()
+            if self._driver.process.poll() is not None:
+                self._driver = self._start()
+            time.sleep(0.1)
+        self._grown = True
+
+    def _execute(self, *statements: str) -> None:
+        for statement in statements:
+            self._node.session().execute(statement.format(KEYSPACE), timeout=120)
+
+    def _send_again(self) -> dict[str, Any]:
+        """Run `wal-sink quarantine --retry`, as an operator does after a repair."""
+        command = Path(sys.executable).with_name("wal-sink")
+        done = subprocess.run(
+            [command, "quarantine", self._checkpoint, "--retry", "--yes", "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        self._say(f"sent again: {said['sent']} rows, {said['left']} are refused still")
+        return cast(dict[str, Any], said)
+
+    def _compare(self, sent: dict[str, Any], done: Counter[str]) -> FeaturesOutcome:
+        status = wal_sink.status(str(self._checkpoint))
+        assert status.pending_epochs == 0, status
+        (log,) = (each.parent for each in self._checkpoint.glob("wal_sink/*/log.json"))
+        wanted = expected(cast(Changes, self._feed).changes, list(logged(log)))
+        now_s = time.time()
+        return FeaturesOutcome(
+            cells=compare(wanted, self._found(), now_s),
+            wanted=wanted,
+            sent_again=sent["sent"],
+            left=status.quarantined_rows,
+            deaths=done,
+            starts=self._starts,
+        )
+
+    def _found(self) -> Found:
+        """Read every cell, with its write time and the end of its life."""
+        found: Found = {}
+        for table, keys in KEYS.items():
+            described = self._node.execute(
+                "SELECT column_name, kind FROM system_schema.columns"
+                f" WHERE keyspace_name = '{KEYSPACE}' AND table_name = '{table}'"
+            )
+            names = [row.column_name for row in described if row.kind == "regular"]
+            of_each = ", ".join(
+                f"{n}, writetime({n}) AS us_{n}, ttl({n}) AS ttl_{n}" for n in names
+            )
+            read_s = time.time()
+            rows = self._node.execute(
+                f"SELECT {', '.join(keys)}, {of_each} FROM {KEYSPACE}.{table}"
+            )
+            found[table] = {
+                tuple(getattr(row, key) for key in keys): {
+                    name: (
+                        getattr(row, name),
+                        getattr(row, f"us_{name}"),
+                        None if (ttl := getattr(row, f"ttl_{name}")) is None else int(read_s) + ttl,
+                    )
+                    for name in names
+                    if getattr(row, name) is not None
+                }
+                for row in rows
+            }
+        return found

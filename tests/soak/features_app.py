@@ -1,0 +1,84 @@
+"""The application of the features' soak: `python -m tests.soak.features_app CONFIG.json`.
+
+Not deterministic: each start makes up a word, and a shuffle brings rows into another order at each attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions
+
+import wal_sink
+from tests.soak.changes import SCHEMA
+from wal_sink.testing.local_spark import local_session
+
+COLUMNS = (
+    "amount decimal, points varint, device uuid, city text, seq bigint, attempt text, epoch bigint"
+)
+TABLES = (
+    f"CREATE TABLE {{}}.customers (customer_id int PRIMARY KEY, day int, note text, {COLUMNS})",
+    f"CREATE TABLE {{}}.days (day int, customer_id int, {COLUMNS}, PRIMARY KEY (day, customer_id))",
+)
+GROWTH = (
+    "ALTER TABLE {}.customers ADD tag text",
+    "ALTER TABLE {}.days ADD tag text",
+    "CREATE INDEX notes ON {}.customers (note)",
+)
+"""What the tables get while the query runs. The DataFrame has the column from its next start on."""
+REPAIR = "DROP INDEX {}.notes"
+
+
+def main(config: dict[str, Any]) -> None:
+    """Run the query, to the end of its source if it is the last time."""
+    spark = local_session(
+        **{
+            "spark.master": "local[3,4]",  # a task whose worker is killed is tried again
+            "spark.sql.session.timeZone": "UTC",
+        }
+    )
+    changes = (
+        spark.readStream.schema(SCHEMA)
+        .option("maxFilesPerTrigger", 100)
+        .parquet(config["source"])
+        .repartition(2)
+        .withColumn("attempt", functions.lit(uuid.uuid4().hex))
+    )
+    rows = changes if config.get("grown") else changes.drop("tag")
+    trigger = {"availableNow": True} if config["last"] else {"processingTime": "200 milliseconds"}
+    with wal_sink.register(spark, drain_timeout=300):
+        writer = wal_sink.batch_writer(
+            spark,
+            checkpointLocation=config["checkpoint"],
+            keyspace=config["keyspace"],
+            tables="customers,days",
+            operationColumn="op",
+            operations=json.dumps({"U": "upsert", "D": "delete"}),
+            epochColumn="epoch",
+            onInvalidRow="quarantine",
+            **{
+                "cassandra.contactPoints": "127.0.0.1",
+                "cassandra.port": config["port"],
+                "cassandra.columns": json.dumps({"customerId": "customer_id"}),
+                "cassandra.expiresAtColumn": "expires",
+                "cassandra.writeMode": "update",
+                "flush.distributedAboveBytes": 30_000,
+                "trim.delay": 86_400,  # the oracle reads the log
+            },
+        )
+        query = (
+            rows.writeStream.outputMode("update")
+            .foreachBatch(writer)
+            .option("checkpointLocation", config["checkpoint"])
+            .trigger(**trigger)
+            .start()
+        )
+        query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
