@@ -17,6 +17,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import TargetRefused
 from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.model.ledger import Outcome
 from wal_sink.protocol.steps import Rest
 from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra.write import totals, writer
@@ -87,6 +88,7 @@ def steps_wait_for_each_other(node: Node, keyspace: str, monkeypatch: pytest.Mon
     adding = target_of(node, keyspace, table="steps", **{"cassandra.addColumns": "v"})
     before, after = plain.plan(rows.schema, "plain"), adding.plan(rows.schema, "adding")
     window, us = begun_window(0, 200), 1_700_000_000_000_000
+    later = adding.plan(rows.schema, "later")  # its buffer has another size
     monkeypatch.setattr(totals, "MOST_ROWS", 1)
     with adding.connect(new_owner()) as session:
         session.create(-1)
@@ -102,6 +104,21 @@ def steps_wait_for_each_other(node: Node, keyspace: str, monkeypatch: pytest.Mon
             ((found,),) = node.execute(f"SELECT v FROM {table}")
             assert found == 41
         session.finish(window)
+        many = pa.record_batch(
+            {"k": pa.array([f"k{i}" for i in range(600)]), "v": pa.array([1] * 600)}
+        )
+        backwards = many.take(pa.array(range(599, -1, -1)))
+        window = begun_window(1, 3_600)
+        monkeypatch.setattr(totals, "MOST_ROWS", 600)
+        session.begin(window)
+        session.start(window)
+        for turn in range(6):  # what is read first was written last
+            rows = (many, backwards)[turn % 2]
+            session.write(later, Slice(1, rows, us + 1_000 + 600 * turn))
+        session.drain()
+        assert session.finish(window) is Outcome.APPLIED
+    sums = {row.v for row in node.execute(f"SELECT k, v FROM {table}") if row.k != "a"}
+    assert sums == {6}
 
 
 def flush(folder: str, query_id: str, target: Target) -> None:
