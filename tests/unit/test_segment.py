@@ -393,11 +393,17 @@ def test_a_damaged_segment_is_not_kept() -> None:
 
 
 def test_only_so_many_bytes_of_checked_segments_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit is checked all the same."""
-    backend, checked = in_memory(), CheckedSegments()
+    """What does not fit is checked all the same; the next window has room again."""
+    backend = in_memory()
     ref = write(backend, numbers(0, 10))
-    monkeypatch.setattr("wal_sink.wal.segment._KEPT_BYTES", ref.bytes - 1)
+    monkeypatch.setattr("wal_sink.wal.segment._KEPT_BYTES", 2 * ref.bytes - 1)
+    checked = CheckedSegments()
+    others = [msgspec.structs.replace(ref, rows=rows) for rows in range(3)]
+    for other in others:
+        checked.check(backend, other)
+    assert [checked.take(other) is not None for other in others] == [True, False, False]
+    checked.clear()
     checked.check(backend, ref)
-    assert checked.take(ref) is None
+    assert checked.take(ref) is not None
     with pytest.raises(CorruptLog):
         checked.check(backend, msgspec.structs.replace(ref, digest="0" * 64))

@@ -28,28 +28,33 @@ _KEPT_BYTES = 16 * 1024 * 1024
 
 
 class CheckedSegments:
-    """Keeps what was read to check small segments, so that each is read and digested once.
+    """Keeps what was read to check small segments of a window, so that each is read and digested once.
 
     Memory: 16 MiB.
     """
 
     def __init__(self) -> None:
         self._data: dict[SegmentRef, bytes] = {}
+        self._room = _KEPT_BYTES
 
     def clear(self) -> None:
         """Let go of what was not taken: those segments are not sent now."""
         self._data.clear()
+        self._room = _KEPT_BYTES
 
     def check(self, backend: StateBackend, ref: SegmentRef) -> None:
         """Check that a segment is what its task wrote; see `check_segment`."""
-        size = sum(kept.bytes for kept in self._data)
-        if ref.bytes <= _AT_ONCE and size + ref.bytes <= _KEPT_BYTES:
+        if ref.bytes <= min(_AT_ONCE, self._room):
             self._data[ref] = _whole(backend, ref)
+            self._room -= ref.bytes
         else:
             check_segment(backend, ref)
 
     def take(self, ref: SegmentRef) -> bytes | None:
-        """Return the bytes of a segment, which it does not keep any longer; None: it has not kept them."""
+        """Return the bytes of a segment, which it does not keep any longer; None: it has not kept them.
+
+        There is room for others again after `clear`.
+        """
         return self._data.pop(ref, None)
 
 
