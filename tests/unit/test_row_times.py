@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -31,6 +32,7 @@ from wal_sink.targets.cassandra.times.given import (
 )
 from wal_sink.targets.cassandra.times.lives import ASK_EVERY_S, WriteClock, seconds_left
 from wal_sink.targets.cassandra.times.read import EVENT_US, EXPIRES_US, LIFE_S
+from wal_sink.targets.cassandra.types.absent import absent_details
 from wal_sink.targets.cassandra.write.batches import Limits
 from wal_sink.targets.cassandra.write.bind import bind
 from wal_sink.targets.cassandra.write.prepared import Planned, Prepared, ledger_us
@@ -406,3 +408,10 @@ def test_an_event_time_does_not_tell_which_row_is_refused() -> None:
     assert ledger_us(lone, planned[:1]) == NOW_S * S_US
     assert ledger_us(lone, planned) is None
     assert ledger_us(lone, []) is None
+    details = {**plain.details, **absent_details(True)}
+    absent = msgspec.structs.replace(plain, details=details).of_one_session()
+    statements = Statements(absent, prepared)
+    table = Prepared(absent, statements, Limits(), ANYWHERE)
+    data = statements.upsert.head + b"\0\0\0\1x"  # the server dates such a row
+    conditional = EncodedBatch(EncodedRows(1, data), "ks", b"x")
+    assert ledger_us(conditional, [Planned(absent, (table,), SliceBuffer())]) is None

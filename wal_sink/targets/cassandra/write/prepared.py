@@ -57,7 +57,7 @@ def ledger_us(request: Any, plans: Collection[Planned]) -> int | None:
     """Return the write timestamp that the ledger has for the row of a request; None: that is not known.
 
     Where a plan has event times, a request has these instead; and two plans may share a statement. A total is
-    of several rows.
+    of several rows, and a row with a condition is dated by the server.
     """
     row = row_of(request, plans)
     if row is None or any(planned_times(each.plan).event_column for each in plans):
