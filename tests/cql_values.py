@@ -175,6 +175,7 @@ def shapes(case: Case) -> list[Case]:
     found = [
         case,
         _shape(case, f"frozen<list<{case.cql}>>", many, list, _lists),
+        _shape(case, f"list<{case.cql}>", many, list, _lists),
         _shape(
             case, f"frozen<tuple<{case.cql}, {case.cql}>>", st.tuples(some, some), tuple, _structs
         ),
@@ -292,6 +293,6 @@ def plain(value: Any) -> Any:
 
 def expected(case: Case, value: Any) -> Any:
     """Return what is read for a value: to Cassandra an empty collection in place is null."""
-    if value is None or (case.cql.startswith(("set<", "map<")) and not value):
+    if value is None or (case.cql.startswith(("list<", "set<", "map<")) and not value):
         return None
     return plain(case.back(value))

@@ -29,6 +29,8 @@ TOTALS = ("tests/unit/test_totals.py", "tests/protocol/test_totals.py")
 """Where a bug about totals is looked for."""
 ABSENT = ("tests/unit/test_absent.py", "tests/contract/test_targets.py")
 COLLECTIONS = ("tests/unit/test_collection_mode.py", "tests/contract/test_targets.py")
+LISTS = ("tests/protocol/test_lists.py",)
+"""Where a bug about lists that are not frozen is looked for."""
 
 
 class Bug(NamedTuple):
@@ -104,8 +106,8 @@ BUGS = (
     Bug(
         "what is added to totals is shared out to tasks",
         "wal_sink/protocol/split_window.py",
-        " or any(piece.plan.one_session for piece in pieces):\n",
-        ":\n",
+        "    alone = any(piece.plan.one_session or piece.plan.sent_once for piece in pieces)\n",
+        "    alone = any(piece.plan.sent_once for piece in pieces)\n",
         ("tests/unit/test_split_window.py",),
     ),
     Bug(
@@ -128,6 +130,76 @@ BUGS = (
         "        last, self._last = self._last, planned\n",
         "        last, self._last = None, planned\n",
         ("tests/cassandra/test_totals.py",),
+    ),
+    Bug(
+        "a begun window is resumed with its timestamps",
+        "wal_sink/flush/attempts.py",
+        "        if not window.sent_once:\n            return window\n",
+        "        if window:\n            return window\n",
+        LISTS,
+    ),
+    Bug(
+        "an attempt has timestamps one above those before",
+        "wal_sink/protocol/ledger_updates.py",
+        "    used_us = window.last_us\n",
+        "    used_us = window.epochs[0].base_us\n",
+        LISTS,
+    ),
+    Bug(
+        "a flusher writes an attempt that the ledger does not have",
+        "wal_sink/flush/attempts.py",
+        "        if not self._target.begin_again(again, view.mark):\n",
+        "        if not (self._target.begin_again(again, view.mark) or True):\n",
+        LISTS,
+    ),
+    Bug(
+        "a flusher goes on with a window that another one has taken",
+        "wal_sink/flush/target_connection.py",
+        "or (window.sent_once and mark.begun != window)",
+        "or (window.sent_once and mark.begun is None)",
+        LISTS,
+    ),
+    Bug(
+        "a window is taken back at once",
+        "wal_sink/flush/attempts.py",
+        "        if left_s <= 0:\n",
+        "        if left_s:\n",
+        LISTS,
+    ),
+    Bug(
+        "epochs with lists share a window with others",
+        "wal_sink/flush/attempts.py",
+        "        return [*takewhile(lambda each: self._are_needed(each) == once, manifests)]\n",
+        "        return [*takewhile(lambda each: self._are_needed(each) or not once, manifests)]\n",
+        LISTS,
+    ),
+    Bug(
+        "what is begun again after a ledger row was lost has the old timestamps",
+        "wal_sink/admin/rewind.py",
+        "last_us=max(new.last_us, present_us)) if once else new",
+        "last_us=max(new.last_us, 0)) if once else new",
+        LISTS,
+    ),
+    Bug(
+        "rows of lists are sent again as they are",
+        "wal_sink/targets/cassandra/write/send.py",
+        "retrying(self._patience if self.repeats else 0.0)",
+        "retrying(self._patience)",
+        ("tests/unit/test_light_requests.py",),
+    ),
+    Bug(
+        "what may be sent once is shared out to tasks, which Spark runs again",
+        "wal_sink/protocol/split_window.py",
+        "piece.plan.one_session or piece.plan.sent_once for",
+        "piece.plan.one_session for",
+        ("tests/unit/test_split_window.py",),
+    ),
+    Bug(
+        "lists are written with event times",
+        "wal_sink/targets/cassandra/schema/lists.py",
+        "    if times.event_column:\n",
+        "    if times.event_column and not live.exists:\n",
+        ("tests/unit/test_cassandra_compare.py",),
     ),
     Bug(
         "an error stays after another flusher has gone on",
@@ -1228,7 +1300,7 @@ BUGS = (
     Bug(
         "what Spark went back behind finished as the ledger row says",
         "wal_sink/flush/flusher.py",
-        "                self._history.refuse_left(window, view)\n",
+        "                self._history.refuse_left(step, view)\n",
         "",
         ("tests/protocol/test_restored.py",),
     ),

@@ -31,6 +31,7 @@ from wal_sink.protocol.ledger_updates import (
     bounded_now,
     flush_record,
     is_mine,
+    next_attempt,
     plan_window,
 )
 from wal_sink.protocol.next_step import next_step
@@ -136,6 +137,19 @@ class Rules:
     """11. Off: the flusher of each target chooses for itself."""
     slowest: bool = True
     """18. Off: an epoch is trimmed when one of two targets has it."""
+    attempts: int = 0
+    """The rows of all epochs are of one key, each with a list that is not frozen: what is written twice with
+    one timestamp is there twice. So many attempts at a window are explored; 0: there is no list."""
+    raised: bool = True
+    """26. Off: a flusher that resumes a window writes it with its timestamps."""
+    above_all: bool = True
+    """26. Off: an attempt's timestamps lie above the same rows' of the one before, not above all of them."""
+    announced: bool = True
+    """26. Off: a flusher writes an attempt that the ledger does not have."""
+    newest_finishes: bool = True
+    """26. Off: an attempt that was overtaken may finish the window."""
+    sends_once: bool = True
+    """26. Off: a request that is not answered is sent again as it is."""
     postcheck: bool = True
     """7. Off: a run does not look again after its manifest."""
     refuses: bool = False
@@ -208,6 +222,14 @@ class Fl(NamedTuple):
     """What was in quarantine when it resumed the window."""
 
 
+class Listed(NamedTuple):
+    """The element of a list that a row writes: its list has this one alone."""
+
+    us: int
+    epoch: int
+    row: int
+
+
 class Late(NamedTuple):
     """A `finish` that is on its way, though its flusher has given up waiting."""
 
@@ -270,6 +292,12 @@ class State(NamedTuple):
     """What `--retry` is about to send, or has sent."""
     sent: bool = False
     rewind: Rewind | None = None
+    listed: tuple[Listed, ...] = ()
+    """The elements of the list that are not deleted, ascending."""
+    deleted_us: int = 0
+    """The list's newest deletion."""
+    on_their_way: frozenset[Listed] = frozenset()
+    """Requests whose flusher has given up waiting."""
 
 
 class BrokenError(Exception):
@@ -466,7 +494,7 @@ def fl_steps(rules: Rules, s: State, f: int) -> Next:
             yield label, swapped(reached)
 
 
-def _fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901 - a list of steps
+def _fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901, PLR0912 - a list of steps
     me = s.fls[f]
 
     def to(fl: Fl, state: State = s) -> State:
@@ -508,6 +536,9 @@ def _fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901 - a list of
         case "pass":
             listed_now = me._replace(at="write", passed=s.quarantine)
             yield f"flusher{f} lists the quarantine", to(listed_now)
+        case "again":
+            assert me.window is not None
+            yield from _begin_again(rules, s, f, me.window)
         case "write":
             assert me.window is not None
             yield from _write(rules, s, f, me.window)
@@ -527,7 +558,7 @@ def _recorded(s: State) -> int:
     return s.recorded.epoch if s.recorded else -1
 
 
-def _decide(
+def _decide(  # noqa: C901 - a list of steps
     rules: Rules, s: State, f: int, me: Fl, listed: frozenset[tuple[int, int, int]]
 ) -> Next:
     def to(fl: Fl, state: State) -> State:
@@ -564,8 +595,10 @@ def _decide(
         case Resume(window):
             if not rules.names_all and (chosen := _again(rules, me, listed, s)) is not None:
                 window = chosen
-            at = "pass" if rules.refuses else "write"
-            yield f"{who} resumes {window.first}", to(Fl(at, window=window), s)
+            if window.attempt != rules.attempts:
+                at = "again" if window.sent_once and rules.raised else "write"
+                at = "pass" if rules.refuses else at
+                yield f"{who} resumes {window.first}", to(Fl(at, window=window), s)
         case ManifestMissing(n):
             yield from _without_manifest(rules, s, f, n)
         case Begin(attempts):
@@ -637,6 +670,23 @@ def _begin(rules: Rules, s: State, f: int, window: Window) -> Next:
     yield f"flusher{f} begins {window.first}: {outcome.value}", state
 
 
+def _begin_again(rules: Rules, s: State, f: int, seen: Window) -> Next:
+    """Take another attempt at a window, as long as the ledger says what was seen (rule 26)."""
+    mark = s.mark
+    assert mark is not None
+    again = next_attempt(seen, f"flusher{f}")
+    if not rules.above_all:
+        epochs = (msgspec.structs.replace(e, base_us=e.base_us + 1) for e in seen.epochs)
+        again = msgspec.structs.replace(again, epochs=tuple(epochs))
+    outcome = Outcome.APPLIED if mark.begun == seen else Outcome.REFUSED
+    if outcome is Outcome.APPLIED and rules.announced:
+        mark = msgspec.structs.replace(mark, begun=again)
+    won = is_mine(outcome, again, mark) or not rules.announced
+    fl = Fl("write", window=again) if won else Fl()
+    state = s._replace(mark=mark, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
+    yield f"flusher{f} takes attempt {again.attempt}: {outcome.value}", state
+
+
 def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
     me = s.fls[f]
     mark = s.mark
@@ -670,7 +720,11 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
             raise BrokenError("missing segment")
         yield f"flusher{f} finds {n} flushed", to(Fl())
         return
-    did, reached = _row(rules, s, me, Row(n, run, row, begun.base_us + row))
+    written = Row(n, run, row, begun.base_us + row)
+    if rules.attempts:
+        yield from _send(rules, s, f, written)
+        return
+    did, reached = _row(rules, s, me, written)
     yield f"flusher{f} {did} row {row} of run{run} at {n}", to(me._replace(row=me.row + 1), reached)
 
 
@@ -684,6 +738,50 @@ def _row(rules: Rules, s: State, me: Fl, row: Row) -> tuple[str, State]:
     if rules.atomic and rules.one_transaction:
         return "writes", s
     return "writes", _shown(rules, s, row)
+
+
+def _send(rules: Rules, s: State, f: int, written: Row) -> Next:
+    """Write a row with a list; or give up waiting for its answer, and it may arrive at any time."""
+    me = s.fls[f]
+
+    def to(fl: Fl, state: State) -> State:
+        return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
+
+    sent = Listed(written.us, written.n, written.row)
+    wrote = f"flusher{f} writes row {written.row} at {written.n}"
+    on = me._replace(row=me.row + 1)
+    yield wrote, to(on, _arrived(rules, _shown(rules, s, written), sent))
+    if sent not in s.on_their_way:
+        late = s._replace(on_their_way=s.on_their_way | {sent})
+        yield f"{wrote}: no answer", to(Fl() if rules.sends_once else me, late)
+
+
+def _arrived(rules: Rules, s: State, sent: Listed) -> State:
+    """Write a list as the server does: delete what is older than the row, then add an element of its own."""
+    deleted_us = max(s.deleted_us, sent.us - 1)
+    listed = tuple(sorted(each for each in (*s.listed, sent) if each.us > deleted_us))
+    if len(listed) > 1:
+        raise BrokenError("a list is doubled")
+    done = s._replace(listed=listed, deleted_us=deleted_us)
+    _see_list(rules, done)
+    return done
+
+
+def _see_list(rules: Rules, s: State) -> None:
+    """See that the list is that of what is flushed, or of what is being written."""
+    mark = s.mark
+    if not rules.attempts or mark is None or mark.flushed < 0:
+        return
+    last = [each for each in s.listed if each.epoch == mark.flushed and each.row == ROWS - 1]
+    if not last and (mark.begun is None or any(e.epoch <= mark.flushed for e in s.listed)):
+        raise BrokenError("an old value wins")
+
+
+def arriving_steps(rules: Rules, s: State) -> Next:
+    """What may become of requests that no flusher waits for: each arrives, at any time."""
+    for sent in sorted(s.on_their_way):
+        left = s._replace(on_their_way=s.on_their_way - {sent})
+        yield f"row {sent.row} at {sent.epoch} arrives late", _arrived(rules, left, sent)
 
 
 def _shown(rules: Rules, s: State, written: Row) -> State:
@@ -722,7 +820,7 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
     assert mark is not None
     n = window.last
     mine = mark.begun == window or not rules.begin
-    if not rules.names_all:
+    if not rules.names_all or not rules.newest_finishes:
         mine = mark.begun is not None and mark.begun.first == window.first
     if (mark.flushed == window.first - 1 and mine) or not rules.conditional:
         outcome = Outcome.APPLIED
@@ -733,7 +831,7 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
         last_us = max(window.last_us, mark.last_us)
         mark = msgspec.structs.replace(mark, flushed=n, last_us=last_us, begun=None, last=window)
         _look_at_finished(rules, s, window)
-    if rules.begin and rules.names_all:
+    if rules.begin and rules.names_all and rules.announced:
         applied = outcome is Outcome.APPLIED
         try:
             became = after_finish(window, mark, applied=applied, atomic=rules.atomic)
@@ -741,10 +839,9 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
             assert s.rewind is not None, "it says so also where it stood still over a rewind"
             became = "overtaken"
         assert became == ("finished" if mark.last == window else "overtaken")
-    yield (
-        f"flusher{f} finishes {n}: {outcome.value}",
-        s._replace(mark=mark, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :])),
-    )
+    done = s._replace(mark=mark, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :]))
+    _see_list(rules, done)
+    yield f"flusher{f} finishes {n}: {outcome.value}", done
 
 
 def _look_at_finished(rules: Rules, s: State, window: Window) -> None:
@@ -935,7 +1032,8 @@ def plan(
     manifests = [Published(_manifest(attempt, gens, listed, emp), "digest") for attempt in attempts]
     before = mark if rules.chained else msgspec.structs.replace(mark, last_us=0)
     now_us = bounded_now(rules.flusher_us, [NOW] if rules.bounded else [])
-    return plan_window(manifests, before, now_us, f"flusher{f}")
+    sent_once = rules.attempts > 0
+    return plan_window(manifests, before, now_us, f"flusher{f}", sent_once=sent_once)
 
 
 def _manifest(
@@ -1003,6 +1101,7 @@ def explore(rules: Rules, most: int = 400_000, until: str | None = None) -> Foun
             *((sweeper_steps(rules, state),) if rules.sweeper else ()),
             *((late_steps(rules, state),) if rules.staged else ()),
             *((operator_steps(rules, state),) if rules.refuses else ()),
+            *((arriving_steps(rules, state),) if rules.attempts else ()),
         ):
             try:
                 for label, reached in actor:

@@ -41,7 +41,8 @@ def reset(world: World, to: int) -> Rewound:
 
 def at_us(world: World, key: str) -> int:
     """Return when a row was written, as the table has it."""
-    return world.store.table[key,].cells["v"].us
+    us: int = world.store.table[key,].cells["v"].us
+    return us
 
 
 def test_the_timestamps_come_back_to_the_present(world: World) -> None:

@@ -15,6 +15,10 @@ DOUBLED = "a row is doubled"
 
 STAGED = Rules(epochs=1, runs=1, flushers=2, atomic=True, staged=True)
 
+LISTS = Rules(epochs=1, runs=1, flushers=2, attempts=3)
+
+TWICE = "a list is doubled"
+
 LATE = Rules(epochs=1, runs=3, early=True, herald=True, sweeper=True, patient=False, judged=False)
 """The third run fences the second, which publishes late: without a proof, what is flushed may be the wrong
 attempt; but its segments are there."""
@@ -63,6 +67,11 @@ BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
         ("refused rows, 1 run, 1 epoch, 2 flushers", replace(REFUSED, epochs=1, flushers=2)),
         ("refused rows, 2 runs, 1 epoch", replace(REFUSED, runs=2, epochs=1)),
         ("refused rows, 1 run, 2 epochs, a rewind", replace(REFUSED, rewinds=True)),
+        ("lists, 1 run, 1 epoch, 2 flushers, late requests, 3 attempts", LISTS),
+        (
+            "lists, 1 run, 2 epochs, 2 flushers, late requests, 2 attempts",
+            replace(LISTS, epochs=2, attempts=2),
+        ),
         (
             "one driver at a time, without rule 11's proof",
             Rules(epochs=3, proof=False, zombie=False),
@@ -160,6 +169,21 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
         pytest.param(
             replace(LATE, second_look=False), "missing segment", id="18-no-look-after-the-note"
         ),
+        pytest.param(
+            replace(LISTS, raised=False), TWICE, id="26-a-window-is-resumed-with-its-timestamps"
+        ),
+        pytest.param(
+            replace(LISTS, above_all=False), TWICE, id="26-timestamps-one-above-those-before"
+        ),
+        pytest.param(
+            replace(LISTS, announced=False), TWICE, id="26-an-attempt-that-the-ledger-lacks"
+        ),
+        pytest.param(
+            replace(LISTS, newest_finishes=False),
+            "an old value wins",
+            id="26-an-older-attempt-finishes",
+        ),
+        pytest.param(replace(LISTS, sends_once=False), TWICE, id="26-a-request-is-sent-again"),
     ],
 )
 def test_a_rule_that_is_switched_off_is_missed(

@@ -80,6 +80,9 @@ def test_the_server_weighs_cells_not_bytes() -> None:
     of_set = Column(name="s", source="list<int8>", type="set<tinyint>", role="regular")
     limit = limits(plan(wide[0], of_set))
     assert 299 * limit.byte_weight + limit.row_weight >= 1112
+    of_list = Column(name="l", source="list<int8>", type="list<tinyint>", role="regular")
+    limit = limits(plan(wide[0], of_list))
+    assert 299 * limit.byte_weight + limit.row_weight >= 1112 + 50 * 16
 
 
 def test_the_limits_that_options_give() -> None:

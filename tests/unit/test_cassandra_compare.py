@@ -14,7 +14,9 @@ from wal_sink.targets.cassandra.schema.ledger_table import (
     create_ledger,
     refuse_other_ledger,
 )
+from wal_sink.targets.cassandra.schema.lists import refuse_beside_lists
 from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.times.given import RowTimes
 
 COLUMNS = (
     ColumnMetadata("id", "bigint", "partition"),
@@ -88,12 +90,11 @@ def test_all_problems_in_one_error() -> None:
     )
     said = refusal(schema, live(*COLUMNS))
     lines = [line for line in said.splitlines() if line.startswith("  - ")]
-    assert len(lines) == 7
+    assert len(lines) == 6
     for expected in (
         "- id: string does not fit the table's bigint",
         "- amout: the table has no such column. Did you mean amount? Rename or drop it, or run:",
         "- Shop: the table has no such column. There is shop, which differs in upper and lower case",
-        "- tags: the table's list<text> is not frozen: written again after a crash,",
         "- zzz: the DataFrame has 2 columns of this name.",
         'no such column. Rename or drop it, or run: ALTER TABLE "shop"."orders" ADD "zzz" int;',
         "- day: it is in the table's primary key (clustering key, date) and not in the DataFrame.",
@@ -243,3 +244,39 @@ def test_a_keyspace_that_has_lost_its_commit_log() -> None:
     """What it acknowledges is no longer safe."""
     with pytest.raises(SchemaMismatch, match="durable_writes = false"):
         refuse_changed(planned(), live(*COLUMNS, durable=False))
+
+
+@pytest.mark.parametrize(
+    ("times", "default_ttl", "named"),
+    [
+        (RowTimes(event_column="at"), 0, "cassandra.timestampColumn"),
+        (RowTimes(ttl_s=60), 0, "cassandra.ttl"),
+        (RowTimes(ttl_column="life"), 0, "cassandra.ttlColumn"),
+        (RowTimes(), 60, "default_time_to_live = 60"),
+        (RowTimes(), 0, ""),
+        (RowTimes(expires_column="until"), 0, ""),
+    ],
+    ids=["event", "seconds", "column-of-seconds", "of-the-table", "none", "expiry"],
+)
+def test_what_hangs_on_the_timestamp_of_a_row_with_a_list(
+    times: RowTimes, default_ttl: int, named: str
+) -> None:
+    """Each attempt raises it; a time of expiry stays what it is."""
+    table = live(*COLUMNS)._replace(default_ttl=default_ttl)
+    if not named:
+        refuse_beside_lists(times, table)
+        return
+    with pytest.raises(SchemaMismatch) as refused:
+        refuse_beside_lists(times, table)
+    assert named in str(refused.value)
+    assert "frozen<list<…>>" in str(refused.value)
+
+
+def test_a_table_with_a_list_whose_rows_begin_to_live_for_a_time() -> None:
+    """Altered under a running query: the flush stops, as each attempt would lengthen the lives."""
+    schema = FITTING.append(pa.field("tags", pa.list_(pa.string())))
+    columns = match_columns(schema, live(*COLUMNS))
+    plan = Plan(key="k", target="cassandra", table='"shop"."orders"', columns=columns)
+    refuse_changed(plan, live(*COLUMNS))
+    with pytest.raises(SchemaMismatch, match="default_time_to_live"):
+        refuse_changed(plan, live(*COLUMNS)._replace(default_ttl=60))

@@ -47,5 +47,5 @@ def test_there_and_back(case: Case, data: st.DataObject) -> None:
         values = data.draw(st.lists(st.none() | shape.values, max_size=5))
         back = there_and_back(shape, values)
         assert [
-            each or None if shape.cql.startswith(("set", "map")) else each for each in back
+            each or None if shape.cql.startswith(("list", "set", "map")) else each for each in back
         ] == [expected(shape, value) for value in values]

@@ -313,15 +313,6 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
             "frozen<list<counter>>",
             "c.element: the table's type counter is not supported yet. Leave the column out of the",
         ),
-        (
-            pa.list_(pa.string()),
-            "list<text>",
-            (
-                "c: the table's list<text> is not frozen: written again after a crash, it would have its "
-                "elements twice. Make the table's column frozen<list<text>>, or leave it out of the "
-                "DataFrame."
-            ),
-        ),
     ],
 )
 def test_parts_that_do_not_fit(source: pa.DataType, cql: str, expected: str) -> None:

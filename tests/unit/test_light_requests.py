@@ -518,6 +518,48 @@ def test_a_lost_connection_loses_no_row() -> None:
         assert values(second.requests) == values(requests)
 
 
+def lists_sender(to: Nodes, timeout_s: float = 5) -> Sender:
+    """Return a sender of rows that may be sent once with each timestamp."""
+    by = sender(to, timeout_s)
+    by.repeats = False
+    return by
+
+
+def test_rows_that_may_be_sent_once_are_not_sent_again() -> None:
+    """The first failure is raised at once: the request may have been carried out."""
+    node = FailsOnce(OVERLOADED)
+    with nodes(answers=node) as to:
+        by = lists_sender(to)
+        by.send([request() for _ in range(10)])
+        with pytest.raises(TargetUnavailable, match="did not acknowledge 2 requests: "):
+            by.drain()
+        assert len(node.taken) == 8
+        assert by.observer.retries == 0  # type: ignore[attr-defined]
+
+
+def test_rows_that_may_be_sent_once_are_sent_again_where_no_node_has_taken_them() -> None:
+    """A node that has forgotten the statement has carried out nothing."""
+    node = FailsOnce(UNPREPARED, struct.pack(">H", 16) + bytes(16))
+    with nodes(answers=node) as to:
+        by = lists_sender(to)
+        requests = [request() for _ in range(50)]
+        by.send(requests)
+        by.drain()
+        assert sorted(node.taken) == values(requests)
+
+
+def test_rows_that_may_be_sent_once_and_get_no_answer_are_not_sent_again() -> None:
+    """Silence says nothing of what the node has done."""
+    with nodes() as to:
+        by = lists_sender(to, timeout_s=0.1)
+        to.wire().answer = silent
+        requests = [request() for _ in range(5)]
+        by.send(requests)
+        with pytest.raises(TargetUnavailable, match="acknowledge 5 requests: "):
+            by.drain()
+        assert values(to.wire().requests) == values(requests)
+
+
 # --- groups ------------------------------------------------------------------------------------
 
 

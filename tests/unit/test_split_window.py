@@ -128,3 +128,10 @@ def test_rule_27_what_one_session_writes_is_not_shared_out() -> None:
     assert share_out(pieces, above_bytes=MIB, slots=9)
     one = msgspec.structs.replace(pieces[1], plan=PLAN.of_one_session())
     assert not share_out([pieces[0], one], above_bytes=MIB, slots=9)
+
+
+def test_rule_26_what_is_sent_once_is_not_shared_out() -> None:
+    """Rows with lists: Spark runs a task again that has failed, and two copies of a slow one."""
+    pieces = window((10_000, 40 * MIB), (10_000, 40 * MIB))
+    one = msgspec.structs.replace(pieces[1], plan=PLAN.as_sent_once())
+    assert not share_out([pieces[0], one], above_bytes=MIB, slots=9)

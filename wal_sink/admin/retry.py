@@ -175,8 +175,15 @@ def _checked(
 def _by_row(plan: Plan) -> Plan:
     """Return a plan by which the target takes each row by itself.
 
-    :raises OptionError: it takes them in their order alone, such as what is added to totals.
+    :raises OptionError: it takes them in their order alone, such as what is added to totals; or would double
+        a row that is sent again after a lost answer.
     """
+    if plan.sent_once:
+        raise OptionError(
+            f"{plan.table} has lists that are not frozen: a row that is sent again after a lost answer would"
+            " have their elements twice.",
+            _BY_HAND,
+        )
     if plan.one_session:
         raise OptionError(
             f"Rows of {plan.table} are written in their order alone, within their window, such as those that"

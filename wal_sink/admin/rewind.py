@@ -212,9 +212,11 @@ def plan_rewind(
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     checkpointed = query.checkpoint.last_commit()
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
+    once = query.log.has_sent_once()
     with ledger_row(target, owner) as row:
         mark = row.read()
-        reset_us = row.present_us(now_us) if reset_timestamps else None
+        present_us = row.present_us(now_us) if reset_timestamps or once else 0
+        reset_us = present_us if reset_timestamps else None
     log = query.log
     records = {e: record for e in recorded_epochs(log) if (record := log.flushed(e)) is not None}
     floor = max(log.flushed_epochs(), default=-1)  # the flusher's mark
@@ -251,6 +253,8 @@ def plan_rewind(
     rivals = tuple(attempt for attempt in log.attempts() if attempt.epoch == past.floor + 1)
     left = left_behind(past, to, reset_us) if reset_us is not None else None
     new = rewound(past, to, owner, reset_us=reset_us)
+    # Of a row that is lost nothing tells which attempt it named (rule 26).
+    new = msgspec.structs.replace(new, last_us=max(new.last_us, present_us)) if once else new
     needed = tuple(needed_attempts(query, past, above))
     stopping = tuple(epoch for epoch in above if stops_flush(query, chooser, past, epoch))
     return Rewind(query, target, past, to, new, rivals, left, needed, stopping)

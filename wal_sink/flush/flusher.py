@@ -15,6 +15,7 @@ from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import LogUnavailable, WrongOwner
+from wal_sink.flush.attempts import Attempts
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.clocks import Clocks
 from wal_sink.flush.missing import Missing
@@ -31,7 +32,7 @@ from wal_sink.model.ledger import Owner, Window, ledger_key
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.observer import Delivered
 from wal_sink.progress.given_up import given_up_since_begun
-from wal_sink.protocol.ledger_updates import flush_records, plan_window, plan_without_rows
+from wal_sink.protocol.ledger_updates import flush_records, plan_without_rows
 from wal_sink.protocol.next_step import next_step, resting
 from wal_sink.protocol.steps import (
     Begin,
@@ -110,6 +111,7 @@ class Flusher:
         )
         self._history = History(pipeline.log, self._chooser)
         self._missing = Missing(pipeline.log, self._target)
+        self._attempts = Attempts(pipeline.log, self._target)
         self.trimmer = Trimmer(pipeline.log, pipeline.trim_delay_s, clock_us)
         self._looked_s = 0.0
         self._started = False
@@ -132,6 +134,8 @@ class Flusher:
                 self.trimmer.drop_aside(agreed=view.agreed)
             if isinstance(step, Choose):
                 step = self._chooser.window(step, view)
+            elif isinstance(step, Resume):
+                step = self._attempts.due(step)
             self._do(step, view)
         except (OSError, StateBackendError) as error:
             raise LogUnavailable(
@@ -211,11 +215,9 @@ class Flusher:
             case Resume(window):
                 self.reporter.say("resuming", window.first)
                 logger.info("resuming epochs %d to %d", window.first, window.last)
-                # The flusher compares manifests as it reads them; an epoch that is passed over has none.
-                if not window.epochs[0].manifest:
-                    self._history.refuse_other_log(step, view)
-                self._history.refuse_left(window, view)
-                self._flush(window, given_up=given_up_since_begun(self._log, window))
+                self._history.refuse_left(step, view)
+                if (taken := self._attempts.take(window, view)) is not None:
+                    self._flush(taken, given_up=given_up_since_begun(self._log, window))
             case Begin() | PassOver():
                 self._begin(step, view)
             case ManifestMissing(epoch):
@@ -240,8 +242,8 @@ class Flusher:
             chosen: Sequence[Published] = ()
             window = plan_without_rows(step, view.mark, begun_us, nonce)
         else:
-            chosen = step.manifests
-            window = plan_window(chosen, view.mark, begun_us, nonce)
+            chosen = self._attempts.of_one_kind(step.manifests)
+            window = self._attempts.plan(chosen, view.mark, begun_us, nonce)
         self._clocks.look_ahead(window, begun_us)
         self.reporter.say("beginning", window.first)
         synced = to_sync(window.first, window.last, view.checkpointed)
@@ -289,7 +291,7 @@ class Flusher:
                 epochs=epochs,
                 manifests=manifests,
                 passed=passed_over(self._log, epochs) if resumed else (),
-                quarantine=self.pipeline.quarantine,
+                quarantine=self.pipeline.quarantine and not window.sent_once,
                 checked=self._chooser.checked,
             )
             if rows.quarantine:

@@ -43,11 +43,17 @@ class History:
         else:
             refuse_foreign(foreign, view)
 
-    def refuse_left(self, window: Window, view: View) -> None:
-        """Refuse to finish a begun window if Spark went back behind one of its epochs; seldom reads.
+    def refuse_left(self, step: Resume, view: View) -> None:
+        """Refuse to finish a begun window of another log, or behind which Spark went back; seldom reads.
 
-        :raises Diverged: it did.
+        The flusher compares manifests as it reads them. An epoch that is passed over has none, and no attempt
+        is taken at a window of another log (rule 26).
+
+        :raises Diverged: it is, or Spark did.
         """
+        window = step.window
+        if window.sent_once or not window.epochs[0].manifest:
+            self.refuse_other_log(step, view)
         for begun in window.epochs:
             rivals = [each for each in view.attempts if each.epoch == begun.epoch]
             left = self._is_left(begun, rivals)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.flush.receipts import Receipts, drained
 from wal_sink.flush.reporter import Reporter
@@ -95,6 +97,20 @@ class TargetConnection:
         """
         with self.session() as session:
             outcome = session.begin(window)
+        return self._won(outcome, window, seen)
+
+    def begin_again(self, attempt: Window, seen: Mark) -> bool:
+        """Take another attempt at a begun window; return whether this flusher has it (rule 26).
+
+        :param seen: the row that names the attempt before; if it has moved on, nothing is taken.
+        :raises TargetUnavailable: the row is what it was.
+        """
+        with self.session() as session:
+            outcome = session.replace_row(seen, msgspec.structs.replace(seen, begun=attempt))
+        return self._won(outcome, attempt, seen)
+
+    def _won(self, outcome: Outcome, window: Window, seen: Mark) -> bool:
+        """Whether the ledger has what this flusher begins."""
         read_back = None if outcome is Outcome.APPLIED else self.read_ledger()
         if is_mine(outcome, window, read_back):
             return True
@@ -177,7 +193,7 @@ class TargetConnection:
         self._interrupted = True
 
     def is_over(self, window: Window) -> bool:
-        """Whether to write no more of a window: interrupted, or finished by another flusher (rule 15).
+        """Whether to write no more of a window: interrupted, or another flusher has it (rules 15 and 26).
 
         Asked before each slice; looks at the ledger at most once a second. A look that fails for now stops
         nothing: the rows meet the same outage, or else the target is slow, and what it has taken is not to
@@ -188,10 +204,13 @@ class TargetConnection:
         if abs(self._clock_us() - self._looked_us) < _LEDGER_LOOK_US:  # the clock may be set back
             return False
         try:
-            return self.is_finished(window)
+            mark = self.read_ledger()
         except TargetUnavailable:
             self._looked_us = self._clock_us()
             return False
+        if mark is None:
+            return False
+        return mark.flushed >= window.last or (window.sent_once and mark.begun != window)
 
     def is_finished(self, window: Window) -> bool:
         """Whether the ledger, read now, says that the window is flushed."""

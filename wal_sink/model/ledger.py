@@ -37,6 +37,15 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     nonce: str
     begun_us: int
     epochs: tuple[BegunEpoch, ...]
+    attempt: int | msgspec.UnsetType = msgspec.UNSET
+    """Which attempt at its rows this is, from 1 on, where no row may be sent twice with one timestamp (rule
+    26). Not there where rows may be: every flusher then writes the same ones. A version that does not know of
+    attempts refuses a row of the ledger with one."""
+
+    @property
+    def sent_once(self) -> bool:
+        """Whether each of its rows may be sent once with its timestamp (rule 26)."""
+        return self.attempt is not msgspec.UNSET
 
     @property
     def first(self) -> int:

@@ -204,6 +204,9 @@ parse_run = _parser(rf"{RUNS}{_GENERATION}\.json", int)
 parse_ticket = _parser(rf"{TICKETS}([0-9A-Za-z_-]+)\.json", str)
 """Run that has a ticket."""
 
+parse_plan = _parser(rf"{PLANS}([^/]+)\.json", str)
+"""Key of a plan."""
+
 parse_manifest = _parser(rf"{MANIFESTS}{_EPOCH}-{_GENERATION}\.json", _attempt)
 """Attempt that a manifest publishes."""
 

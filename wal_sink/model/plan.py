@@ -19,6 +19,8 @@ _BESIDE = ("operation", "table", "time")
 
 _ONE_SESSION = "one_session"
 """The detail that `Plan.one_session` asks for."""
+_SENT_ONCE = "sent_once"
+"""The detail that `Plan.sent_once` asks for."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,6 +82,16 @@ class Plan(Record, frozen=True, kw_only=True):
     def of_one_session(self) -> Plan:
         """Return the plan as one whose rows one session writes; in a format that older flushers refuse."""
         details = self.details | {_ONE_SESSION: "true"}
+        return msgspec.structs.replace(self, format=self.newest, details=details)
+
+    @property
+    def sent_once(self) -> bool:
+        """Whether a row may be sent once with each timestamp, since it is doubled otherwise (rule 26)."""
+        return _SENT_ONCE in self.details
+
+    def as_sent_once(self) -> Plan:
+        """Return the plan as one whose rows may be sent once; in a format that older flushers refuse."""
+        details = self.details | {_SENT_ONCE: "true"}
         return msgspec.structs.replace(self, format=self.newest, details=details)
 
     def of_table(self) -> Plan:

@@ -1,4 +1,4 @@
-"""Decides what a flusher writes into the ledger row, and what the answers mean (rules 14, 16 and 17)."""
+"""Decides what a flusher writes into the ledger row, and what the answers mean (rules 14, 16, 17 and 26)."""
 
 from __future__ import annotations
 
@@ -39,11 +39,20 @@ def bounded_now(now_us: int, told_us: Sequence[int]) -> int:
     return min(now_us, median_low(told_us) + CLOCKS_DIFFER_US) if told_us else now_us
 
 
-def plan_window(manifests: Sequence[Published], mark: Mark, now_us: int, nonce: str) -> Window:
+def plan_window(
+    manifests: Sequence[Published],
+    mark: Mark,
+    now_us: int,
+    nonce: str,
+    *,
+    sent_once: bool = False,
+) -> Window:
     """Fix attempts and write timestamps of a window (rule 14).
 
     :param manifests: one an epoch, contiguous.
     :param now_us: the flusher's clock as `bounded_now` has it, microseconds since 1970.
+    :param sent_once: no row may be sent twice with one timestamp: the flusher that resumes the window takes
+        another attempt at it, see `next_attempt` (rule 26).
 
     `base = max(min(published, now), last + 1)`: near the time when the rows were computed, and above every
     timestamp used before; `docs/protocol.md#rule-14` says why. Refused rows have the timestamps right before
@@ -68,7 +77,25 @@ def plan_window(manifests: Sequence[Published], mark: Mark, now_us: int, nonce: 
             )
         )
         last_us = epochs[-1].last_us
-    return Window(nonce=nonce, begun_us=now_us, epochs=tuple(epochs))
+    attempt = 1 if sent_once else msgspec.UNSET
+    return Window(nonce=nonce, begun_us=now_us, epochs=tuple(epochs), attempt=attempt)
+
+
+def next_attempt(window: Window, nonce: str) -> Window:
+    """Fix the write timestamps of another attempt at a begun window: above all of those before (rule 26).
+
+    Its rows follow each other without gaps, so that an attempt takes no more than a microsecond a row, also
+    where the epochs of a backlog lie hours apart.
+    """
+    assert window.attempt is not msgspec.UNSET
+    epochs: list[BegunEpoch] = []
+    used_us = window.last_us
+    for begun in window.epochs:
+        epochs.append(msgspec.structs.replace(begun, base_us=used_us + 1))
+        used_us = epochs[-1].last_us
+    return msgspec.structs.replace(
+        window, nonce=nonce, epochs=tuple(epochs), attempt=window.attempt + 1
+    )
 
 
 def plan_without_rows(step: PassOver, mark: Mark, now_us: int, nonce: str) -> Window:

@@ -55,7 +55,8 @@ def is_large(size: int, above_bytes: int) -> bool:
 def share_out(pieces: Sequence[Piece], *, above_bytes: int, slots: int) -> list[tuple[Piece, ...]]:
     """Share the pieces out to tasks, balanced by bytes; no tasks when no job is worth it, or may write them.
 
-    A job of one task would be as fast as the driver, but for what the job costs.
+    A job of one task would be as fast as the driver, but for what the job costs. Spark runs a task again, or
+    twice, so no job writes rows that may be sent once with each timestamp (rule 26).
 
     :param pieces: whole segments, in the order of their rows.
     :param above_bytes: see `is_large`.
@@ -63,7 +64,8 @@ def share_out(pieces: Sequence[Piece], *, above_bytes: int, slots: int) -> list[
     :returns: every row exactly once, at most `slots - 1` shares, none of them empty.
     """
     size = sum(piece.segment.bytes for piece in pieces)
-    if not is_large(size, above_bytes) or any(piece.plan.one_session for piece in pieces):
+    alone = any(piece.plan.one_session or piece.plan.sent_once for piece in pieces)
+    if alone or not is_large(size, above_bytes):
         return []
     smallest = max(above_bytes // _SMALLEST, 1)
     tasks = min(slots - 1, size // smallest, MOST_READERS * len(pieces))

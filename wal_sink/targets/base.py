@@ -177,7 +177,7 @@ class Session(ABC):
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
         """Set the ledger row to `new` if it is exactly `seen`; None: if there is no row.
 
-        Only an operator's commands call this (rule 22); the flusher moves the row by `begin` and `finish`.
+        An operator's commands call this (rule 22), and a flusher that takes another attempt (rule 26).
         """
 
     def written_us(self) -> int | None:

@@ -25,6 +25,9 @@ class CellStoreOptions(RowOptions, frozen=True, kw_only=True):
     columns: Annotated[
         str, Meta(description="of several tables the columns of each, in the same way")
     ] = ""
+    lists: Annotated[
+        str, Meta(description="columns that are lists, and not frozen, comma-separated")
+    ] = ""
     nulls: Annotated[str, Meta(description="unset keeps an older value, write clears it")] = "unset"
 
     @property
@@ -34,6 +37,7 @@ class CellStoreOptions(RowOptions, frozen=True, kw_only=True):
         return {
             "keys": self.keys,
             "nulls": self.nulls,
+            **({"lists": self.lists} if self.lists else {}),
             **operation_shape(self.operation_column, self.words),
             **self.times.shape,
             **mode_shape(self.write_mode),

@@ -22,6 +22,40 @@ class Cell(NamedTuple):
         return None if self.ends_s is not None and self.ends_s <= now_s else self.value
 
 
+class ListElement(NamedTuple):
+    """An element of a list. The server tells two writes of it apart, also those of one timestamp."""
+
+    number: int
+    """The server's own, which no writer chooses; elements come in its order."""
+    value: Any
+    us: int
+
+
+class List(NamedTuple):
+    """A list that is not frozen: each write deletes what is older than itself, and adds elements."""
+
+    deleted_us: int
+    elements: tuple[ListElement, ...]
+
+    @property
+    def us(self) -> int:
+        """The newest write timestamp."""
+        return max((each.us for each in self.elements), default=self.deleted_us)
+
+    def merged(self, other: List) -> List:
+        """Return what two writes leave."""
+        deleted_us = max(self.deleted_us, other.deleted_us)
+        elements = {each for each in (*self.elements, *other.elements) if each.us > deleted_us}
+        return List(deleted_us, tuple(sorted(elements, key=lambda each: each.number)))
+
+    def seen(self, deleted_us: int) -> list[Any] | None:
+        """Return the elements, None for none of them.
+
+        :param deleted_us: timestamp of the newest tombstone upon the row; -1 for none.
+        """
+        return [each.value for each in self.elements if each.us > deleted_us] or None
+
+
 class Element(NamedTuple):
     """The place of a cell in a set or a map that is not written whole."""
 
@@ -40,7 +74,8 @@ IN_SET = "in the set"
 class Row(NamedTuple):
     """The cells of a row by their places, and the marker that its newest insert leaves."""
 
-    cells: dict[Place, Cell]
+    cells: dict[Place, Any]
+    """Each a `Cell`, or a `List`."""
     marker: Cell
 
     def seen(self, now_s: int, deleted_us: int) -> dict[str, Any] | None:
@@ -49,7 +84,9 @@ class Row(NamedTuple):
         :param deleted_us: timestamp of the newest tombstone upon the row; -1 for none.
         """
 
-        def value(cell: Cell) -> Any:
+        def value(cell: Cell | List) -> Any:
+            if isinstance(cell, List):
+                return cell.seen(deleted_us)
             return cell.at(now_s) if cell.us > deleted_us else None
 
         values: dict[str, Any] = {}

@@ -6,7 +6,8 @@ State lives in the instance, so the successor of a flusher that "crashed" finds 
 Cell rules: of two writes to a cell the higher timestamp stays; at equal timestamps a deletion beats a
 value and the larger value, compared as serialized bytes, beats the smaller. A deleted row, or range of rows
 by the first of its key columns, is a tombstone with a timestamp: it hides every cell up to that, also one
-that is written later.
+that is written later. To write a list that is not frozen deletes what is older, and adds elements: they are
+there twice if that is done twice with one timestamp.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class CellStore(Target):
         self.lock = threading.Lock()
         names, keys = options.tables.split(","), options.keys.split(";")
         columns = options.columns.split(";") if options.columns else [""] * len(names)
-        self.tables = {name: CellTable(*of) for name, *of in zip(names, keys, columns, strict=True)}
+        lists, of_each = options.lists.split(","), zip(names, keys, columns, strict=True)
+        self.tables = {name: CellTable(key, has, lists) for name, key, has in of_each}
         """By name; the only one has none."""
         self.ledger: dict[str, Mark] = {}
         self.shadowed_until_us: dict[str, int] = {}
@@ -143,7 +145,7 @@ class CellStore(Target):
                 **for_server(times, latest_expiry_s("NONE"), now_s).details,
             },
         )
-        return as_planned(plan)
+        return plan.as_sent_once() if self.options.lists else as_planned(plan)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Refuse an unknown operation or table, and a null in the key of a table of the row."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from wal_sink.errors import InvalidRow
-from wal_sink.testing.cell_rules import Cell, Place, Row, newer
+from wal_sink.testing.cell_rules import Cell, List, ListElement, Place, Row, newer
 
 Key = tuple[Any, ...]
 
@@ -19,9 +20,10 @@ class CellTable:
     It hides every cell up to that, also one that is written later.
 
     :param columns: empty: it has those that come.
+    :param lists: those that are lists and not frozen.
     """
 
-    def __init__(self, keys: str, columns: str) -> None:
+    def __init__(self, keys: str, columns: str, lists: Collection[str] = ()) -> None:
         self.keys = tuple(keys.split(","))
         self.columns = tuple(filter(None, columns.split(",")))
         self.rows: dict[Key, Row] = {}
@@ -29,6 +31,8 @@ class CellTable:
         self.tombstones: dict[Key, int] = {}
         """Timestamps of deletions, by the first values of the key, or all of them."""
         self._ballot_us = 0
+        self._lists = lists
+        self._numbers = itertools.count()
 
     def has(self, column: str) -> bool:
         """Whether the table has a column."""
@@ -78,11 +82,20 @@ class CellTable:
         for name, cell in cells.items():
             if cell is None:
                 found.setdefault(name, Cell(None, 0))
+            elif name in self._lists:
+                found[name] = self._list(found.get(name), cell)
             else:
                 kind = schema.field(name).type if isinstance(name, str) else pa.int64()
                 found[name] = newer(found.get(name), cell, kind)
         marker = row.marker if inserted is None else newer(row.marker, inserted, pa.bool_())
         self.rows[key] = Row(found, marker)
+
+    def _list(self, before: Any, cell: Cell) -> List:
+        """Write a list, as the server does: each time with elements of its own."""
+        values = cell.value or ()
+        elements = (ListElement(next(self._numbers), value, cell.us) for value in values)
+        new = List(cell.us - 1, tuple(elements))
+        return before.merged(new) if isinstance(before, List) else new
 
     def _deleted_us(self, key: Key) -> int:
         """Return the newest deletion of a row, or of a range that it is in; -1 for none."""

@@ -124,6 +124,11 @@ class Log(LogObjects):
             self._plans[key] = plan
         return plan
 
+    def has_sent_once(self) -> bool:
+        """Whether a plan says that its rows may be sent once with each timestamp (rule 26)."""
+        keys = self._listed(paths.PLANS, paths.parse_plan)
+        return any(plan.sent_once for key in keys if (plan := self.plan(key)) is not None)
+
     def create_plan(self, plan: Plan) -> None:
         """Keep a plan."""
         self.create(paths.plan(plan.key), plan)

@@ -13,7 +13,7 @@ from wal_sink.model.codec import Record
 from wal_sink.model.manifest import Attempt
 
 R = TypeVar("R", bound=Record)
-N = TypeVar("N", int, Attempt)
+N = TypeVar("N", int, str, Attempt)
 
 
 class LogObjects:

@@ -12,11 +12,14 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean, quote
 from wal_sink.targets.cassandra.schema import ddl
+from wal_sink.targets.cassandra.schema.lists import refuse_beside_lists
 from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.schema.updates import about_change, writes_static_alone
+from wal_sink.targets.cassandra.times.given import planned_times
 from wal_sink.targets.cassandra.types.collection_mode import Change
 from wal_sink.targets.cassandra.types.cql_type import (
     UserTypes,
+    has_lists,
     parse,
     planned_user_types,
     taken,
@@ -105,6 +108,8 @@ def refuse_changed(plan: Plan, live: TableMetadata) -> None:
         changes = ["the table is gone"]
     else:
         refuse_not_durable(live)
+    if has_lists(plan):
+        refuse_beside_lists(planned_times(plan), live)
     if changes:
         raise SchemaMismatch(
             f"{plan.table} is no longer what plan {plan.key} was made for: {'; '.join(changes)}.",

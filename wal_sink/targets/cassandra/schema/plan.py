@@ -15,6 +15,7 @@ from wal_sink.targets.cassandra.schema.compare import match_columns, used_types
 from wal_sink.targets.cassandra.schema.indexes import TermLimits, index_rules, term_limits
 from wal_sink.targets.cassandra.schema.inspection import inspect_server
 from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
+from wal_sink.targets.cassandra.schema.lists import refuse_beside_lists
 from wal_sink.targets.cassandra.schema.several import match_tables, of_several
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
 from wal_sink.targets.cassandra.schema.totals import refuse_no_totals
@@ -35,7 +36,7 @@ from wal_sink.targets.cassandra.types.collection_mode import (
     changes_of,
     with_values,
 )
-from wal_sink.targets.cassandra.types.cql_type import user_types_text
+from wal_sink.targets.cassandra.types.cql_type import has_lists, user_types_text
 from wal_sink.targets.cassandra.types.index_rule import DETAIL, rules_text
 from wal_sink.targets.cassandra.types.write_mode import mode_beside, mode_details
 from wal_sink.targets.operations import operation_details, with_operation, without_operation
@@ -101,7 +102,10 @@ def make_plan(
             )
         )
     whole = of_several(plans, schema, options.table_column) if options.tables else plans[0]
-    return as_planned(whole)
+    lists = [live for live, each in zip(tables, plans, strict=True) if has_lists(each)]
+    for live in lists:
+        refuse_beside_lists(options.times, live)
+    return as_planned(whole).as_sent_once() if lists else as_planned(whole)
 
 
 def _details(

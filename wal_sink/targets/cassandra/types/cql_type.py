@@ -98,6 +98,11 @@ def user_type_names(tree: CqlType) -> Iterator[str]:
         yield from user_type_names(part)
 
 
+def has_lists(plan: Plan) -> bool:
+    """Whether a column is a list that is not frozen: the server gives each write elements of its own."""
+    return any(tree.kind == "list" and not tree.frozen for tree in column_types(plan))
+
+
 def user_types_text(types: UserTypes) -> str:
     """Return the JSON of user-defined types for a plan's details."""
     return msgspec.json.encode(types).decode()

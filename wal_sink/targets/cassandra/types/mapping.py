@@ -144,7 +144,7 @@ NESTED = {
         "array",
         "list",
         constraints.NO_NULLS,
-        "frozen only, `frozen<list<…>>`: see Rows; no null elements",
+        "frozen or not, [lists](#lists); no null elements",
     ),
     "set": NestedType(
         "array",

@@ -36,15 +36,6 @@ class Mismatch(NamedTuple):
 def mismatches(column: str, source: pa.DataType, tree: CqlType) -> list[Mismatch]:
     """Return all that keeps a column of the Arrow type `source` from the CQL type `tree`."""
     source = canonical(source)
-    if tree.kind == "list" and not tree.frozen:
-        return [
-            Mismatch(
-                column,
-                f"the table's {tree.label} is not frozen: written again after a crash, it would have "
-                "its elements twice.",
-                f"Make the table's column frozen<{tree.label}>, or leave it out of the DataFrame.",
-            )
-        ]
     cast = _wanted(source, tree)
     return [
         each if each.remedy else each._replace(remedy=_remedy(column, cast, spark_type(inner)))

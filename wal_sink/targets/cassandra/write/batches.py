@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.cassandra.types.cql_type import column_types
+from wal_sink.targets.cassandra.types.cql_type import column_types, has_lists
 
 Ints = npt.NDArray[np.int64]
 
@@ -70,14 +70,15 @@ def limits(plan: Plan, batch_bytes: int = BYTES, batch_rows: int = ROWS) -> Limi
     Cassandra measures a row as its values, 20 bytes a cell and 50 a row (`Row.dataSize`: 8 bytes of
     timestamp, 4 of time to live, 8 of deletion time), against 4 bytes a column and at least 33 a row on
     the wire. An element of a collection that is not frozen is a cell, too: 1 byte with its length of 4
-    on the wire, or an empty field of a struct, 4 against 22.
+    on the wire, or an empty field of a struct, 4 against 22; an element of a list has 16 bytes more, by
+    which the server orders them.
     """
     of_many_cells = any(tree.parts and not tree.frozen for tree in column_types(plan))
     return Limits(
         rows=batch_rows,
         bytes=batch_bytes,
         row_weight=16 * len(plan.columns) + 32,
-        byte_weight=6 if of_many_cells else 1,
+        byte_weight=8 if has_lists(plan) else 6 if of_many_cells else 1,
     )
 
 

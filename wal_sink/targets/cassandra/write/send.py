@@ -67,6 +67,9 @@ class Sender:
         """Requests for which the socket had no room at that moment; each goes out when another has ended."""
         self._failures: list[Failure] = []
         self._acknowledgements = self._present = 0
+        self.repeats = True
+        """Whether a request that has failed is sent again. Not where that would double what it has written:
+        then its error is raised at once. What was certainly not carried out is sent again all the same."""
         self._taken: Any = None
         """The request that was acknowledged last, of those since the last `drain`."""
         self.refusals = Refusals(describe, self._try, self._takes_others)
@@ -184,9 +187,9 @@ class Sender:
             self._forget()  # the caller writes everything again
             if isinstance(error, WalSinkError) or classify(error) == "fatal":
                 raise
+            waited = f" for {self._patience:.0f} s" if self.repeats else ""
             raise TargetUnavailable(
-                f"Cassandra did not acknowledge {counted(left, 'request')} for {self._patience:.0f} s:"
-                f" {error}{suspect}",
+                f"Cassandra did not acknowledge {counted(left, 'request')}{waited}: {error}{suspect}",
                 "See to the cluster; the rows are safe in the log and will be written again.",
             ) from error
 
@@ -196,7 +199,7 @@ class Sender:
         :raises Exception: patience has ended, or the error is fatal.
         """
         taken = self._acknowledgements
-        for attempt in retrying(self._patience):
+        for attempt in retrying(self._patience if self.repeats else 0.0):
             with attempt:
                 # The first attempt was the one that failed.
                 if attempt.retry_state.attempt_number > 1:
@@ -240,7 +243,9 @@ class Sender:
         """Send one request, and wait for its answer."""
         try:
             execute(self._session, statement, None, profile=ROWS, timeout_s=self._timeout_s)
-        except Exception as error:  # noqa: BLE001 -- the caller judges it
+        except Exception as error:
+            if not (self.repeats or is_refused(error)):
+                raise  # it may have been carried out, so no part of it is sent again
             return error
         self._acknowledgements += 1
         return None

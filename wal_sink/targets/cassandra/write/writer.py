@@ -219,6 +219,8 @@ class Writer:
 
     def _prepare(self, plan: Plan) -> Planned:
         if plan.key not in self._plans:
+            if plan.sent_once:
+                self._sender.repeats = False
             tables = tuple(map(self._prepare_table, table_plans(plan)))
             buffer = waiting_for_totals() if added_columns(plan) else SliceBuffer()
             self._plans[plan.key] = Planned(plan, tables, buffer)

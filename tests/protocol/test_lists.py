@@ -1,0 +1,270 @@
+"""Lists that are not frozen have elements twice that are written twice with one timestamp (rule 26)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import get_args
+
+import pyarrow as pa
+import pytest
+
+from state_backends import open_backend
+from tests.protocol import raw
+from tests.protocol.cases import covered
+from tests.protocol.engine import Rows, World
+from tests.protocol.interleave import Process, Turns, open_operations, take_turns
+from tests.protocol.test_corruption import query
+from tests.protocol.test_crash_everywhere import When, every_fault, flush, hit_by
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.errors import OptionError, TargetUnavailable
+from wal_sink.flush import attempts
+from wal_sink.flush.read_window import pieces, read_piece
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.model.ledger import Owner, Window
+from wal_sink.protocol.steps import Begin, Rest, Resume
+from wal_sink.publish.sift import refuse_no_quarantine
+from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.testing.crash.faults import Faults
+
+DOUBLED = -1
+
+
+class ListWorld(World):
+    """Each row has its value in a list, too."""
+
+    def __init__(self) -> None:
+        name = uuid.uuid4().hex
+        super().__init__(open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"))
+        self.have(lists="l")
+
+    def have(self, lists: str) -> None:
+        """Make the table anew, with these columns as lists."""
+        self.target = self.store = CellStore(CellStoreOptions(keys="k", lists=lists))
+        self.store.clock_us = lambda: self.clock.us
+
+    def frame(self, rows: Rows) -> pa.RecordBatch:
+        """Return rows with their lists."""
+        frame = super().frame(rows)
+        lists = pa.array([[v, v] for _, v in rows], pa.list_(pa.int64()))
+        return frame.append_column("l", lists)
+
+    def visible(self) -> list[tuple[str, int]]:
+        """Return the rows; of one whose list is not what was written a value that none has."""
+        rows = self.store.rows().items()
+        return [(key[0], row["v"] if row["l"] == [row["v"]] * 2 else DOUBLED) for key, row in rows]
+
+    def begun(self) -> Window:
+        """Return the window that is begun."""
+        mark = self.ledger()
+        assert mark is not None
+        assert mark.begun is not None
+        return mark.begun
+
+
+@pytest.fixture
+def lists() -> ListWorld:
+    """A query whose table has a list."""
+    return ListWorld()
+
+
+def interrupted(world: World, error: type[BaseException] = ConnectionError) -> None:
+    """Begin the next epoch, and fail at its first rows, half of which arrive."""
+    flusher = world.flusher(Faults(at=0, when="after", error=error, matching="write"))
+    with pytest.raises(TargetUnavailable):
+        flush_until_error(flusher)
+    flusher.close()
+
+
+def flush_until_error(flusher: object) -> None:
+    """Run until an error."""
+    for _ in range(9):
+        flusher.run_once()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("when", get_args(When))
+@pytest.mark.parametrize("role", ["flusher", "flusher of a backlog"])
+def test_rule_26_every_fault_is_recovered_from(role: str, when: When) -> None:
+    """A crash or a lost answer at any operation: no list is doubled, and no row lost."""
+    hit = every_fault(ListWorld, role, when)
+    assert hit_by(hit, "write ") > 1
+    covered(f"lists, fault at every operation of a {role}, {when}", f"{len(hit)}")
+
+
+def test_rule_26_a_window_that_is_resumed_has_higher_timestamps(lists: ListWorld) -> None:
+    """They lie above all of the attempt before, and those of the next epoch above both."""
+    run = lists.run()
+    run.batch([("a", 1), ("b", 2)])
+    interrupted(lists)
+    first = lists.begun()
+    assert first.attempt == 1
+    interrupted(lists)
+    second = lists.begun()
+    assert (second.attempt, second.epochs[0].base_us) == (2, first.last_us + 1)
+    run.batch([("a", 3)])
+    lists.flush()
+    mark = lists.ledger()
+    assert mark is not None
+    assert mark.last is not None
+    assert (mark.last.first, mark.last.attempt) == (1, 1)
+    assert mark.last.epochs[0].base_us > second.last_us + 2
+    assert lists.visible() == [("a", 3), ("b", 2)]
+
+
+def test_rule_26_a_table_without_lists_is_written_as_ever(world: World) -> None:
+    """Its windows have no attempts: neither plan nor ledger row says anything of them."""
+    world.run().batch([("a", 1)])
+    flusher = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
+    with pytest.raises(TargetUnavailable):
+        flush_until_error(flusher)
+    mark = world.ledger()
+    assert mark is not None
+    assert mark.begun is not None
+    assert "attempt" not in mark.begun.to_text()
+    base_us = mark.begun.epochs[0].base_us
+    world.flush()
+    mark = world.ledger()
+    assert mark is not None
+    assert mark.last is not None
+    assert mark.last.epochs[0].base_us == base_us
+    assert b"once" not in world.log_backend.read(world.log_backend.list("plans/")[0])
+
+
+def test_rule_26_late_rows_of_an_attempt_that_was_overtaken_change_nothing(
+    lists: ListWorld,
+) -> None:
+    """A flusher stands still before its rows; another one finishes, and then the first one sends them."""
+    lists.run().batch([("a", 1), ("b", 2)])
+    flusher = lists.flusher(Faults(at=0, error=ConnectionError, matching="write"))
+    with pytest.raises(TargetUnavailable):
+        flush_until_error(flusher)
+    window = lists.begun()
+    (piece,) = pieces(lists.log, window.epochs[0])
+    held = list(read_piece(lists.log_backend, piece))
+    lists.flush()
+    with lists.store.connect(Owner(lists.query_id, "", "")) as session:
+        for rows in held:
+            session.write(piece.plan, rows)
+        session.drain()
+        assert session.finish(window).value == "refused"
+    assert lists.visible() == [("a", 1), ("b", 2)]
+
+
+def test_rule_26_the_window_is_not_taken_back_at_once(
+    lists: ListWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two flushers that live would take it from each other for ever."""
+    lists.run().batch([("a", 1)])
+    flusher = lists.flusher(Faults(at=0, error=ConnectionError, matching="write"))
+    with pytest.raises(TargetUnavailable):
+        flush_until_error(flusher)
+    interrupted(lists)  # another flusher takes the second attempt, and dies
+    assert isinstance(flusher.run_once(), Rest)
+    assert lists.begun().attempt == 2
+    monkeypatch.setattr(attempts, "_PATIENCE_S", 0.0)
+    assert isinstance(flusher.run_once(), Resume)
+    mark = lists.ledger()
+    assert mark is not None
+    assert mark.last is not None
+    assert mark.last.attempt == 3
+    assert lists.visible() == [("a", 1)]
+
+
+def test_rule_26_a_flusher_stops_when_another_one_has_taken_the_window(lists: ListWorld) -> None:
+    """Between two slices it looks at the ledger, and neither writes on nor finishes."""
+    run = lists.run()
+    run.batch([("a", 1)], [("b", 2)])
+    taken: list[int] = []
+    faults = Faults()
+    slow = lists.flusher(faults)
+    slow.run_once()
+    session_type = type(lists.store.connect(Owner(lists.query_id, "", "")))
+    write = session_type.write
+
+    def overtaken(session: object, plan: object, rows: Sequence[object]) -> None:
+        write(session, plan, rows)  # type: ignore[arg-type]
+        if not taken:
+            taken.append(1)
+            lists.clock.us += 2_000_000
+            interrupted(lists)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(session_type, "write", overtaken)
+        slow.run_once()
+    assert not any(name.startswith("finish") for name in faults.operations)
+    assert lists.begun().attempt == 2
+    lists.flush()
+    assert lists.visible() == [("a", 1), ("b", 2)]
+
+
+def test_rule_26_all_pairs_of_stops_of_two_flushers_double_no_list() -> None:
+    """One stops before its k-th operation, the other goes on until its j-th, then both to their ends."""
+    pairs = 0
+    for k in range(0, 60, 3):
+        for j in range(0, 60, 3):
+            world = ListWorld()
+            run = world.run()
+            run.batch([("a", 1), ("b", 2)])
+            run.batch([("a", 3)], [("c", 4)])
+            counts = open_operations(world)
+            processes = []
+            for stop in (k, j):
+                turns = Turns(stop, counts=counts)
+                flusher = world.flusher(turns, RunHistory())
+                processes.append(Process(turns, lambda _, flusher=flusher: flush(flusher)))  # type: ignore[misc]
+            first, second = processes
+            take_turns(first, second, lambda world=world, k=k, j=j: raw.safe(world, (k, j)))  # type: ignore[misc]
+            flush(world.flusher(Faults()))
+            raw.complete(world, 2, (k, j))
+            world.forget()
+            pairs += 1
+            if not second.turns.stopped_before:
+                break
+        if not first.turns.stopped_before:
+            break
+    covered("lists, two flushers, pairs of stops", f"{pairs}")
+    assert pairs > 20
+
+
+def test_rule_26_epochs_with_lists_share_a_window_with_no_others() -> None:
+    """The column came later: the epochs before it are written as ever, in a window of their own."""
+    world = ListWorld()
+    lists, plain = world.store, CellStore(CellStoreOptions(keys="k"))
+    world.target = plain
+    world.run().batch([("a", 1)])
+    world.target = lists
+    run = world.run()
+    run.batch([("b", 2)])
+    run.batch([("c", 3)])
+    begun = [step for step in world.flush() if isinstance(step, Begin)]
+    assert len(begun) == 2
+    mark = world.ledger()
+    assert mark is not None
+    assert mark.last is not None
+    assert [each.epoch for each in mark.last.epochs] == [1, 2]
+    assert mark.last.attempt == 1
+    assert world.log.plan(run.plan.key) == run.plan
+    assert run.plan.format == 2
+
+
+def test_rule_26_a_lost_ledger_row_does_not_double_what_was_begun(lists: ListWorld) -> None:
+    """What is begun again after a rewind lies above every attempt that the row may have named."""
+    run = lists.run()
+    run.batch([("a", 1)])
+    lists.flush()
+    run.batch([("b", 2), ("c", 3)])
+    for _ in range(3):
+        interrupted(lists)
+    del lists.store.ledger[lists.query_id]
+    now_us = lists.clock.us + 600_000_000
+    plan_rewind(query(lists), lists.target, 0, now_us).carry_out(now_us)
+    lists.flush()
+    assert lists.visible() == [("a", 1), ("b", 2), ("c", 3)]
+
+
+def test_rows_of_such_a_table_are_not_kept_in_quarantine() -> None:
+    """An entry is known by its timestamp, which each attempt raises; refused at the start."""
+    plan = ListWorld().run().plan
+    refuse_no_quarantine([plan], "fail")
+    with pytest.raises(OptionError, match="lists that are not frozen"):
+        refuse_no_quarantine([plan], "quarantine")
