@@ -370,6 +370,13 @@ BUGS = (
         ("tests/unit/test_flush_task.py",),
     ),
     Bug(
+        "refused rows forget the epoch that they came with",
+        "wal_sink/publish/micro_batch.py",
+        "            (with_epoch(batch, column, task.epoch) for batch in batches),\n",
+        "            batches,\n",
+        ("tests/protocol/test_batch_writer.py",),
+    ),
+    Bug(
         "every row goes aside when the server takes none",
         "wal_sink/targets/cassandra/write/refused_row.py",
         "or (self._alone and not compared)",

@@ -18,6 +18,8 @@ from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import conformed
 from wal_sink.testing.cell_store import CellStoreOptions
 from wal_sink.wal.location import locate
+from wal_sink.wal.refused import rows_of
+from wal_sink.wal.segment import read_segment
 
 CALL, OTHER_CALL = "a" * 16, "b" * 16
 
@@ -58,6 +60,24 @@ def append(
         call=call,
     )
     return batch.append([run.world.frame(rows)], task)
+
+
+def test_rule_24_a_refused_row_keeps_the_epoch_that_it_came_with(
+    query: World, tmp_path: Path
+) -> None:
+    """Sent again, it writes `epochColumn` as it would have done with its epoch."""
+    run = query.run()
+    batch = micro_batch(run, tmp_path)
+    sink = SinkOptions(checkpoint=str(tmp_path), epoch_column="epoch", on_invalid_row="quarantine")
+    batch = batch._replace(configuration=batch.configuration._replace(sink=sink))
+    schema = run.world.frame([]).schema.append(pa.field("epoch", pa.int64(), nullable=False))
+    batch = batch._replace(plans={"": run.world.store.plan(schema, "k")})
+    appended = append(batch, run, [("a", 1), (None, 2)])  # type: ignore[list-item]
+    for segments in (appended.segments, appended.refused):
+        (segment,) = segments
+        (found,) = read_segment(query.log_backend, segment)
+        rows = rows_of(found) if segments is appended.refused else found
+        assert rows.column("epoch").to_pylist() == [run.next]
 
 
 def paths_of(query: World) -> Sequence[str]:

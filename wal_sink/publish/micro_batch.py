@@ -45,10 +45,10 @@ class MicroBatch(NamedTuple):
 
         column = self.configuration.sink.epoch_column
         return append(
-            batches,
+            (with_epoch(batch, column, task.epoch) for batch in batches),
             task=task,
             backend=self._log(task.query_id).backend,
-            check=lambda batch: self._checked(with_epoch(batch, column, task.epoch)),
+            check=self._checked,
             compression=self.configuration.sink.compression,
             on_invalid_row=self.configuration.sink.on_invalid_row,
         )
