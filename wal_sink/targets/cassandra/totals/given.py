@@ -1,7 +1,7 @@
 """What is said of totals: by the options, and in the plan. Pure.
 
 An **added** column holds a total. What a row has in it is added to what the table holds, and `ADDED_COLUMN`
-says, in the same row of the table, up to which row of which query that was done.
+says, in the same row of the table, up to which row of which query that was done (rule 27).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Adds rows to totals: what the table holds and the rows of a key become one row. Pure.
 
 The rows of a key are a chain of totals, one after each row. What is written is a member of that chain, with
-the place and the timestamp of its last row, whatever was read and however the rows were cut.
+the place and the timestamp of its last row, whatever was read and however the rows were cut: rule 27.
 """
 
 from __future__ import annotations

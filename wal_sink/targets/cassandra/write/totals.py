@@ -1,4 +1,4 @@
-"""Reads what the table holds, and makes of rows the totals that are written in their place."""
+"""Reads what the table holds, and makes of rows the totals that are written in their place (rule 27)."""
 
 from __future__ import annotations
 
