@@ -268,3 +268,25 @@ def test_rows_of_such_a_table_are_not_kept_in_quarantine() -> None:
     refuse_no_quarantine([plan], "fail")
     with pytest.raises(OptionError, match="lists that are not frozen"):
         refuse_no_quarantine([plan], "quarantine")
+
+
+def test_rule_26_of_two_flushers_that_take_one_attempt_one_writes(
+    lists: ListWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have seen the same window; the one that comes later writes nothing with these timestamps."""
+    lists.run().batch([("a", 1), ("b", 2)])
+    interrupted(lists)
+    session_type = type(lists.store.connect(Owner(lists.query_id, "", "")))
+    replace_row = session_type.replace_row
+
+    def late(session: object, seen: object, new: object) -> object:
+        monkeypatch.undo()
+        interrupted(lists)
+        return replace_row(session, seen, new)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session_type, "replace_row", late)
+    lists.flusher().run_once()
+    assert lists.begun().attempt == 2
+    assert lists.visible() == [("a", 1)]
+    lists.flush()
+    assert lists.visible() == [("a", 1), ("b", 2)]
