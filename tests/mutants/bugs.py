@@ -195,10 +195,10 @@ BUGS = (
         ("tests/unit/test_split_window.py",),
     ),
     Bug(
-        "lists are written with event times",
+        "rows with lists live for a number of seconds",
         "wal_sink/targets/cassandra/schema/lists.py",
-        "    if times.event_column:\n",
-        "    if times.event_column and not live.exists:\n",
+        "    if seconds:\n",
+        "    if not seconds:\n",
         ("tests/unit/test_cassandra_compare.py",),
     ),
     Bug(
