@@ -36,7 +36,7 @@ ROOMS = {
     "options": "errors",
     # Values, and what may happen next: pure, see `PURE`. `remedies` has the commands that errors name.
     "model": "errors remedies",
-    "protocol": "model errors remedies",
+    "protocol": "model errors remedies counted",
     # The databases. They know neither the log nor the protocol, so that a target can be written without them.
     "targets": "model options observer errors",
     "targets.values": "targets.operations",
@@ -73,7 +73,7 @@ ROOMS = {
     "progress": "wal checkpoint protocol model state_backends clock counted errors",
     # The two halves, which meet in the log alone; and what is counted.
     "publish": "progress configuration wal checkpoint protocol model targets.base state_backends"
-    " arrow_batches clock errors",
+    " arrow_batches clock counted errors",
     "flush": "progress wal checkpoint protocol model targets.base targets.refused state_backends observer"
     " log_context clock counted errors remedies",
     "metrics": "progress wal checkpoint model observer clock errors",
@@ -108,7 +108,7 @@ OUTSIDE = {
 }
 """Packages of others, and what may import them. Everything else runs, and is tested, without them."""
 
-PURE = ("errors", "remedies", "model", "protocol")
+PURE = ("counted", "errors", "remedies", "model", "protocol")
 IMPURE = {
     *("asyncio", "datetime", "fsspec", "io", "os", "pathlib", "random", "secrets", "shutil"),
     *("socket", "state_backends", "subprocess", "tempfile", "threading", "time", "uuid"),

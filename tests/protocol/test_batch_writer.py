@@ -121,7 +121,7 @@ def test_rule_25_a_second_write_of_a_batch_is_refused(query: World, tmp_path: Pa
     refuse_published(query.log, run.execution)
     batch = micro_batch(run, tmp_path)
     batch.publish(run.execution, [append(batch, run, [("a", 2)])])
-    with pytest.raises(AlreadyPublished, match=r"a second time.* 1 rows(.|\n)*union"):
+    with pytest.raises(AlreadyPublished, match=r"a second time.* 1 row was(.|\n)*union"):
         refuse_published(query.log, run.execution)
     with pytest.raises(AlreadyPublished):  # two threads that have both passed the look
         batch.publish(run.execution, [append(batch, run, [("b", 3)], call=OTHER_CALL)])

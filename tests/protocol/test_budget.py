@@ -162,7 +162,7 @@ def test_fail_refuses_and_leaves_no_segments(world: World) -> None:
     Driver(world.run()).batch(ONE)
     for _ in range(3):
         driver = Driver(world.run(), on_full="fail")
-        with pytest.raises(LogFull, match="in 1 epochs are not flushed"):
+        with pytest.raises(LogFull, match="in 1 epoch are not flushed"):
             driver.publish([("b", 2)])
         assert driver.pauses == 0
         assert segments(world) == [0]

@@ -128,12 +128,12 @@ def test_what_could_not_be_flushed_is_raised_by_the_block(
         query.awaitTermination()
         with pytest.raises(NotDrained, match=rf"{query.id}: FlushTimeout"):
             sink.close()
-        with pytest.raises(FlushTimeout, match="1 epochs up to 1"):
+        with pytest.raises(FlushTimeout, match="1 epoch up to 1"):
             wal_sink.await_flushed(checkpoint, timeout=0)
         with pytest.raises(KeyError, match="mine"):
             fail_in_the_block(spark, source, table, checkpoint)
         (said,) = [r for r in caplog.records if "after the block had failed" in r.getMessage()]
-        assert "1 epochs up to 1" in said.getMessage()
+        assert "1 epoch up to 1" in said.getMessage()
         assert "\n" not in said.getMessage()
         assert said.exc_info is None
         status = wal_sink.status(checkpoint)

@@ -78,7 +78,7 @@ def _wait(checkpoint: Checkpoint, log: Log, goal: int, timeout: float | None) ->
     place = f"{checkpoint.url} to target {log.target}" if log.target else checkpoint.url
     newest = log.newest_flushed()
     flushed = {newest.epoch: 0} if newest else {}
-    watch = FlusherWatch()
+    watch, those = FlusherWatch(), f"up to {goal} of {place}"
     while waiting := count_epochs(log, goal, newest.epoch if newest else -1):
         report = log.last_report()
         alive = watch.look(report)
@@ -88,13 +88,13 @@ def _wait(checkpoint: Checkpoint, log: Log, goal: int, timeout: float | None) ->
         if timeout is not None and waited >= timeout:
             error = report.error if report else None
             raise FlushTimeout(
-                f"Up to epoch {goal} of {place}, {counted(waiting, 'is', 'are')} not flushed after"
+                f"{counted(waiting, f'epoch {those} is', f'epochs {those} are')} not flushed after"
                 f" {waited:.1f} s" + (f"; last error: {error.kind}: {error.what}" if error else ""),
                 "Wait longer, or see that the target answers; nothing is lost, the log keeps them.",
             )
         if timeout is None and watch.silent_s > _PATIENCE_S:
             raise NoFlusher(
-                f"Up to epoch {goal} of {place}, {counted(waiting, 'waits', 'wait')}, and no process flushes",
+                f"{counted(waiting, f'epoch {those} waits', f'epochs {those} wait')} and no process flushes",
                 "Start the query again under wal_sink.register(spark), or run"
                 f" `wal-sink flush {checkpoint.url}`.",
             )

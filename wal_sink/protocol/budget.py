@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from wal_sink.counted import counted
 from wal_sink.errors import LogFull, NoFlusher, WalSinkError
 from wal_sink.model.backlog import Backlog
 from wal_sink.model.records import FlusherReport
@@ -106,7 +107,7 @@ def waiting(epoch: int, backlog: Backlog, budget: Budget, flushing: Flushing) ->
 
 def _full(backlog: Backlog, budget: Budget) -> str:
     return (
-        f"{backlog.stored_bytes:,} bytes in {backlog.epochs:,} epochs are not flushed yet, and"
+        f"{backlog.stored_bytes:,} bytes in {counted(backlog.epochs, 'epoch')} are not flushed yet, and"
         f" wal.maxBytes is {budget.max_bytes:,}"
     )
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from state_backends import StateBackendError
+from wal_sink.counted import counted
 from wal_sink.errors import AlreadyPublished, Fenced, NotRegistered, WalSinkError
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Claim, Kept, Ticket
@@ -88,8 +89,9 @@ def refuse_published(log: Log, execution: Execution) -> None:
         raise _without_ticket(log, execution.run_id)
     found = log.manifest(Attempt(execution.epoch, ticket.generation + 1))
     if found is not None and found.manifest.run_id == execution.run_id:
+        rows = counted(found.manifest.rows, "row was", "rows were")
         raise AlreadyPublished(
-            f"Epoch {execution.epoch} is written a second time by one run; {found.manifest.rows} rows were"
+            f"Epoch {execution.epoch} is written a second time by one run; {rows}"
             " published the first time",
             "Write each batch once: join what belongs to it with df.union(…) before. A batch that was written"
             " is not written again after an error; let the function raise, and start the query again.",
