@@ -13,7 +13,7 @@ import pyarrow as pa
 from wal_sink.configuration import configure
 from wal_sink.model.plan import several_plans_key
 from wal_sink.publish.epoch_column import with_epoch_field
-from wal_sink.publish.sift import refuse_no_quarantine
+from wal_sink.publish.refuse_quarantine import refuse_quarantine
 
 
 class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ def preflight(raw: Mapping[str, str], schema: pa.Schema) -> Checked:
     }
     key = several_plans_key(columns, named)
     plans = {each.name: each.target.dry_plan(columns, key) for each in configuration.destinations}
-    refuse_no_quarantine(plans.values(), configuration.sink.on_invalid_row)
+    refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     return Checked(
         in_force=configuration.in_force(f"{configuration.location.logs}/<query id>"),
         columns=tuple(

@@ -23,7 +23,7 @@ from wal_sink.flush.read_window import pieces, read_piece
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.ledger import Owner, Window
 from wal_sink.protocol.steps import Begin, Rest, Resume
-from wal_sink.publish.sift import refuse_no_quarantine
+from wal_sink.publish.refuse_quarantine import refuse_quarantine
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults
 
@@ -264,9 +264,9 @@ def test_rule_26_a_lost_ledger_row_does_not_double_what_was_begun(lists: ListWor
 def test_rows_of_such_a_table_are_not_kept_in_quarantine() -> None:
     """An entry is known by its timestamp, which each attempt raises; refused at the start."""
     plan = ListWorld().run().plan
-    refuse_no_quarantine([plan], "fail")
+    refuse_quarantine([plan], "fail")
     with pytest.raises(OptionError, match="lists that are not frozen"):
-        refuse_no_quarantine([plan], "quarantine")
+        refuse_quarantine([plan], "quarantine")
 
 
 def test_rule_26_of_two_flushers_that_take_one_attempt_one_writes(

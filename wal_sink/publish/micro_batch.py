@@ -23,7 +23,7 @@ from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.discard import discard, discard_call
 from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
 from wal_sink.publish.publisher import Publisher
-from wal_sink.publish.sift import refuse_no_quarantine
+from wal_sink.publish.refuse_quarantine import refuse_quarantine
 from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
 from wal_sink.wal.store_errors import full_disk_errors, store_errors
@@ -110,7 +110,7 @@ def agree(configuration: Configuration, schema: pa.Schema) -> MicroBatch:
     there = {each.name: each.target for each in configuration.destinations}
     key = several_plans_key(columns, {n: (each.name, each.shape) for n, each in there.items()})
     plans = {name: _agreed(log.of(name), target, key, columns) for name, target in there.items()}
-    refuse_no_quarantine(plans.values(), configuration.sink.on_invalid_row)
+    refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     return MicroBatch(configuration, plans)
 
 

@@ -8,14 +8,13 @@ halved until it is one row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.errors import InvalidRow, OptionError
-from wal_sink.model.plan import Plan
+from wal_sink.errors import InvalidRow
 
 Check = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -35,23 +34,6 @@ class Sifted(NamedTuple):
     taken: tuple[pa.RecordBatch, ...]
     """As the check returns them."""
     refused: tuple[Refused, ...]
-
-
-def refuse_no_quarantine(plans: Iterable[Plan], on_invalid_row: str) -> None:
-    """Refuse quarantine for a table whose rows may be sent once with each timestamp (rule 26).
-
-    :raises OptionError: such rows would be kept.
-    """
-    if on_invalid_row == "quarantine":
-        for plan in plans:
-            if plan.sent_once:
-                raise OptionError(
-                    f"Option onInvalidRow is quarantine, and {plan.table} has lists that are not frozen:"
-                    " refused rows are known, and sent again, by their timestamps, which each attempt at such"
-                    " lists raises.",
-                    "Leave out the option; or make the columns frozen<list<…>>, or leave them out of the"
-                    " DataFrame.",
-                )
 
 
 def sift(batch: pa.RecordBatch, check: Check) -> Sifted:
