@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from state_backends import open_backend
-from tests.protocol.engine import World
+from tests.protocol.engine import World, in_memory
 from wal_sink.model.ledger import Mark, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
@@ -49,9 +48,7 @@ class TopicWorld(World):
             "kafka.ledgerTopic": f"ledger-{name}",
         }
         target = PairsTarget(parse(given, KafkaOptions))
-        super().__init__(
-            open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"), target
-        )
+        super().__init__(*in_memory(), target)
 
     def visible(self) -> list[tuple[str, int]]:
         """Read the topic as a consumer of committed records does."""

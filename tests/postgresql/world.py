@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
-
 import psycopg
 
-from state_backends import open_backend
-from tests.protocol.engine import World
+from tests.protocol.engine import World, in_memory
 from wal_sink.model.ledger import Mark, Owner
 from wal_sink.targets.base import Kind
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
@@ -30,17 +27,12 @@ class PostgresqlWorld(World):
     adds = True
 
     def __init__(self, server: Server, schema: str, port: int | None = None) -> None:
-        name = uuid.uuid4().hex
         self.server = server
         self._table = f"{schema}.rows"
         server.execute(f"CREATE TABLE {self._table} (k text, v bigint)")
         uri = server.uri.replace(f":{server.port}/", f":{port or server.port}/")
         options = PostgresqlOptions(uri=uri, table=self._table, lock_timeout=0.3, request_timeout=2)
-        super().__init__(
-            open_backend(f"memory://{name}/ck"),
-            open_backend(f"memory://{name}/log"),
-            RetryingTarget(options),
-        )
+        super().__init__(*in_memory(), RetryingTarget(options))
 
     def visible(self) -> list[tuple[str, int]]:
         """Read the table as another client does."""

@@ -7,8 +7,7 @@ import uuid
 from pathlib import Path
 
 from sqlite_target import SqliteOptions, SqliteTarget
-from state_backends import open_backend
-from tests.protocol.engine import World
+from tests.protocol.engine import World, in_memory
 from wal_sink.model.ledger import Mark, Owner
 from wal_sink.targets.base import Kind
 
@@ -34,15 +33,12 @@ class AddingWorld(World):
     adds = True
 
     def __init__(self, folder: Path) -> None:
-        name = uuid.uuid4().hex
-        self._path = folder / f"{name}.db"
+        self._path = folder / f"{uuid.uuid4().hex}.db"
         with sqlite3.connect(self._path) as connection:
             connection.execute("CREATE TABLE t (k TEXT, v INTEGER)")
         connection.close()
         target = RetryingTarget(SqliteOptions(path=str(self._path), table="t"))
-        super().__init__(
-            open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"), target
-        )
+        super().__init__(*in_memory(), target)
 
     def visible(self) -> list[tuple[str, int]]:
         """Read the table as another client does."""

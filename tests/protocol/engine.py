@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from state_backends import StateBackend
+from state_backends import StateBackend, open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
@@ -51,14 +51,23 @@ class Clock:
         return self.us
 
 
+def in_memory() -> tuple[StateBackend, StateBackend]:
+    """Return places for the checkpoint and the log of a new query."""
+    name = uuid.uuid4().hex
+    return open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log")
+
+
 class World:
     """One query's checkpoint, log and target, and what Spark has committed.
 
-    :param target: takes rows of `SCHEMA` with the key k; None for `store`, a `CellStore`.
+    :param target: takes rows of `SCHEMA` with the key k; None for `store`, a `CellStore`, which is the target
+        where that is one.
     """
 
     adds = False
     """Whether the target adds each row to those that are there; otherwise the last one of a key stays."""
+    dates = True
+    """Whether `store` has each visible row with the write timestamp that the log says."""
 
     def __init__(
         self, checkpoint: StateBackend, logs: StateBackend, target: Target | None = None
@@ -67,7 +76,8 @@ class World:
         self.log_backend = logs
         self.storage_options: dict[str, object] = {}
         """For other places in the same store."""
-        self.store = CellStore(CellStoreOptions(keys="k"))
+        own = CellStore(CellStoreOptions(keys="k"))
+        self.store = target if isinstance(target, CellStore) else own
         self.target = target or self.store
         self.clock = Clock()
         self.target_ahead_us = 0

@@ -111,7 +111,7 @@ def complete(world: World, epochs: int, why: object) -> None:
     assert (ledger.flushed, ledger.begun) == (epochs - 1, None), why
     for older, newer in pairwise(records):
         assert newer["base_us"] > older["base_us"] + max(older["rows"], 1) - 1, why
-    for (key,), row in world.store.table.items():  # where rows are cells
+    for (key,), row in world.store.table.items() if world.dates else ():
         (epoch,) = {
             e for (e, _), rows in world.computed.items() if rows.get(key) == row.cells["v"].value
         }

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sqlite_target import SqliteOptions
-from state_backends import open_backend
 from tests.protocol import raw
 from tests.protocol.adding_world import RetryingTarget
-from tests.protocol.engine import World
+from tests.protocol.engine import World, in_memory
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.model.ledger import Mark, Owner, ledger_key
 from wal_sink.targets.base import Target
@@ -29,12 +28,11 @@ class SeveralWorld(World):
     """
 
     def __init__(self, folder: Path, *names: str) -> None:
-        name = uuid.uuid4().hex
-        self._path = folder / f"{name}.db"
+        self._path = folder / f"{uuid.uuid4().hex}.db"
         with sqlite3.connect(self._path) as connection:
             connection.execute("CREATE TABLE t (k TEXT, v INTEGER)")
         connection.close()
-        super().__init__(open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"))
+        super().__init__(*in_memory())
         added = RetryingTarget(SqliteOptions(path=str(self._path), table="t"))
         both: dict[str, Target] = {CELLS: self.store, ADDED: added}
         self.named = {each: both[each] for each in names or both}

@@ -5,18 +5,15 @@ All rows are of one key, and each adds an entry to its map: what the judge takes
 
 from __future__ import annotations
 
-import uuid
-
 import pyarrow as pa
 import pytest
 
-from state_backends import open_backend
 from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World
+from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.test_crash_everywhere import When, every_fault
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.read_window import pieces, read_piece
-from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.ledger import Owner
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults
 
@@ -26,13 +23,12 @@ SCHEMA = pa.schema([("k", pa.string()), ("m", pa.map_(pa.string(), pa.int64()))]
 class AddingToMapWorld(World):
     """A query in memory whose rows add entries to the map of one row."""
 
+    dates = False
+
     def __init__(self) -> None:
-        name = uuid.uuid4().hex
-        self.cells = CellStore(CellStoreOptions(keys="k", collections={"m": "add"}))
         super().__init__(
-            open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"), self.cells
+            *in_memory(), CellStore(CellStoreOptions(keys="k", collections={"m": "add"}))
         )
-        self.cells.clock_us = self.store.clock_us
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
         """Return rows as the DataFrame has them."""
@@ -41,12 +37,8 @@ class AddingToMapWorld(World):
 
     def visible(self) -> list[tuple[str, int]]:
         """Return the entries that a reader sees."""
-        row = self.cells.rows().get(("all",))
+        row = self.store.rows().get(("all",))
         return list(row["m"].items()) if row else []
-
-    def ledger(self) -> Mark | None:
-        """Return the ledger row."""
-        return self.cells.ledger.get(self.query_id)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +65,13 @@ def test_rule_15_a_late_flusher_cannot_set_an_entry_back() -> None:
     stale.run_once()
     with pytest.raises(TargetUnavailable):
         stale.run_once()
-    window = world.cells.ledger[world.query_id].begun
+    window = world.store.ledger[world.query_id].begun
     assert window is not None
     (piece,) = pieces(world.log, window.epochs[0])
     held = list(read_piece(world.log_backend, piece))
     run.batch([("a", 2)])
     world.flush()
-    with world.cells.connect(Owner(world.query_id, "", "")) as session:
+    with world.store.connect(Owner(world.query_id, "", "")) as session:
         for rows in held:
             session.write(piece.plan, rows)
         session.drain()

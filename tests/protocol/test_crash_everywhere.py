@@ -7,7 +7,6 @@ is the real code: a new run, with other rows for what it computes again, and a n
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -15,11 +14,10 @@ from typing import Literal, get_args
 
 import pytest
 
-from state_backends import open_backend
 from tests.protocol import raw
 from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World
+from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.staging_world import StagingWorld
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher
@@ -36,8 +34,7 @@ class Unanswered(AnswerLost, ConnectionError):
 
 def new_world() -> World:
     """A new query in memory."""
-    name = uuid.uuid4().hex
-    return World(open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"))
+    return World(*in_memory())
 
 
 def partitions(epoch: int, run: str) -> list[Rows]:

@@ -6,22 +6,16 @@ each epoch deletes keys of the epoch before, and writes some of them again.
 
 from __future__ import annotations
 
-import itertools
-import uuid
-
 import pyarrow as pa
 import pytest
 
-from state_backends import open_backend
-from tests.protocol import raw
 from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World
-from tests.protocol.interleave import Process, Turns, open_operations, take_turns
+from tests.protocol.engine import Rows, World, in_memory
+from tests.protocol.one_stops import every_stop
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, flush
 from wal_sink import errors
 from wal_sink.flush.read_window import pieces, read_piece
-from wal_sink.flush.run_history import RunHistory
-from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Target
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults
@@ -33,12 +27,7 @@ class DeletingWorld(World):
     """A query in memory whose rows are upserts and deletes; a value of None is a delete."""
 
     def __init__(self) -> None:
-        name = uuid.uuid4().hex
-        self.cells = CellStore(CellStoreOptions(keys="k", operation_column="op"))
-        super().__init__(
-            open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"), self.cells
-        )
-        self.cells.clock_us = self.store.clock_us
+        super().__init__(*in_memory(), CellStore(CellStoreOptions(keys="k", operation_column="op")))
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
         """Return rows as the DataFrame has them."""
@@ -47,14 +36,6 @@ class DeletingWorld(World):
             for key, value in rows
         ]
         return pa.RecordBatch.from_pylist(changes, SCHEMA)
-
-    def visible(self) -> list[tuple[str, int]]:
-        """Return the rows that a reader sees."""
-        return [(key[0], row["v"]) for key, row in self.cells.rows().items()]
-
-    def ledger(self) -> Mark | None:
-        """Return the ledger row."""
-        return self.cells.ledger.get(self.query_id)
 
 
 def changes(epoch: int, run: str) -> list[Rows]:
@@ -89,27 +70,7 @@ def test_every_fault_upon_deletes_is_recovered_from(role: str, when: When) -> No
 
 def test_two_flushers_that_delete_leave_one_table() -> None:
     """One stops before its k-th operation, the other one flushes all, and the first one goes on."""
-    both = 0
-    for k in itertools.count():
-        world = DeletingWorld()
-        run = world.run()
-        while run.next < EPOCHS:
-            run.batch(*changes(run.next, run.run_id))
-        counts = open_operations(world)
-        processes = []
-        for stops in ((k,), ()):
-            turns = Turns(*stops, counts=counts)
-            flusher = world.flusher(turns, RunHistory())
-            processes.append(Process(turns, lambda _, flusher=flusher: flush(flusher)))  # type: ignore[misc]
-        first, second = processes
-        take_turns(first, second, lambda: raw.safe(world, k))  # noqa: B023 -- it is called at once
-        wrote = [any(op.startswith("write ") for op in p.turns.operations) for p in processes]
-        both += all(wrote)
-        raw.complete(world, EPOCHS, (k, first.turns.stopped_before))
-        world.forget()
-        if not first.turns.stopped_before:
-            break
-    assert both
+    assert every_stop(DeletingWorld, changes)
 
 
 def test_rule_15_a_late_flusher_cannot_bring_a_deleted_row_back() -> None:
@@ -125,14 +86,14 @@ def test_rule_15_a_late_flusher_cannot_bring_a_deleted_row_back() -> None:
     stale.run_once()
     with pytest.raises(errors.TargetUnavailable):
         stale.run_once()
-    window = world.cells.ledger[world.query_id].begun
+    window = world.store.ledger[world.query_id].begun
     assert window is not None
     (piece,) = pieces(world.log, window.epochs[0])
     held = list(read_piece(world.log_backend, piece))
     run.batch([("k", None), ("again", 2)])
     world.flush()
     assert world.table() == {"again": 2}
-    with world.cells.connect(Owner(world.query_id, "", "")) as session:
+    with world.store.connect(Owner(world.query_id, "", "")) as session:
         for rows in held:
             session.write(piece.plan, rows)
         session.drain()
@@ -161,7 +122,7 @@ class AuditedWorld(DeletingWorld):
     @property
     def targets(self) -> dict[str, Target]:
         """One follows the source, the other one keeps its history."""
-        return {"state": self.cells, "audit": self.audit}
+        return {"state": self.store, "audit": self.audit}
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
         """Return rows with a value in deletes, too: no key of the history is null."""

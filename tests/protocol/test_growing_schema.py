@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
-
 import pyarrow as pa
 import pytest
 
-from state_backends import open_backend
-from tests.protocol.engine import Rows, World
+from tests.protocol.engine import Rows, World, in_memory
 from wal_sink import errors
 from wal_sink.testing.crash.faults import Faults
 
@@ -17,8 +14,7 @@ class GrowingWorld(World):
     """A query in memory whose DataFrame has one more column from each `grow` on."""
 
     def __init__(self) -> None:
-        name = uuid.uuid4().hex
-        super().__init__(open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"))
+        super().__init__(*in_memory())
         self.names = ["v"]
 
     def frame(self, rows: Rows) -> pa.RecordBatch:

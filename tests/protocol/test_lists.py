@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import get_args
 
 import pyarrow as pa
 import pytest
 
-from state_backends import open_backend
 from tests.protocol import raw
 from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World
+from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.interleave import Process, Turns, open_operations, take_turns
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import When, every_fault, flush, hit_by
@@ -34,8 +32,7 @@ class ListWorld(World):
     """Each row has its value in a list, too."""
 
     def __init__(self) -> None:
-        name = uuid.uuid4().hex
-        super().__init__(open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"))
+        super().__init__(*in_memory())
         self.have(lists="l")
 
     def have(self, lists: str) -> None:

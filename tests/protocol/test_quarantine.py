@@ -14,7 +14,7 @@ import pytest
 from state_backends import open_backend
 from tests.protocol import raw
 from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World
+from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, partitions
 from wal_sink import errors
@@ -42,8 +42,7 @@ class QuarantiningWorld(World):
     """A query in memory that passes over the rows with a null for a key."""
 
     def __init__(self) -> None:
-        name = uuid.uuid4().hex
-        super().__init__(open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"))
+        super().__init__(*in_memory())
         self.on_invalid_row = "quarantine"
 
     def frame(self, rows: Rows) -> pa.RecordBatch:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-import uuid
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from state_backends import open_backend
-from tests.protocol.engine import NOW_US, World
+from tests.protocol.engine import NOW_US, World, in_memory
 from wal_sink import errors
 from wal_sink.admin.query import Query
 from wal_sink.admin.retry import plan_retry
@@ -33,13 +31,8 @@ class TimedWorld(World):
     """A query in memory whose values are times, as the options say."""
 
     def __init__(self, kind: pa.DataType, **options: str) -> None:
-        name = uuid.uuid4().hex
         raw = {f"cassandra.{name}": value for name, value in options.items()}
-        self.cells = CellStore(parse({"keys": "k", **raw}, CellStoreOptions))
-        super().__init__(
-            open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"), self.cells
-        )
-        self.cells.clock_us = self.store.clock_us
+        super().__init__(*in_memory(), CellStore(parse({"keys": "k", **raw}, CellStoreOptions)))
         self._schema = pa.schema([("k", pa.string()), ("v", pa.string()), ("time", kind)])
 
     def batch(self, *rows: tuple[str, str, Any]) -> None:
@@ -54,11 +47,11 @@ class TimedWorld(World):
 
     def values(self) -> dict[str, str]:
         """Return what a reader sees."""
-        return {key[0]: row["v"] for key, row in self.cells.rows().items()}
+        return {key[0]: row["v"] for key, row in self.store.rows().items()}
 
     def ends(self) -> dict[str, int | None]:
         """Return when the values end, in seconds since the query began."""
-        cells = {key[0]: row.cells["v"].ends_s for key, row in self.cells.table.items()}
+        cells = {key[0]: row.cells["v"].ends_s for key, row in self.store.table.items()}
         return {key: end and end - _PUBLISHED_S for key, end in cells.items()}
 
 
@@ -71,7 +64,7 @@ def test_rule_15_a_life_does_not_grow_with_an_outage() -> None:
     flusher.run_once()
     with pytest.raises(errors.TargetUnavailable):
         flusher.run_once()
-    assert world.cells.ledger[world.query_id].begun
+    assert world.store.ledger[world.query_id].begun
     world.clock.us += 300 * S_US
     world.flush()
     assert world.values() == {"a": "1", "b": None, "c": None}
@@ -101,9 +94,9 @@ def test_rule_14_timestamps_ahead_of_the_clock_make_no_life_longer() -> None:
     world = TimedWorld(pa.int32(), ttl="1000")
     world.batch(("a", "1", 0))
     world.flush()
-    row = world.cells.ledger[world.query_id]
+    row = world.store.ledger[world.query_id]
     ahead = NOW_US + 10**8 * S_US
-    world.cells.ledger[world.query_id] = msgspec.structs.replace(row, last_us=ahead)
+    world.store.ledger[world.query_id] = msgspec.structs.replace(row, last_us=ahead)
     world.batch(("b", "1", 0))
     world.flush()
     assert world.ends()["b"] == 1000
@@ -118,9 +111,9 @@ def test_rule_15_event_times_decide_in_any_order() -> None:
             world.batch(row, ("other", row[1], row[2]))
         world.flush()
         assert world.values() == {"k": "v0", "other": "v0"}
-        last_us = world.cells.ledger[world.query_id].last_us
+        last_us = world.store.ledger[world.query_id].last_us
         assert NOW_US < last_us < NOW_US + S_US, "the base of later epochs, not an event time"
-        assert world.cells.table["k",].cells["v"].us == NOW_US
+        assert world.store.table["k",].cells["v"].us == NOW_US
         world.forget()
 
 
@@ -147,20 +140,20 @@ def test_rule_24_a_retry_of_rows_of_one_key_and_time_releases_each_of_them() -> 
     """The check makes one row of them, so what it returns does not tell how many were sent."""
     world = TimedWorld(pa.int64(), timestampColumn="time")
     world.on_invalid_row = "quarantine"
-    check = world.cells.check
+    check = world.store.check
 
     def picky(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         if "bad" in batch.column("v").to_pylist():
             raise errors.InvalidRow("v is bad", "Widen the column.")
         return check(batch, plan)
 
-    world.cells.check = picky  # type: ignore[method-assign]
+    world.store.check = picky  # type: ignore[method-assign]
     world.batch(("a", "bad", NOW_US), ("b", "1", NOW_US), ("a", "bad", NOW_US))
     world.flush()
     assert world.values() == {"b": "1"}
-    world.cells.check = check  # type: ignore[method-assign]
+    world.store.check = check  # type: ignore[method-assign]
     query = Query(world.query_id, Checkpoint(world.checkpoint), world.log)
-    done = plan_retry(query, world.cells).carry_out(world.clock())
+    done = plan_retry(query, world.store).carry_out(world.clock())
     assert (done.sent, done.left) == (2, 0)
     assert entries(world.log) == []
     assert world.values() == {"a": "bad", "b": "1"}
@@ -177,7 +170,7 @@ class SeveralWorld(TimedWorld):
     @property
     def targets(self) -> dict[str, Target]:
         """In one of them rows expire."""
-        return {"short": self.cells, "history": self.history}
+        return {"short": self.store, "history": self.history}
 
 
 def test_of_several_targets_rows_expire_in_the_one_that_says_so() -> None:

@@ -6,14 +6,11 @@ call of `write` has left rows in the first table that the second one lacks.
 
 from __future__ import annotations
 
-import uuid
-
 import pyarrow as pa
 import pytest
 
-from state_backends import open_backend
 from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World
+from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.test_crash_everywhere import When, every_fault, flush
 from tests.protocol.test_deletes import DeletingWorld, changes
 from wal_sink import errors
@@ -30,10 +27,10 @@ class TablesWorld(DeletingWorld):
     """A query in memory whose rows go to two tables; the judge looks at the last one."""
 
     naming = False
+    dates = False
 
     def __init__(self) -> None:
-        name = uuid.uuid4().hex
-        self.cells = CellStore(
+        store = CellStore(
             CellStoreOptions(
                 keys="k;k",
                 columns="k,v,w;k,v",
@@ -42,13 +39,7 @@ class TablesWorld(DeletingWorld):
                 operation_column="op",
             )
         )
-        World.__init__(
-            self,
-            open_backend(f"memory://{name}/ck"),
-            open_backend(f"memory://{name}/log"),
-            self.cells,
-        )
-        self.cells.clock_us = self.store.clock_us
+        World.__init__(self, *in_memory(), store)
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
         """Return rows as the DataFrame has them."""
@@ -57,7 +48,7 @@ class TablesWorld(DeletingWorld):
 
     def seen(self, table: str) -> dict[str, int]:
         """Return what a reader of one table sees."""
-        return {key[0]: row["v"] for key, row in self.cells.rows(table).items()}
+        return {key[0]: row["v"] for key, row in self.store.rows(table).items()}
 
     def visible(self) -> list[tuple[str, int]]:
         """Return what a reader of the last table sees; where nothing is begun, both tables are alike."""
@@ -121,10 +112,10 @@ def test_rule_15_a_window_is_not_finished_while_a_table_lacks_its_rows() -> None
     assert (ledger.flushed, ledger.begun is None) == (-1, False)
     flush(world.flusher())
     assert world.seen(FIRST) == world.seen(LAST) == {"a": 1, "b": 2}
-    assert len(world.cells.ledger) == 1
+    assert len(world.store.ledger) == 1
     stamps = [
         {key: row.cells["v"].us for key, row in table.rows.items()}
-        for table in world.cells.tables.values()
+        for table in world.store.tables.values()
     ]
     assert stamps[0] == stamps[1], "a row has one timestamp, whichever table it goes to"
 
@@ -140,7 +131,7 @@ def test_rule_15_a_late_flusher_changes_no_table() -> None:
     held = list(read_piece(world.log_backend, piece))
     run.batch([("k", 2), ("gone", None)])
     world.flush()
-    with world.cells.connect(Owner(world.query_id, "", "")) as session:
+    with world.store.connect(Owner(world.query_id, "", "")) as session:
         for rows in held:
             session.write(piece.plan, rows)
         session.drain()

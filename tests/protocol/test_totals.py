@@ -5,24 +5,17 @@ Each value is a power of four, so that a total tells which values it is made of,
 
 from __future__ import annotations
 
-import itertools
-import uuid
-
 import pyarrow as pa
 import pytest
 
-from state_backends import open_backend
-from tests.protocol import raw
 from tests.protocol.cases import covered
-from tests.protocol.engine import NOW_US, Rows, World
-from tests.protocol.interleave import Process, Turns, open_operations, take_turns
+from tests.protocol.engine import NOW_US, Rows, World, in_memory
+from tests.protocol.one_stops import every_stop
 from tests.protocol.test_corruption import query
-from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, flush
+from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault
 from wal_sink import errors
 from wal_sink.admin.retry import plan_retry
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.flush.run_history import RunHistory
-from wal_sink.model.ledger import Mark
 from wal_sink.testing.cell_rules import Cell
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import Faults
@@ -33,14 +26,10 @@ class TotalsWorld(World):
     """A query in memory whose values are added; `visible` takes each total apart."""
 
     adds = True
+    dates = False
 
     def __init__(self) -> None:
-        name = uuid.uuid4().hex
-        self.cells = CellStore(CellStoreOptions(keys="k", add_columns="v"))
-        super().__init__(
-            open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log"), self.cells
-        )
-        self.cells.clock_us = self.store.clock_us
+        super().__init__(*in_memory(), CellStore(CellStoreOptions(keys="k", add_columns="v")))
         self._places: dict[int, int] = {}
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
@@ -52,14 +41,10 @@ class TotalsWorld(World):
         """Return the rows that totals are made of."""
         return [
             (key[0], value)
-            for key, row in self.cells.rows().items()
+            for key, row in self.store.rows().items()
             for value, place in self._places.items()
             for _ in range(row["v"] // 4**place % 4)
         ]
-
-    def ledger(self) -> Mark | None:
-        """Return the ledger row."""
-        return self.cells.ledger.get(self.query_id)
 
 
 def clicks(epoch: int, run: str) -> list[Rows]:
@@ -91,27 +76,7 @@ def test_rule_27_every_fault_upon_totals_is_recovered_from(role: str, when: When
 
 def test_rule_27_two_flushers_add_once() -> None:
     """One stops before its k-th operation, the other one flushes all, and the first one goes on."""
-    both = 0
-    for k in itertools.count():
-        world = TotalsWorld()
-        run = world.run()
-        while run.next < EPOCHS:
-            run.batch(*clicks(run.next, run.run_id))
-        counts = open_operations(world)
-        processes = []
-        for stops in ((k,), ()):
-            turns = Turns(*stops, counts=counts)
-            flusher = world.flusher(turns, RunHistory())
-            processes.append(Process(turns, lambda _, flusher=flusher: flush(flusher)))  # type: ignore[misc]
-        first, second = processes
-        take_turns(first, second, lambda: raw.safe(world, k))  # noqa: B023 -- it is called at once
-        wrote = [any(op.startswith("write ") for op in p.turns.operations) for p in processes]
-        both += all(wrote)
-        raw.complete(world, EPOCHS, (k, first.turns.stopped_before))
-        world.forget()
-        if not first.turns.stopped_before:
-            break
-    assert both
+    assert every_stop(TotalsWorld, clicks)
 
 
 def flushed() -> TotalsWorld:
@@ -134,16 +99,16 @@ def rewound(world: TotalsWorld, to: int) -> None:
 def test_rule_27_what_is_flushed_again_is_not_added_again() -> None:
     """A rewind writes nothing to rows that have it, and all that a restored table lacks."""
     world = flushed()
-    before = dict(world.cells.table)
+    before = dict(world.store.table)
     rewound(world, -1)
     world.flush()
     assert sorted(world.visible()) == [("a", 1), ("a", 2), ("b", 1), ("b", 3)]
-    assert world.cells.table == before
+    assert world.store.table == before
     rewound(world, -1)
-    del world.cells.table[("a",)]
+    del world.store.table[("a",)]
     world.flush()
     assert sorted(world.visible()) == [("a", 1), ("a", 2), ("b", 1), ("b", 3)]
-    assert world.cells.table[("b",)] == before[("b",)]
+    assert world.store.table[("b",)] == before[("b",)]
 
 
 def test_a_total_that_something_else_has_written_since_stops_the_flush() -> None:
@@ -152,12 +117,12 @@ def test_a_total_that_something_else_has_written_since_stops_the_flush() -> None
     run = world.run()
     run.batch([("a", 1)])
     world.flush()
-    row = world.cells.table[("a",)]
+    row = world.store.table[("a",)]
     row.cells["v"] = Cell(0, row.cells["v"].us + 1)
     run.batch([("a", 2)])
     world.flush()
     assert world.visible() == [("a", 2)]
-    row = world.cells.table[("a",)]
+    row = world.store.table[("a",)]
     row.cells["v"] = Cell(row.cells["v"].value, world.clock.us + 10**9)
     run.batch([("a", 3)])
     with pytest.raises(errors.TargetRefused, match="by something else"):
@@ -176,11 +141,11 @@ def test_rule_27_a_row_is_not_taken_out_nor_added_afterwards() -> None:
         plan_retry(query(world), world.target).carry_out(NOW_US)
     assert len(entries(world.log)) == 1
     run.batch([("b", 3), ("c", 4)])
-    world.cells.refuses = lambda row: "the store takes no b" if row["k"] == "b" else ""
+    world.store.refuses = lambda row: "the store takes no b" if row["k"] == "b" else ""
     with pytest.raises(errors.TargetRefused, match="takes no b"):
         world.flush()
     assert len(entries(world.log)) == 1
-    world.cells.refuses = lambda _row: ""
+    world.store.refuses = lambda _row: ""
     world.flush()
     assert sorted(world.visible()) == [("a", 1), ("b", 3), ("c", 4)]
 

@@ -191,8 +191,9 @@ class CellVerdict(NamedTuple):
         return not any(self[2:7])
 
 
-Found = dict[str, dict[Key, dict[str, tuple[Any, int, int | None]]]]
-"""By table, key and column: value, write time, and the second at which the life ends."""
+Found = dict[str, dict[Key, dict[str, tuple[Any, int, tuple[int, int] | None]]]]
+"""By table, key and column: value, write time, and between which seconds the life ends; a slow read takes
+more than one."""
 
 
 def compare(wanted: Expected, found: Found, now_s: float) -> CellVerdict:
@@ -220,13 +221,13 @@ def compare(wanted: Expected, found: Found, now_s: float) -> CellVerdict:
         for where in there.keys() - living.keys():
             note("extra", (table, where, there[where]))
         for where in living.keys() & there.keys():
-            value, us, ends_s = there[where]
+            value, us, ends = there[where]
             cell = living[where]
             if value != cell.value:
                 note("values", (table, where, cell, there[where]))
             if us != cell.us:
                 note("times", (table, where, cell, there[where]))
-            if ends_s is None or abs(ends_s - cell.ends_s) > 1:
+            if ends is None or not ends[0] - 1 <= cell.ends_s <= ends[1] + 1:
                 note("lives", (table, where, cell, there[where]))
     names = ("expected", "found", "missing", "extra", "values", "times", "lives")
     return CellVerdict(**{name: counts[name] for name in names}, examples=tuple(examples))

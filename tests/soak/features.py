@@ -179,16 +179,17 @@ class FeaturesSoak(Soak):
             of_each = ", ".join(
                 f"{n}, writetime({n}) AS us_{n}, ttl({n}) AS ttl_{n}" for n in names
             )
-            read_s = time.time()
+            began_s = time.time()
             rows = self._node.execute(
                 f"SELECT {', '.join(keys)}, {of_each} FROM {KEYSPACE}.{table}"
             )
+            ended_s = time.time()
             found[table] = {
                 tuple(getattr(row, key) for key in keys): {
                     name: (
                         getattr(row, name),
                         getattr(row, f"us_{name}"),
-                        None if (ttl := getattr(row, f"ttl_{name}")) is None else int(read_s) + ttl,
+                        _ends(getattr(row, f"ttl_{name}"), began_s, ended_s),
                     )
                     for name in names
                     if getattr(row, name) is not None
@@ -196,3 +197,8 @@ class FeaturesSoak(Soak):
                 for row in rows
             }
         return found
+
+
+def _ends(ttl_s: int | None, began_s: float, ended_s: float) -> tuple[int, int] | None:
+    """Return between which seconds a life ends, of which the server has said meanwhile what is left."""
+    return None if ttl_s is None else (int(began_s) + ttl_s, int(ended_s) + ttl_s)

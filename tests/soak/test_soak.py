@@ -31,25 +31,26 @@ def test_three_deaths(tmp_path: Path) -> None:
 
 
 KEY = (7,)
-CELL = ("new", 2_000, 1_060)
+CELL = ("new", 2_000, (1_060, 1_060))
 
 
 @pytest.mark.parametrize(
     ("column", "cell", "what"),
     [
-        ("city", ("new", 2_000, 1_061), ""),
+        ("city", ("new", 2_000, (1_061, 1_061)), ""),
+        ("city", ("new", 2_000, (1_057, 1_059)), ""),
         ("city", None, "missing"),
-        ("city", ("old", 2_000, 1_060), "values"),
-        ("city", ("new", 1_999, 1_060), "times"),
-        ("city", ("new", 2_000, 1_062), "lives"),
+        ("city", ("old", 2_000, (1_060, 1_060)), "values"),
+        ("city", ("new", 1_999, (1_060, 1_060)), "times"),
+        ("city", ("new", 2_000, (1_062, 1_062)), "lives"),
         ("city", ("new", 2_000, None), "lives"),
-        ("note", ("ghost", 2_000, 1_060), "extra"),
-        ("seq", ("deleted", 500, 1_060), "extra"),
-        ("tag", ("over", 3_000, 900), "extra"),
+        ("note", ("ghost", 2_000, (1_060, 1_060)), "extra"),
+        ("seq", ("deleted", 500, (1_060, 1_060)), "extra"),
+        ("tag", ("over", 3_000, (900, 900)), "extra"),
     ],
 )
 def test_the_oracle_looks_at_each_cell(
-    column: str, cell: tuple[str, int, int | None] | None, what: str
+    column: str, cell: tuple[str, int, tuple[int, int] | None] | None, what: str
 ) -> None:
     """At its value, its write time and the end of its life; at what was deleted, and whose life is over."""
     wanted = {
@@ -67,7 +68,7 @@ def test_the_oracle_looks_at_each_cell(
         epochs=1,
         changes=3,
     )
-    there: dict[str, tuple[str, int, int | None]] = {"city": CELL}
+    there: dict[str, tuple[str, int, tuple[int, int] | None]] = {"city": CELL}
     if cell is None:
         del there[column]
     else:
