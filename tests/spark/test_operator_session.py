@@ -202,7 +202,7 @@ def drained(shell: Shell, put_aside: Path) -> None:
     log.create(path, segment.read_bytes())
     said, found = shell.both("flush", "--dry-run")
     assert [file["path"] for file in found["trimmed"]] == [path]
-    assert "1 objects of" in said
+    assert "1 object of" in said
     assert log.list(paths.segment_folder(0)) == [path]
     assert [file["path"] for file in shell.json("flush")["trimmed"]] == [path]
     assert log.list(paths.segment_folder(0)) == []
