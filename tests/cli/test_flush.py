@@ -179,6 +179,6 @@ def test_what_is_left_goes_once_the_ledger_agrees(job: Job) -> None:
     assert job.world.log_backend.list(paths.SEGMENTS) == left
     done = job.command("flush")
     assert done.code == 0, done.err
-    assert "are deleted" in done.out
+    assert "were deleted" in done.out
     assert job.world.log_backend.list(paths.SEGMENTS) == []
     assert job.command("flush", "--json").document["trimmed"] == []
