@@ -6,12 +6,11 @@ The judge knows the first row of each key; the query has a later one of each, wh
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.one_stops import every_stop
-from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault
+from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, upon_rows
 from wal_sink.testing.cell_store import CellStore, CellStoreOptions
 
 
@@ -37,14 +36,7 @@ def firsts(epoch: int, run: str) -> list[Rows]:
     return [[(f"{epoch}-a", mark), (f"{epoch}-{run[:8]}", mark)], [(f"{epoch}-b", mark)]]
 
 
-@pytest.mark.parametrize(
-    ("role", "when"),
-    [
-        ("flusher", "after"),
-        ("flusher of a backlog", "before"),
-        ("flusher of a backlog", "answer lost"),
-    ],
-)
+@upon_rows
 def test_every_fault_upon_first_rows_is_recovered_from(role: str, when: When) -> None:
     """Every key has the first row of the attempt that is kept, and no other row."""
     hit = every_fault(AbsentWorld, role, when, firsts)

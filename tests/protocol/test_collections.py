@@ -10,7 +10,7 @@ import pytest
 
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
-from tests.protocol.test_crash_everywhere import When, every_fault
+from tests.protocol.test_crash_everywhere import When, every_fault, upon_rows
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.read_window import pieces, read_piece
 from wal_sink.model.ledger import Owner
@@ -41,14 +41,7 @@ class AddingToMapWorld(World):
         return list(row["m"].items()) if row else []
 
 
-@pytest.mark.parametrize(
-    ("role", "when"),
-    [
-        ("flusher", "after"),
-        ("flusher of a backlog", "before"),
-        ("flusher of a backlog", "answer lost"),
-    ],
-)
+@upon_rows
 def test_every_fault_upon_entries_is_recovered_from(role: str, when: When) -> None:
     """Every entry is as its last row has it, and none is of an attempt that is not kept."""
     hit = every_fault(AddingToMapWorld, role, when)

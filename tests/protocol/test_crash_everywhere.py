@@ -91,6 +91,16 @@ def flush(flusher: Flusher) -> None:
 
 When = Literal["before", "after", "answer lost"]
 
+upon_rows = pytest.mark.parametrize(
+    ("role", "when"),
+    [
+        ("flusher", "after"),
+        ("flusher of a backlog", "before"),
+        ("flusher of a backlog", "answer lost"),
+    ],
+)
+"""The faults for what is about the rows of a window, in epochs of their own and in one window of all."""
+
 
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])

@@ -12,7 +12,7 @@ import pytest
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.one_stops import every_stop
-from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, flush
+from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, flush, upon_rows
 from wal_sink import errors
 from wal_sink.flush.read_window import pieces, read_piece
 from wal_sink.model.ledger import Owner
@@ -53,14 +53,7 @@ def changes(epoch: int, run: str) -> list[Rows]:
     return by_epoch[epoch]
 
 
-@pytest.mark.parametrize(
-    ("role", "when"),
-    [
-        ("flusher", "after"),
-        ("flusher of a backlog", "before"),
-        ("flusher of a backlog", "answer lost"),
-    ],
-)
+@upon_rows
 def test_every_fault_upon_deletes_is_recovered_from(role: str, when: When) -> None:
     """In epochs of their own, and in one window of all: every key is as its last change has it."""
     hit = every_fault(DeletingWorld, role, when, changes)

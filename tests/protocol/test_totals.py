@@ -12,7 +12,7 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, Rows, World, in_memory
 from tests.protocol.one_stops import every_stop
 from tests.protocol.test_corruption import query
-from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault
+from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, upon_rows
 from wal_sink import errors
 from wal_sink.admin.retry import plan_retry
 from wal_sink.admin.rewind import plan_rewind
@@ -59,14 +59,7 @@ def clicks(epoch: int, run: str) -> list[Rows]:
     return by_epoch[epoch]
 
 
-@pytest.mark.parametrize(
-    ("role", "when"),
-    [
-        ("flusher", "after"),
-        ("flusher of a backlog", "before"),
-        ("flusher of a backlog", "answer lost"),
-    ],
-)
+@upon_rows
 def test_rule_27_every_fault_upon_totals_is_recovered_from(role: str, when: When) -> None:
     """In epochs of their own, and in one window of all: each value is in its total, once."""
     hit = every_fault(TotalsWorld, role, when, clicks)

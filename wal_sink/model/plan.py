@@ -81,8 +81,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def of_one_session(self) -> Plan:
         """Return the plan as one whose rows one session writes; in a format that older flushers refuse."""
-        details = self.details | {_ONE_SESSION: "true"}
-        return msgspec.structs.replace(self, format=self.newest, details=details)
+        return self._demanding(_ONE_SESSION)
 
     @property
     def sent_once(self) -> bool:
@@ -91,7 +90,11 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def as_sent_once(self) -> Plan:
         """Return the plan as one whose rows may be sent once; in a format that older flushers refuse."""
-        details = self.details | {_SENT_ONCE: "true"}
+        return self._demanding(_SENT_ONCE)
+
+    def _demanding(self, detail: str) -> Plan:
+        """Return the plan with a detail that no flusher may overlook."""
+        details = self.details | {detail: "true"}
         return msgspec.structs.replace(self, format=self.newest, details=details)
 
     def of_table(self) -> Plan:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tests.benchmarks import backlog
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.contenders import ours
 from tests.benchmarks.figure import Figure, at_most, figure
-from tests.benchmarks.figures.flush import flushed
-from tests.benchmarks.flush import flush
+from tests.benchmarks.figures.flush import checked_flush, flushed
 from tests.benchmarks.rows import Source
-from tests.benchmarks.run import Run, take
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import RowsWrong, Table
 
 NAME = "wal_sink, flush alone, deletes"
@@ -60,24 +57,11 @@ def deletes(bench: Bench) -> list[Figure]:
 
 def _changed(bench: Bench, source: Changes, number: int) -> Run | None:
     """Make a backlog of changes and flush it; None when the table is not what they leave."""
-    table, folder = Table(bench.server, source.columns), bench.new_folder()
+    table = Table(bench.server, source.columns)
     options = {**ours.options(table), "operationColumn": "op"}
-    made = backlog.make(folder, options, source, bench.sizes.micro_batches)
-    run = take(
-        bench.server,
-        lambda: flush(made),
-        contender=NAME,
-        shape=source.shape,
-        rows=source.rows,
-        number=number,
+    return checked_flush(
+        bench, NAME, source, number, [table], options, lambda: _check(table, source)
     )
-    shutil.rmtree(folder, ignore_errors=True)
-    if not bench.complete(NAME, lambda: _check(table, source)):
-        return None
-    table.drop()
-    bench.runs.append(run)
-    bench.say(f"  {NAME}: CPU {run.client_us:.2f} us a row and {run.server_us:.1f} of the server")
-    return run
 
 
 def _check(table: Table, source: Changes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Mapping, Sequence
 
 from tests.benchmarks import backlog
 from tests.benchmarks.bench import Bench
@@ -12,7 +13,7 @@ from tests.benchmarks.figure import Figure, at_least, at_most, figure
 from tests.benchmarks.figures.rates import at_limit, limit, ratios, smaller
 from tests.benchmarks.flush import flush
 from tests.benchmarks.rows import Source
-from tests.benchmarks.run import Run, Taken
+from tests.benchmarks.run import Run, Taken, take
 from tests.benchmarks.sizes import PARTITIONS
 from tests.benchmarks.table import Table
 
@@ -86,6 +87,44 @@ def flushed(bench: Bench, source: Source, epochs: int, number: int) -> Run | Non
     name = NAME if epochs == bench.sizes.micro_batches else f"{NAME}, epochs: {epochs:,}"
     run = bench.write(name, source, number, what)
     shutil.rmtree(folder, ignore_errors=True)
+    return run
+
+
+def checked_flush(
+    bench: Bench,
+    contender: str,
+    source: Source,
+    number: int,
+    tables: Sequence[Table],
+    options: Mapping[str, str],
+    check: Callable[[], None],
+) -> Run | None:
+    """Make a backlog and flush it into tables that are not as the source is.
+
+    :param tables: made for this run, and dropped after it.
+    :param options: of the sink.
+    :param check: raises `RowsWrong` when the tables are not what they should be.
+    :return: None when they are not.
+    """
+    folder = bench.new_folder()
+    made = backlog.make(folder, options, source, bench.sizes.micro_batches)
+    run = take(
+        bench.server,
+        lambda: flush(made),
+        contender=contender,
+        shape=source.shape,
+        rows=source.rows,
+        number=number,
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    if not bench.complete(contender, check):
+        return None
+    for table in tables:
+        table.drop()
+    bench.runs.append(run)
+    bench.say(
+        f"  {contender}: CPU {run.client_us:.2f} us a row and {run.server_us:.1f} of the server"
+    )
     return run
 
 

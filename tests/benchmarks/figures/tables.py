@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tests.benchmarks import backlog
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.contenders import ours
 from tests.benchmarks.figure import Figure, at_most, figure
-from tests.benchmarks.figures.flush import flushed
-from tests.benchmarks.flush import flush
+from tests.benchmarks.figures.flush import checked_flush, flushed
 from tests.benchmarks.rows import Source
-from tests.benchmarks.run import Run, take
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import RowsWrong, Table
 
 NAME = "wal_sink, flush alone, two tables"
@@ -66,32 +63,19 @@ def two_tables(bench: Bench) -> list[Figure]:
 
 def _flushed(bench: Bench, source: Source, number: int, *, names: bool) -> Run | None:
     """Make a backlog for two tables and flush it; None when one of them is not what it should be."""
-    tables, folder = [Table(bench.server, source.columns) for _ in range(2)], bench.new_folder()
+    tables = [Table(bench.server, source.columns) for _ in range(2)]
     both = (tables[0].name, tables[1].name)
     options = {**ours.options(tables[0]), "table": "", "tables": ",".join(both)}
-    rows = source
+    rows: Source = source
     if names:
         options["tableColumn"] = "goes"
         rows = Named(shape=source.shape, rows=source.rows, tables=both)
-    made = backlog.make(folder, options, rows, bench.sizes.micro_batches)
-    run = take(
-        bench.server,
-        lambda: flush(made),
-        contender=f"{NAME}, {'by name' if names else 'each row in both'}",
-        shape=source.shape,
-        rows=source.rows,
-        number=number,
-    )
-    shutil.rmtree(folder, ignore_errors=True)
     ids = np.arange(source.rows)
     wanted = [ids[ids % 2 == place] if names else ids for place in range(2)]
-    if not bench.complete(NAME, lambda: _check(tables, wanted)):
-        return None
-    for table in tables:
-        table.drop()
-    bench.runs.append(run)
-    bench.say(f"  {run.contender}: CPU {run.client_us:.2f} us a row of the log")
-    return run
+    contender = f"{NAME}, {'by name' if names else 'each row in both'}"
+    return checked_flush(
+        bench, contender, rows, number, tables, options, lambda: _check(tables, wanted)
+    )
 
 
 def _check(tables: list[Table], wanted: list[np.ndarray[Any, Any]]) -> None:

@@ -38,9 +38,8 @@ def started_query(
     if given is None and not is_format:
         return None
     trigger = execution.trigger().getClass().getSimpleName()
-    refuse_mode(
-        str(query.id), execution.getClass().getName(), trigger
-    )  # such a plan has no options
+    # Before its options are read: the plan of a refused mode may have none.
+    refuse_mode(str(query.id), execution.getClass().getName(), trigger)
     given = _write_options(execution) if given is None else given
     options = {key: value for key, value in given.items() if key.lower() != "checkpointlocation"}
     options["checkpointLocation"] = root
