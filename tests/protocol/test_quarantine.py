@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -340,6 +341,28 @@ def test_rule_24_what_was_decided_is_passed_over_by_every_flusher() -> None:
     assert world.table() == {"a": 1, "b": 2}
 
 
+def test_rule_24_a_timestamp_that_comes_again_passes_over_no_row_of_another_epoch() -> None:
+    """An operator has brought timestamps back from the future, and that comes, with a row of that time."""
+    world = RefusingWorld()
+    world.clock.us += 2 * 10**9
+    run = world.run()
+    run.batch([("a", 1), ("bad", -777)])
+    world.flush()
+    ((_, us, _),) = listed(world)
+    world.clock.us -= 2 * 10**9
+    now_us = world.clock.us
+    plan_rewind(query_of(world), world.target, 0, now_us, reset_timestamps=True).carry_out(now_us)
+    world.clock.us = us - 2
+    run.batch([("b", 2)])
+    record = world.log.manifest(Attempt(1, 1))
+    assert record is not None
+    assert record.manifest.published_us == us, "the test is about this timestamp"
+    with pytest.raises(Crash):
+        world.flush(Faults(0, matching="write "))
+    world.flush()
+    assert world.table() == {"a": 1, "b": 2}
+
+
 def test_fail_stops_the_flush_at_the_row() -> None:
     """As ever, until the target takes it."""
     world = RefusingWorld()
@@ -414,6 +437,27 @@ def test_rule_24_rows_that_are_sent_again_hide_nothing_newer() -> None:
     assert retry(world).sent == 0
     status = read_status(Checkpoint(world.checkpoint), world.log)
     assert (status.quarantined_rows, status.safe_to_delete) == (0, True)
+
+
+def test_rule_24_a_row_is_not_sent_by_other_options_than_its_epoch_had() -> None:
+    """It was to be added to a total, or written where there is none: by itself it would replace a row."""
+    world = QuarantiningWorld()
+    plain = world.store.options
+    refuse_negative(world)
+    for ordered in ({"add_columns": "v"}, {"if_not_exists": True}):
+        world.store.options = msgspec.structs.replace(plain, **ordered)
+        run = world.run()
+        run.batch([("a", 1)])
+        run.batch([("a", -5)])
+        world.flush()
+        repair(world)
+        world.store.options = plain
+        with pytest.raises(errors.OptionError, match="in their order alone"):
+            retry(world)
+        assert world.table() == {"a": 1}
+        assert len(listed(world)) == 1
+        world = QuarantiningWorld()
+        refuse_negative(world)
 
 
 def test_what_is_refused_again_stays() -> None:

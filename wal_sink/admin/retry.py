@@ -128,7 +128,9 @@ class _Sender:
         """Yield the rows that can be sent, with the plan to write them by.
 
         What the flush met was checked by the plan of its epoch; what the tasks have refused is checked by a
-        plan that is made now, for the table may have been altered.
+        plan that is made now, for the table may have been altered. Such a row does not say which plan its
+        epoch has; so where a plan of the log takes rows in their order alone, it may be one of those, though
+        the options are others by now: written by itself, it would replace a total.
         """
         log = self._query.log
         if key and not log.several:
@@ -140,6 +142,8 @@ class _Sender:
                 )
             yield _Part(0, rows.num_rows, rows), _by_row(plan)
             return
+        for each in log.plans():
+            _by_row(each)
         plan = _by_row(self._plan(rows.schema))
         for part in _checked(self._target, plan, rows, 0, refused):
             yield part, plan

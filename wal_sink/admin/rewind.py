@@ -212,7 +212,7 @@ def plan_rewind(
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     checkpointed = query.checkpoint.last_commit()
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
-    once = query.log.has_sent_once()
+    once = any(plan.sent_once for plan in query.log.plans())
     with ledger_row(target, owner) as row:
         mark = row.read()
         present_us = row.present_us(now_us) if reset_timestamps or once else 0

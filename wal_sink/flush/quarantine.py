@@ -60,7 +60,8 @@ def passed_over(log: Log, epochs: Sequence[BegunEpoch]) -> frozenset[int]:
 
     Needed for a window that is resumed: of one that was begun just now no row can have been refused.
     """
-    return passed_us(log, epochs[0].base_us, epochs[-1].last_us)
+    numbers = {begun.epoch for begun in epochs}
+    return passed_us(log, numbers, epochs[0].base_us, epochs[-1].last_us)
 
 
 class RowsRefused:

@@ -6,7 +6,7 @@ An object that is created twice keeps its first content.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -124,10 +124,11 @@ class Log(LogObjects):
             self._plans[key] = plan
         return plan
 
-    def has_sent_once(self) -> bool:
-        """Whether a plan says that its rows may be sent once with each timestamp (rule 26)."""
-        keys = self._listed(paths.PLANS, paths.parse_plan)
-        return any(plan.sent_once for key in keys if (plan := self.plan(key)) is not None)
+    def plans(self) -> Iterator[Plan]:
+        """Read every plan by which rows of this log were ever published."""
+        for key in self._listed(paths.PLANS, paths.parse_plan):
+            if (plan := self.plan(key)) is not None:
+                yield plan
 
     def create_plan(self, plan: Plan) -> None:
         """Keep a plan."""

@@ -57,8 +57,11 @@ def keep_row(log: Log, epoch: int, us: int, segment: str, row: pa.RecordBatch) -
         log.backend.create(path, sink.getvalue().to_pybytes())
 
 
-def passed_us(log: Log, first_us: int, last_us: int) -> frozenset[int]:
-    """List the write timestamps of rows that are, or were, in quarantine.
+def passed_us(log: Log, epochs: Collection[int], first_us: int, last_us: int) -> frozenset[int]:
+    """List the write timestamps of rows of some epochs that are, or were, in quarantine.
+
+    Of other epochs there can be entries with these timestamps, where an operator has brought timestamps back
+    from the future.
 
     :param first_us: and `last_us`: between which they lie.
     """
@@ -66,7 +69,7 @@ def passed_us(log: Log, first_us: int, last_us: int) -> frozenset[int]:
     for name in log.names(paths.QUARANTINE):
         note = paths.parse_released(name)
         entry = paths.parse_quarantined(note[0] if note else name)
-        if entry is not None:
+        if entry is not None and entry[0] in epochs:
             _, us, rows = entry
             found.update(range(max(us, first_us), min(us + rows, last_us + 1)))
     return frozenset(found)
