@@ -17,7 +17,7 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan, plan_key
 from wal_sink.targets.cassandra.schema.fitness import notices, refuse_unfit
 from wal_sink.targets.cassandra.schema.several import of_several
-from wal_sink.targets.cassandra.schema.updates import refuse_static
+from wal_sink.targets.cassandra.schema.updates import refuse_no_condition
 from wal_sink.targets.cassandra.totals.given import as_planned
 from wal_sink.targets.cassandra.types.absent import absent_details, only_absent
 from wal_sink.targets.cassandra.types.table_plans import table_plans
@@ -85,9 +85,20 @@ def test_what_contradicts_is_refused(option: str, value: str) -> None:
 def test_static_columns_are_refused() -> None:
     """Each new row of a partition would write them, in no order."""
     static = Column(name="shop", source="string", type="text", role="static")
-    refuse_static(live(*COLUMNS), PLAN.columns)
+    refuse_no_condition(live(*COLUMNS), PLAN.columns)
     with pytest.raises(SchemaMismatch, match="static columns shop"):
-        refuse_static(live(*COLUMNS), [*PLAN.columns, static])
+        refuse_no_condition(live(*COLUMNS), [*PLAN.columns, static])
+
+
+def test_partition_keys_of_which_two_are_one_row_are_refused() -> None:
+    """Rows of one partition are written one after the other; two partitions are not."""
+    for role, refused in (("partition", True), ("clustering", False)):
+        tags = Column(name="s", source="list<string>", type="frozen<set<text>>", role=role)  # type: ignore[arg-type]
+        if not refused:
+            refuse_no_condition(live(*COLUMNS), [*PLAN.columns, tags])
+            continue
+        with pytest.raises(SchemaMismatch, match=r"s of .*in another order are one row"):
+            refuse_no_condition(live(*COLUMNS), [*PLAN.columns, tags])
 
 
 def test_one_session_writes_the_rows_of_a_window() -> None:

@@ -111,7 +111,7 @@ def written(found: Totals) -> dict[tuple[str, int], tuple[Any, ...]]:
 def test_rows_of_a_key_become_one() -> None:
     """The sum, with the other columns' newest values, at the place and time of the last row."""
     rows: Rows = [("a", 1, 2, "x"), ("b", 1, 5, None), ("a", 1, 3, None), ("a", 2, None, "z")]
-    held = {("b", 1): Current((100,), None, 1)}
+    held = {("b", 1): Current((100,), None, 1, -1)}
     assert written(add(rows, held)) == {
         ("b", 1): (105, None, f"{QUERY} 7 1", 1),
         ("a", 1): (5, "x", f"{QUERY} 7 2", 2),
@@ -129,11 +129,12 @@ def test_rule_27_rows_that_are_in_a_total_are_not_added_again() -> None:
     whole = {("b", 1): (1, None, f"{QUERY} 7 1", 1), ("a", 1): (9, None, f"{QUERY} 8 0", 1_000)}
     for epoch, row, so_far in ((6, 99, 0), (7, 0, 2), (7, 1, 2), (7, 2, 5)):
         told = Added(QUERY, epoch, row).to_text()
-        held = {("a", 1): Current((so_far,), told, BASE_US - 5)}
+        held = {("a", 1): Current((so_far,), told, BASE_US - 5, BASE_US - 5)}
         assert written(add(rows, held, stamps=stamps, of=of)) == whole
-    done = {("a", 1): Current((9,), Added(QUERY, 8, 0).to_text(), BASE_US + 1_000)}
+    done = {("a", 1): Current((9,), Added(QUERY, 8, 0).to_text(), BASE_US + 1_000, BASE_US + 1_000)}
     assert set(written(add(rows, done, stamps=stamps, of=of))) == {("b", 1)}
-    later = {("a", 1): Current((50,), Added(QUERY, 30, 2).to_text(), BASE_US + 90_000)}
+    us = BASE_US + 90_000
+    later = {("a", 1): Current((50,), Added(QUERY, 30, 2).to_text(), us, us)}
     assert set(written(add(rows, later, stamps=stamps, of=of))) == {("b", 1)}
 
 
@@ -156,7 +157,7 @@ def test_rule_27_totals_do_not_depend_on_how_rows_are_cut(kind: pa.DataType) -> 
         for begin, end in itertools.pairwise((0, *cuts, len(rows))):
             number = Decimal if pa.types.is_decimal(kind) else (lambda x: x)
             held = {
-                key: Current((None if v is None else number(v),), told, BASE_US + us)
+                key: Current((None if v is None else number(v),), told, BASE_US + us, BASE_US + us)
                 for key, (v, _, told, us) in table.items()
             }
             us = list(range(BASE_US + begin, BASE_US + end))
@@ -177,10 +178,10 @@ def test_what_does_not_fit_is_refused_before_it_is_written() -> None:
     with pytest.raises(TargetRefused, match=rf"{2 * BIG} of column v does not fit.*k='a', n=1"):
         add(rows[:2])
     small: Rows = [("a", 1, 100, None)]
-    held = {("a", 1): Current((28,), None, 1)}
+    held = {("a", 1): Current((28,), None, 1, -1)}
     with pytest.raises(TargetRefused, match="128 of column v does not fit into 8 bits"):
         add(small, held, kind=pa.int8())
-    wide = {("a", 1): Current((10**400,), None, 1)}
+    wide = {("a", 1): Current((10**400,), None, 1, -1)}
     found = add([("a", 1, 5, None)], wide, kind=pa.decimal128(19, 0), plan=plan_of("varint"))
     assert written(found)["a", 1][0] == str(10**400 + 5)
 
@@ -188,18 +189,20 @@ def test_what_does_not_fit_is_refused_before_it_is_written() -> None:
 def test_rule_27_a_second_query_is_refused_until_the_first_is_over() -> None:
     """Each would undo what the other one adds."""
     rows: Rows = [("a", 1, 2, None)]
-    held = {("a", 1): Current((40,), Added("other", 9, 3).to_text(), BASE_US - 1)}
+    held = {("a", 1): Current((40,), Added("other", 9, 3).to_text(), BASE_US - 1, BASE_US - 1)}
     with pytest.raises(TargetRefused, match=r"(?s)Query other.*addColumnsAfter=other"):
         add(rows, held)
     assert written(add(rows, held, after=("other",)))["a", 1][0] == 42
-    strange = {("a", 1): Current((40,), "by hand", BASE_US - 1)}
-    with pytest.raises(TargetRefused, match="which this sink has not written"):
+    strange = {("a", 1): Current((40,), "by hand", BASE_US - 1, BASE_US - 3)}
+    with pytest.raises(TargetRefused, match="which this sink has not written") as caught:
         add(rows, strange)
+    said = f"UPDATE shop.clicks USING TIMESTAMP {BASE_US - 3} SET {ADDED_COLUMN} = null"
+    assert said in caught.value.remedy, "a null of now would hide what is added to what waits"
 
 
 def test_rule_27_a_total_that_no_reader_would_see_is_not_written() -> None:
     """A newer cell of something else hides it; after that, its rows would count as added."""
-    held = {("a", 1): Current((40,), None, BASE_US)}
+    held = {("a", 1): Current((40,), None, BASE_US, -1)}
     with pytest.raises(TargetRefused, match=rf"(?s)k='a', n=1 .*{BASE_US}.*earlier time"):
         add([("a", 1, 2, None)], held)
 
@@ -300,6 +303,22 @@ def live(*columns: ColumnMetadata, default_ttl: int = 0) -> TableMetadata:
         ({"t": ("text", "static", "string")}, "v", "t: it is static"),
         ({"t": ("list<int>", "regular", "list<int32>")}, "v", "t: it is a list"),
         ({"t": ("decimal", "clustering", "decimal128(9, 2)")}, "v", "1.5 and 1.50 are one row"),
+        ({"t": ("double", "clustering", "double")}, "v", "each NaN is the same row"),
+        (
+            {"t": ("frozen<tuple<int, float>>", "clustering", "struct")},
+            "v",
+            "each NaN is the same row",
+        ),
+        (
+            {"k": ("frozen<set<text>>", "partition", "list<string>")},
+            "v",
+            "in another order are one row",
+        ),
+        (
+            {"t": ("frozen<map<text, int>>", "clustering", "map")},
+            "v",
+            "in another order are one row",
+        ),
         ({ADDED_COLUMN: ("text", "regular", "string")}, "v", f"the sink writes {ADDED_COLUMN}"),
     ],
     ids=str,

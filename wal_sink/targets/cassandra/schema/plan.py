@@ -19,7 +19,11 @@ from wal_sink.targets.cassandra.schema.lists import refuse_beside_lists
 from wal_sink.targets.cassandra.schema.several import match_tables, of_several
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
 from wal_sink.targets.cassandra.schema.totals import refuse_no_totals
-from wal_sink.targets.cassandra.schema.updates import found_changes, refuse_no_update, refuse_static
+from wal_sink.targets.cassandra.schema.updates import (
+    found_changes,
+    refuse_no_condition,
+    refuse_no_update,
+)
 from wal_sink.targets.cassandra.times.given import (
     EVENT_COLUMN,
     for_server,
@@ -85,7 +89,7 @@ def make_plan(
         if mode_beside(options.write_mode, own) == "update":
             refuse_no_update(live, columns, options.operation_column)
         if options.if_not_exists:
-            refuse_static(live, columns)
+            refuse_no_condition(live, columns)
         refuse_no_totals(live, columns, names(options.add_columns))
         _log_consequences(options, live)
         has = {column.name for column in columns}

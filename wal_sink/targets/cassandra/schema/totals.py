@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
+from wal_sink.targets.cassandra.schema.alike import alike
 from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata
 from wal_sink.targets.cassandra.totals.given import ADDED_COLUMN, OPTION
 from wal_sink.targets.cassandra.types.cql_type import parse
@@ -54,11 +55,8 @@ def _why_not_beside(column: Column, live: TableMetadata) -> str:
         return f"the sink writes {ADDED_COLUMN}. Drop it, or rename it."
     if column.role == "static":
         return "it is static, so it is not of the row alone. Write it by another query."
-    if column.role == "clustering" and "decimal" in column.type:
-        return (
-            "1.5 and 1.50 are one row in a clustering column of decimals, and would be added to as two. Take"
-            " another type."
-        )
+    if why := alike(column, live):
+        return f"{why}, and would be added to as two. Take another type."
     if tree.kind == "list" and not tree.frozen:
         return "it is a list that is not frozen. Write it by another query."
     return ""

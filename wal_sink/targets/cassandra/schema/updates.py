@@ -9,6 +9,7 @@ import pyarrow as pa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
 from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean
+from wal_sink.targets.cassandra.schema.alike import alike
 from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.types.absent import OPTION as IF_NOT_EXISTS
 from wal_sink.targets.cassandra.types.collection_mode import Change, changes_of, option_of
@@ -54,12 +55,21 @@ def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: 
         )
 
 
-def refuse_static(live: TableMetadata, columns: Sequence[Column]) -> None:
-    """Refuse static columns beside rows that are written where there is none.
+def refuse_no_condition(live: TableMetadata, columns: Sequence[Column]) -> None:
+    """Refuse a table of which the first row of a key cannot be told, where that one stays.
+
+    Rows of a partition are written one after the other, so only partition keys have to be told apart.
 
     :param columns: those of the table that the DataFrame has.
-    :raises SchemaMismatch: there is one.
+    :raises SchemaMismatch: there are static columns; or two encodings of a partition key are one row.
     """
+    for column in columns:
+        if column.role == "partition" and (why := alike(column, live)):
+            raise SchemaMismatch(
+                f"{column.name} of {live.name}: {why}, which are written beside each other, so that"
+                f" {IF_NOT_EXISTS} could not say which one is first.",
+                "Write a table whose partition key has another type, such as a frozen list.",
+            )
     if static := [column.name for column in columns if column.role == "static"]:
         raise SchemaMismatch(
             f"Of {live.name} the DataFrame has the static columns {', '.join(static)}, and {IF_NOT_EXISTS} is"
