@@ -80,7 +80,7 @@ def types_are_added(node: Node, keyspace: str, table: str, target: Target) -> No
 
 
 def steps_wait_for_each_other(node: Node, keyspace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of one key, each added by itself; and such of a plan from before the option between them."""
+    """Rows of one key, each added by itself; and such of two plans from before the option between them."""
     table = f"{keyspace}.steps"
     node.execute(f"CREATE TABLE {table} (k text PRIMARY KEY, v bigint, wal_sink_added text)")
     rows = pa.record_batch({"k": pa.array(["a"] * 60), "v": pa.array([1] * 60)})
@@ -89,6 +89,8 @@ def steps_wait_for_each_other(node: Node, keyspace: str, monkeypatch: pytest.Mon
     before, after = plain.plan(rows.schema, "plain"), adding.plan(rows.schema, "adding")
     window, us = begun_window(0, 200), 1_700_000_000_000_000
     later = adding.plan(rows.schema, "later")  # its buffer has another size
+    third = plain.plan(rows.schema, "third")
+    other = pa.record_batch({"k": pa.array(["other"]), "v": pa.array([6])})
     monkeypatch.setattr(totals, "MOST_ROWS", 1)
     with adding.connect(new_owner()) as session:
         session.create(-1)
@@ -98,10 +100,11 @@ def steps_wait_for_each_other(node: Node, keyspace: str, monkeypatch: pytest.Mon
             for row in range(60):
                 session.write(after, Slice(0, rows.slice(row, 1), us + row))
             session.write(before, Slice(0, rows.slice(0, 1), us + 60))
+            session.write(third, Slice(0, other, us + 61))
             for row in range(40):
-                session.write(after, Slice(0, rows.slice(row, 1), us + 61 + row))
+                session.write(after, Slice(0, rows.slice(row, 1), us + 62 + row))
             session.drain()
-            ((found,),) = node.execute(f"SELECT v FROM {table}")
+            ((found,),) = node.execute(f"SELECT v FROM {table} WHERE k = 'a'")
             assert found == 41
         session.finish(window)
         many = pa.record_batch(

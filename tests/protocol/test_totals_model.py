@@ -187,7 +187,7 @@ def add(held: Cell, rows: tuple[Row, ...]) -> Cell | None:
         batch,
         np.array([row.us for row in rows]),
         np.zeros(len(rows), np.int64),
-        [Current((held.value,), held.added, held.us)],
+        [Current((held.value,), held.added, held.us, held.us)],
         Adding(PLAN, QUERY, (), places()),
     )
     for row, us in zip(found.batch.to_pylist(), found.stamps.tolist(), strict=True):

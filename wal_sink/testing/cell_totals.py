@@ -35,4 +35,5 @@ def _current(table: CellTable, key: Key, added: Sequence[str]) -> Current:
         return NOTHING
     cells = [row.cells.get(name) for name in (*added, ADDED_COLUMN)]
     *values, told = (None if cell is None else cell.value for cell in cells)
-    return Current(tuple(values), told, max((cell.us for cell in cells if cell), default=-1))
+    written = [-1 if cell is None or cell.value is None else cell.us for cell in cells]
+    return Current(tuple(values), told, max(written), written[-1])

@@ -40,9 +40,11 @@ class Current(NamedTuple):
     """What `ADDED_COLUMN` says."""
     written_us: int
     """The highest write timestamp among these cells; -1 when there are none."""
+    added_us: int
+    """That of `ADDED_COLUMN`; -1 when there is none."""
 
 
-NOTHING = Current((), None, -1)
+NOTHING = Current((), None, -1, -1)
 """The table does not have the row."""
 
 
@@ -81,13 +83,15 @@ def totals(
     :param groups: of each row the number of its key.
     :param current: what the table holds, by these numbers.
     :raises TargetRefused: another query adds to a row; what is there is newer than what would be written; or
-        a total leaves the range of its type.
+        has replaced what is passed over; or a total leaves the range of its type.
     """
     epochs, numbers = adding.places.of(stamps)
     done = _done(batch, groups, current, adding)
-    kept = np.flatnonzero(
-        (epochs > done[groups, 0]) | ((epochs == done[groups, 0]) & (numbers > done[groups, 1]))
+    is_new = (epochs > done[groups, 0]) | (
+        (epochs == done[groups, 0]) & (numbers > done[groups, 1])
     )
+    _refuse_replaced(batch, stamps, groups, np.flatnonzero(~is_new), current, adding)
+    kept = np.flatnonzero(is_new)
     last = np.full(len(current), _BEFORE_ALL, np.int64)
     last[groups[kept]] = kept  # of equal numbers the last one stays
     ends = np.sort(last[last > _BEFORE_ALL])
@@ -125,7 +129,8 @@ def _done(
             raise TargetRefused(
                 f"Column {ADDED_COLUMN} holds {held.added!r} in {_row_of(key, batch, groups, adding)},"
                 " which this sink has not written.",
-                f"Set it to null where no query has added yet, to say that the total stands. {_GIVE_UP}",
+                "Where no query has added yet, say that the total stands:"
+                f" {_says(adding.plan.table, held.added_us, 'null')}. {_GIVE_UP}",
             ) from error
         if added.query == adding.query:
             done[key] = added.epoch, added.row
@@ -140,9 +145,49 @@ def _done(
     return done
 
 
+def _says(table: str, us: int, value: str) -> str:
+    """Return the statement by which an operator says what is in a total.
+
+    With a time of its own: a cell or a null of now would hide what is written as of an epoch that waits.
+    """
+    return f"UPDATE {table} USING TIMESTAMP {us} SET {ADDED_COLUMN} = {value} WHERE, and the key"  # noqa: S608
+
+
 def _row_of(key: int, batch: pa.RecordBatch, groups: Ints, adding: Adding) -> str:
     """Name the row of a key; looks through the batch, so it is for errors alone."""
     return row_text(batch, adding.plan, int(np.argmax(groups == key)))
+
+
+def _refuse_replaced(
+    batch: pa.RecordBatch,
+    stamps: Ints,
+    groups: Ints,
+    passed: Ints,
+    current: Sequence[Current],
+    adding: Adding,
+) -> None:
+    """Refuse to pass over rows as added where the total was replaced since, by what comes before them.
+
+    A rewind to before the option was given does that: epochs whose plan adds nothing write their values anew,
+    and leave the place as it is. What comes behind the rows may replace them.
+
+    :param passed: the rows that the table says it has.
+    :raises TargetRefused: naming the first such row.
+    """
+    added = np.array([each.added_us for each in current], np.int64)[groups[passed]]
+    written = np.array([each.written_us for each in current], np.int64)[groups[passed]]
+    if not (found := passed[(added < written) & (written < stamps[passed])]).size:
+        return
+    held, table = current[groups[found[0]]], adding.plan.table
+    raise TargetRefused(
+        f"{row_text(batch, adding.plan, int(found[0]))} of {table} says in {ADDED_COLUMN} that this row is in"
+        f" its totals. They were written since, at {held.written_us} (microseconds since 1970), by something"
+        " that is older than the row is now: whether they have it is not known.",
+        "If the totals lack it and what follows, as after a rewind to before the option was given:"
+        f" {_says(table, held.added_us, 'null')}. If they are right as they are:"
+        f" {_says(table, held.written_us, repr(held.added))}. The flush then goes on by itself. Or give the"
+        " epoch up, whose rows then are in a file: docs/operations.md, TargetRefused.",
+    )
 
 
 def _refuse_newer(

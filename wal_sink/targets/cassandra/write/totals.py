@@ -195,5 +195,5 @@ def select(plan: Plan) -> str:
 
 
 def _current(row: Sequence[Any], columns: int) -> Current:
-    written = [us for us in row[columns + 1 :] if us is not None]
-    return Current(tuple(row[:columns]), row[columns], max(written, default=-1))
+    written = [-1 if us is None else us for us in row[columns + 1 :]]
+    return Current(tuple(row[:columns]), row[columns], max(written), written[-1])

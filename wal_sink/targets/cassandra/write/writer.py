@@ -172,11 +172,12 @@ class Writer:
         self._drift.forget_rows()
 
     def _settle_others(self, planned: Planned) -> None:
-        """Let rows of another plan be acknowledged, where what is there decides about those of one plan."""
+        """Let the rows of all other plans be acknowledged, where what is there decides about those of one."""
         last, self._last = self._last, planned
         if last not in (None, planned) and (last.plan.one_session or planned.plan.one_session):
             with self._explaining_drift():
-                self._send(last)
+                for other in self._plans.values():
+                    self._send(other)
                 self._sender.drain()
 
     def _send(self, planned: Planned) -> None:
