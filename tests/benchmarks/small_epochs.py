@@ -28,6 +28,8 @@ _SELECT = (
     "repeat('x', 100) AS note",
 )
 _PATIENCE_S = 300
+_LOOK_EVERY_S = 0.25
+"""Each look takes the interpreter's lock, for which the flusher waits, too: so there are few."""
 
 
 class MicroBatch(NamedTuple):
@@ -71,7 +73,12 @@ def running(writer: DataStreamWriter, checkpoint: Path, every_ms: int) -> Iterat
 
 def await_epoch(query: StreamingQuery, epoch: int) -> None:
     """Wait until an epoch is checkpointed, as Spark says."""
-    _wait(query, lambda: any(batch.epoch >= epoch for batch in seen(query)), f"come to {epoch}")
+
+    def reached() -> bool:
+        last = query.lastProgress
+        return last is not None and last.batchId >= epoch
+
+    _wait(query, reached, f"come to {epoch}")
 
 
 def seen(query: StreamingQuery) -> list[MicroBatch]:
@@ -94,4 +101,4 @@ def _wait(query: StreamingQuery, until: Callable[[], bool], what: str) -> None:
             raise error
         if time.monotonic() > deadline:
             raise RuntimeError(f"the query did not {what} within {_PATIENCE_S} s")
-        time.sleep(0.02)
+        time.sleep(_LOOK_EVERY_S)

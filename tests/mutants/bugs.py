@@ -1710,6 +1710,25 @@ BUGS = (
         "_ASK_AGAIN = 0\n",
     ),
     Bug(
+        "an old answer of the target's clock stands, although this host's has jumped",
+        "wal_sink/flush/clocks.py",
+        "            if not clocks_differ(self._clock_us(), reckoned_us):\n",
+        "            if True:\n",
+    ),
+    Bug(
+        "what is being synced is acted on",
+        "wal_sink/checkpoint/early_sync.py",
+        "            self._synced.result()\n",
+        "            self._synced.done()\n",
+    ),
+    Bug(
+        "what an earlier pass has synced counts for all later ones",
+        "wal_sink/checkpoint/early_sync.py",
+        "        self._epoch, self._synced = epoch, Future()\n",
+        "        if self._epoch == epoch:\n            return\n"
+        "        self._epoch, self._synced = epoch, Future()\n",
+    ),
+    Bug(
         "a rewind brings timestamps back that were left behind",
         "wal_sink/protocol/rewind.py",
         "        return self.first_us <= us <= self.last_us and (epoch is None or epoch <= self.to)\n",

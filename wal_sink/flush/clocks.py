@@ -17,6 +17,10 @@ logger = line_logger(__name__)
 _ASK_AGAIN = 2
 """How often the target is asked again when its clock differs: it may be that of a single node."""
 
+_RECKON_S = 10.0
+"""For so long the target's time is reckoned on from its last answer: a question costs as much as the rows of
+a small epoch."""
+
 _SAY_EVERY_S = 60.0
 
 
@@ -36,14 +40,23 @@ def ask_for_time(ask: Callable[[], int | None], clock_us: Callable[[], int]) -> 
 
 
 class Clocks:
-    """The clocks of one flusher: this host's, and that of its target, asked once for each window.
+    """The clocks of one flusher: this host's, and that of its target, asked every ten seconds at most.
 
     :param clock_us: this host's, microseconds since 1970.
+    :param clock_s: monotonic; by it the target's time is reckoned on.
     """
 
-    def __init__(self, target: TargetConnection, clock_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        target: TargetConnection,
+        clock_us: Callable[[], int],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._target = target
         self._clock_us = clock_us
+        self._clock_s = clock_s
+        self._told_us: list[int] = []
+        self._told_s = float("-inf")
         self._said_s: dict[str, float] = {}
 
     def now_us(self) -> int:
@@ -51,7 +64,7 @@ class Clocks:
 
         :raises TargetUnavailable, TargetRefused: the target does not say.
         """
-        told_us = ask_for_time(self._target.now_us, self._clock_us)
+        told_us = self._told()
         now_us = self._clock_us()
         if clocks_differ(now_us, told_us):
             self._say(
@@ -62,6 +75,17 @@ class Clocks:
                 ", ".join(map(iso, told_us)),
             )
         return bounded_now(now_us, told_us)
+
+    def _told(self) -> list[int]:
+        """Return the target's time, reckoned on from an answer that agreed with this host; else ask."""
+        elapsed_s = self._clock_s() - self._told_s
+        if elapsed_s < _RECKON_S:
+            reckoned_us = [told_us + int(elapsed_s * 1_000_000) for told_us in self._told_us]
+            if not clocks_differ(self._clock_us(), reckoned_us):
+                return reckoned_us
+        self._told_us = ask_for_time(self._target.now_us, self._clock_us)
+        self._told_s = self._clock_s()
+        return self._told_us
 
     def look_ahead(self, window: Window, now_us: int) -> None:
         """Warn of a window whose timestamps lie in the future, since those before them did.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.checkpoint.early_sync import EarlySync
 from wal_sink.clock import now_us
 from wal_sink.errors import LogUnavailable, WrongOwner
 from wal_sink.flush.attempts import Attempts
@@ -101,6 +102,7 @@ class Flusher:
         self.reporter = reporter or Reporter(None)
         self._log, self._checkpoint = pipeline.log, pipeline.checkpoint
         self._clock_us = clock_us
+        self._sync = EarlySync(pipeline.checkpoint)
         self._write_rows = write_rows
         self._ledger_key = ledger_key(pipeline.query_id, pipeline.log.target)
         owner = Owner(self._ledger_key, "", pipeline.checkpoint.url)
@@ -173,6 +175,8 @@ class Flusher:
             self._target.owner = Owner(self._ledger_key, identity.log_id, identity.checkpoint)
             # At start-up the ledger is read in any case: it may be ahead of the records (rule 17).
             asked = not self._started or not resting(checkpointed, recorded, identity)
+            if asked:
+                self._sync.start(checkpointed)
             mark = self._target.read_ledger() if asked else None
             self._started = True
         attempts = self._log.attempts(fresh=asked)
@@ -182,8 +186,6 @@ class Flusher:
         fresh = asked and mark is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)
-        lost = self.trimmer.unrecorded(mark, recorded)
-        due = self.trimmer.due(recorded, trimmable)
         return View(
             checkpointed,
             recorded,
@@ -193,9 +195,9 @@ class Flusher:
             attempts,
             rewound,
             trimmable,
-            due,
-            lost,
-            overtaken,
+            retained=self.trimmer.due(recorded, trimmable),
+            unrecorded=self.trimmer.unrecorded(mark, recorded),
+            overtaken=overtaken,
         )
 
     # --- do ---------------------------------------------------------------------------------------
@@ -246,8 +248,7 @@ class Flusher:
             window = self._attempts.plan(chosen, view.mark, begun_us, nonce)
         self._clocks.look_ahead(window, begun_us)
         self.reporter.say("beginning", window.first)
-        synced = to_sync(window.first, window.last, view.checkpointed)
-        self._checkpoint.make_durable(*synced)  # rule 8
+        self._sync.make_durable(to_sync(window.first, window.last, view.checkpointed))  # rule 8
         if self._chooser.settle(step, chosen) and self._target.begin(window, view.mark):
             self._flush(window, chosen)
 

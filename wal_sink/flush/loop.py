@@ -18,7 +18,7 @@ POLL_S, POLL_BILLED_S = 1.0, 10.0
 """How often the loop looks at the checkpoint when no event comes: events are late, and lost in a crash.
 Less often where each look is paid for."""
 
-WATCH_S = 0.01
+WATCH_S = 0.005
 """How often it asks meanwhile whether a local checkpoint has a new file."""
 
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0

@@ -191,7 +191,7 @@ class Session(ABC):
     def now_us(self) -> int | None:
         """Return the time by the target's own clock, microseconds since 1970; None for a target without one.
 
-        The flusher asks once for each window, right before `begin`, and no further than a minute ahead of
+        The flusher asks before a `begin`, every ten seconds at most, and no further than a minute ahead of
         this time lie the window's write timestamps (rule 14). Where several servers could answer, each call
         should ask another one: if the time is far from the flusher's, that asks again, and takes the answer
         in the middle.
