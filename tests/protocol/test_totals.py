@@ -16,6 +16,7 @@ from tests.protocol.engine import NOW_US, Rows, World, in_memory
 from tests.protocol.one_stops import every_stop
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, upon_rows
+from tests.protocol.test_restored import Backup
 from wal_sink import errors
 from wal_sink.admin.retry import plan_retry
 from wal_sink.admin.rewind import plan_rewind
@@ -128,6 +129,28 @@ def test_rule_27_a_rewind_to_before_the_option_stops_where_a_total_was_replaced(
     cells["wal_sink_added"] = newer(cells["wal_sink_added"], Cell(None, int(us)), pa.string())
     world.flush()
     assert sorted(world.visible()) == [("a", 1), ("a", 2), ("b", 3)]
+
+
+def test_rule_27_a_restored_log_is_followed_only_with_the_table_set_back() -> None:
+    """Spark computes epochs anew under numbers that totals name already."""
+    world = TotalsWorld()
+    world.run().batch([("a", 1)])
+    world.flush()
+    backup, table = Backup(world), dict(world.store.table)
+    world.run().batch([("a", 2)])
+    world.flush()
+    backup.restore()
+    world.run().batch([("a", 3)])
+    with pytest.raises(errors.Diverged):
+        world.flush()
+    with pytest.raises(errors.OptionError, match="would count for this one's"):
+        rewound(world, 0)
+    world.store.table = table
+    plan = plan_rewind(query(world), world.target, 0, NOW_US, restored=True)
+    assert "cells must be set back to epoch 0" in plan.consequences
+    plan.carry_out(NOW_US)
+    world.flush()
+    assert sorted(world.visible()) == [("a", 1), ("a", 3)]
 
 
 def test_a_window_of_epochs_with_the_option_and_without_is_flushed_again() -> None:

@@ -37,6 +37,7 @@ from wal_sink.protocol.rewind import (
     left_behind,
     refuse_lost,
     refuse_rewind,
+    refuse_unsaid,
     rewound,
 )
 from wal_sink.targets.base import Delivery, Target
@@ -120,6 +121,9 @@ class Rewind(NamedTuple):
                 f" The ledger follows another log and says {known}: rows of that log's epochs from"
                 f" {self.past.floor + 1} on stay in the table."
             )
+            if self.past.in_order:
+                order = f" {self.past.in_order} must be set back to epoch {self.to}: what it has of those"
+                text += f"{order} epochs counts for this log's, whose rows are passed over then."
         if self.stopping:
             listed = ", ".join(map(str, self.stopping))
             text += (
@@ -212,7 +216,8 @@ def plan_rewind(
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     checkpointed = query.checkpoint.last_commit()
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
-    once = any(plan.sent_once for plan in query.log.plans())
+    plans = list(query.log.plans())
+    once = any(plan.sent_once for plan in plans)
     with ledger_row(target, owner) as row:
         mark = row.read()
         present_us = row.present_us(now_us) if reset_timestamps or once else 0
@@ -242,8 +247,10 @@ def plan_rewind(
         left_behind=tuple(_left(row) for row in earlier if LEFT_FIRST in row),
         checkpointed=checkpointed,
         foreign=restored or is_foreign(query, chooser, mark, checkpointed),
+        in_order=next((plan.table for plan in plans if plan.one_session), ""),
     )
     refuse_rewind(past, to, owner, reset_us=reset_us)
+    refuse_unsaid(past, to, restored=restored)
     above = range(to + 1, past.upper + 1)
     # What a flusher has deleted since an earlier rewind; not of epochs whose records are forgotten: those are
     # trimmed, and a manifest that came back would have nothing to be compared with.
@@ -253,7 +260,7 @@ def plan_rewind(
     rivals = tuple(attempt for attempt in log.attempts() if attempt.epoch == past.floor + 1)
     left = left_behind(past, to, reset_us) if reset_us is not None else None
     new = rewound(past, to, owner, reset_us=reset_us)
-    # Of a row that is lost nothing tells which attempt it named (rule 26).
+    # A row that is lost may have named any attempt (rule 26).
     new = msgspec.structs.replace(new, last_us=max(new.last_us, present_us)) if once else new
     needed = tuple(needed_attempts(query, past, above))
     stopping = tuple(epoch for epoch in above if stops_flush(query, chooser, past, epoch))

@@ -51,6 +51,8 @@ class Past(NamedTuple):
     checkpointed: int = -1
     foreign: bool = False
     """Whether the ledger row follows another log: this one was restored, or is a clone (rule 23)."""
+    in_order: str = ""
+    """A table of which what is there decides what is written, once: totals (rule 27), or first rows."""
 
     @property
     def floor(self) -> int:
@@ -132,6 +134,22 @@ def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = N
     if mark.flushed == floor == to and reset_us is None:
         raise OptionError(
             f"Ledger and log both say that epoch {to} is flushed", "There is nothing to set back."
+        )
+
+
+def refuse_unsaid(past: Past, to: int, *, restored: bool) -> None:
+    """Refuse to follow this log where a table takes rows of the other one for rows of this one.
+
+    :param restored: the operator knows of both.
+    :raises OptionError: the operator has not said so.
+    """
+    if past.foreign and past.in_order and not restored:
+        raise OptionError(
+            f"The ledger row follows another log, and rows of {past.in_order} are added to what is there, or"
+            f" not written where there are some: what it has of that log's epochs from {to + 1} on would"
+            " count for this one's, whose rows were passed over",
+            f"Set the table back to epoch {to} as well, from its own backup, and pass --restored. If it"
+            " cannot be set back, go on with a new checkpoint.",
         )
 
 
