@@ -15,7 +15,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from tests.benchmarks import report
+from tests.benchmarks import plots, report
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.figures import (
@@ -29,6 +29,7 @@ from tests.benchmarks.figures import (
     lives,
     long,
     memory,
+    partitions,
     postgresql,
     requests,
     shapes,
@@ -37,9 +38,11 @@ from tests.benchmarks.figures import (
     tables,
     totals,
 )
+from tests.benchmarks.process import ROOT
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
 
+PLOTS = ROOT / "build"
 _WIDTH = 140
 """Of the tables where the output is no terminal."""
 
@@ -49,6 +52,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "grouped": shapes.grouped,
     "scattered": shapes.scattered,
     "shapes": shapes.other_shapes,
+    "partitions": partitions.partitions,
     "flush": flush.alone,
     "encoding": encoding.encoding,
     "requests": requests.requests,
@@ -103,6 +107,7 @@ def main(
     ] = None,
     grouped: Annotated[int | None, typer.Option(min=1, help="Rows of the grouped runs.")] = None,
     json: Annotated[Path | None, typer.Option(help="File that gets everything as JSON.")] = None,
+    plots_in: Annotated[Path, typer.Option("--plots", help="Folder that gets the plots.")] = PLOTS,
 ) -> None:
     """Measure wal_sink beside others, on the same rows and the same Cassandra node.
 
@@ -125,7 +130,7 @@ def main(
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="wal_sink-bench-") as folder, Server() as server:
         say = partial(console.print, soft_wrap=True)
-        bench = Bench(sizes, server, Path(folder), say, with_connector=not tiny)
+        bench = Bench(sizes, server, Path(folder), plots_in, say, with_connector=not tiny)
         try:
             for name in parts:
                 began = time.monotonic()
@@ -137,6 +142,7 @@ def main(
                 seconds[name] = time.monotonic() - began
         finally:
             bench.close()
+    drawn = plots.draw(plots_in, bench.runs, figures, sizes.micro_batches)
     found = msgspec.convert(
         {
             **machine,
@@ -146,6 +152,7 @@ def main(
             "runs": msgspec.to_builtins(bench.runs),
             "figures": msgspec.to_builtins(figures),
             "wrong": bench.wrong,
+            "plots": [*map(str, [*bench.plotted, *drawn])],
         },
         report.Report,
     )

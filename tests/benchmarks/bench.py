@@ -37,6 +37,7 @@ class Bench:
     """One benchmark.
 
     :param folder: for checkpoints and logs.
+    :param plots: folder for plots; it is made when there is one.
     :param say: is told what happens.
     :param with_connector: False leaves the connector out, whose jars are a download.
     """
@@ -46,14 +47,18 @@ class Bench:
         sizes: Sizes,
         server: Server,
         folder: Path,
+        plots: Path,
         say: Callable[[str], None],
         *,
         with_connector: bool = True,
     ) -> None:
-        self.sizes, self.server, self.folder, self.say = sizes, server, folder, say
+        self.sizes, self.server, self.say = sizes, server, say
+        self.folder, self.plots = folder, plots
         self.runs: list[Run] = []
         self.wrong: list[str] = []
         """Runs that failed, or whose rows were not complete."""
+        self.plotted: list[Path] = []
+        """Plots that are no plot of the whole."""
         self._with_connector = with_connector
         self.limits: dict[str, raw.Setting] = {}
         """The best setting found for the server's limit, by shape."""
@@ -123,8 +128,7 @@ class Bench:
                 self.server,
                 lambda: what(table),
                 contender=contender,
-                shape=source.shape,
-                rows=source.rows,
+                source=source,
                 number=number,
             )
         except _FAILURES as error:

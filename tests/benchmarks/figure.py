@@ -28,6 +28,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     target: Target | None = None
     note: str = ""
+    samples: tuple[float, ...] = ()
+    """What was measured one by one, where a value is the median of that or another such number."""
 
     @property
     def median(self) -> float | None:
@@ -45,10 +47,22 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def figure(
-    name: str, values: Sequence[float], unit: str, target: Target | None = None, note: str = ""
+    name: str,
+    values: Sequence[float],
+    unit: str,
+    target: Target | None = None,
+    note: str = "",
+    samples: Sequence[float] = (),
 ) -> Figure:
     """Make a figure."""
-    return Figure(name=name, values=tuple(values), unit=unit, target=target, note=note)
+    return Figure(
+        name=name,
+        values=tuple(values),
+        unit=unit,
+        target=target,
+        note=note,
+        samples=tuple(samples),
+    )
 
 
 def at_least(value: float) -> Target:
@@ -59,3 +73,8 @@ def at_least(value: float) -> Target:
 def at_most(value: float) -> Target:
     """Make a target."""
     return Target("at most", value)
+
+
+def p99(values: Sequence[float]) -> float:
+    """Return the value that one of a hundred exceeds; the largest of fewer."""
+    return sorted(values)[min(len(values) - 1, round(len(values) * 0.99))]

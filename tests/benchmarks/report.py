@@ -15,6 +15,7 @@ from rich.table import Table
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.run import Run
 from tests.benchmarks.sizes import Sizes
+from tests.benchmarks.stages import costs, said
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     figures: list[Figure]
     wrong: list[str]
     """Runs that failed, or whose rows were not complete."""
+    plots: list[str]
+    """Files of the plots."""
 
 
 def machine() -> dict[str, object]:
@@ -49,6 +52,9 @@ def show(report: Report, console: Console) -> None:
     if report.runs:
         console.print(_runs(report.runs))
     console.print(_figures(report.figures))
+    for cost in costs(report.runs):
+        for line in said(cost):
+            console.print(line, soft_wrap=True)
     took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.seconds.items())
     console.print(f"{took}; load {report.load:.1f} on {report.processors} processors before")
     verdicts = [figure.met for figure in report.figures if figure.target]
@@ -56,25 +62,35 @@ def show(report: Report, console: Console) -> None:
     console.print(
         f"{verdicts.count(True)} targets met, {missed} missed, {unknown} not measured, of {len(verdicts)}"
     )
+    for path in report.plots:
+        console.print(f"plot: {path}", soft_wrap=True)
     for line in report.wrong:
         console.print(f"[red]failed, or rows are wrong:[/red] {line}", soft_wrap=True)
 
 
 def _runs(runs: Sequence[Run]) -> Table:
     table = Table("shape", "contender", title="median (lowest to highest)", title_justify="left")
-    for name in ("rows", "rows/s", "client CPU us/row", "server CPU us/row", "large batches"):
+    for name in (
+        "rows",
+        "partitions",
+        "rows/s",
+        "client CPU us/row",
+        "server CPU us/row",
+        "large batches",
+    ):
         table.add_column(name, justify="right")
 
-    def key(run: Run) -> tuple[str, int, str]:
-        return run.shape, run.rows, run.contender
+    def key(run: Run) -> tuple[str, int, int, str]:
+        return run.shape, run.rows, run.partitions, run.contender
 
-    for (shape, rows, contender), group in groupby(sorted(runs, key=key), key):
+    for (shape, rows, partitions, contender), group in groupby(sorted(runs, key=key), key):
         same = list(group)
         how = sorted({run.how for run in same if run.how})
         table.add_row(
             shape,
             "\n".join([contender, *(f"  {each}" for each in how)]),
             f"{rows:,}",
+            f"{partitions:,}" if partitions else "",
             _spread([run.rows_per_s for run in same], "{:,.0f}".format),
             _spread([run.client_us for run in same], "{:.1f}".format),
             _spread([run.server_us for run in same], "{:.1f}".format),

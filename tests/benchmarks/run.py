@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from tests.benchmarks import cpu
+from tests.benchmarks.rows import Source
 from tests.benchmarks.server import Server
 
 
@@ -26,6 +27,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     warnings: int
     """Batches that the server's log calls too large."""
     how: str = ""
+    partitions: int = 0
+    """Of the table; 0 where a table has none."""
 
     @property
     def rows_per_s(self) -> float:
@@ -53,22 +56,23 @@ class Taken(NamedTuple):
 
 
 def take(
-    server: Server, what: Callable[[], Taken], *, contender: str, shape: str, rows: int, number: int
+    server: Server, what: Callable[[], Taken], *, contender: str, source: Source, number: int
 ) -> Run:
-    """Do it, and count both sides' CPU meanwhile."""
+    """Bring a source into a table, and count both sides' CPU meanwhile."""
     client, served, warned = _client(server), server.cpu_s(), server.warnings()
     taken = what()
     own = taken.client_cpu_s
     return Run(
         contender=contender,
-        shape=shape,
-        rows=rows,
+        shape=source.shape,
+        rows=source.rows,
         round=number,
         seconds=taken.seconds,
         client_cpu_s=_client(server) - client if own is None else own,
         server_cpu_s=server.cpu_s() - served,
         warnings=server.warnings() - warned,
         how=taken.how,
+        partitions=source.partitions,
     )
 
 

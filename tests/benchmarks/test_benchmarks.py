@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from tests.benchmarks import plots
 from tests.benchmarks.contenders import raw
 from tests.benchmarks.contenders.raw import Setting
 from tests.benchmarks.figure import at_least, at_most, figure
+from tests.benchmarks.figures.epochs import VISIBLE
 from tests.benchmarks.figures.long import compared
-from tests.benchmarks.long import stream
-from tests.benchmarks.long.sample import Sample
+from tests.benchmarks.long import curves, stream
+from tests.benchmarks.long.sample import Sample, files_below
 from tests.benchmarks.rows import Name, Source, Totals
+from tests.benchmarks.run import Run
+from tests.benchmarks.stages import costs, said
 from tests.benchmarks.table import RowsWrong, Table
 from wal_sink.testing.cassandra.node import Node
 
 ROOT = Path(__file__).parents[2]
+_SVG = "{http://www.w3.org/2000/svg}"
 SHAPES: tuple[Name, ...] = ("grouped", "interleaved", "scattered", "narrow", "wide")
 
 
@@ -77,7 +85,8 @@ def test_the_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
     """Missed targets are no failure; every figure has a value, and rows were complete."""
     file = tmp_path / "report.json"
     parts = [f"--only={part}" for part in ("flush", "lives", "targets", "age", "postgresql")]
-    command = [sys.executable, "-m", "tests.benchmarks", "--tiny", f"--json={file}", *parts]
+    places = [f"--json={file}", f"--plots={tmp_path}"]
+    command = [sys.executable, "-m", "tests.benchmarks", "--tiny", *places, *parts]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(file.read_text())
@@ -98,29 +107,117 @@ def test_what_the_long_run_leaves_in_its_table() -> None:
         assert stream.totals(streamed) == wanted
 
 
+def _samples(growth: float) -> list[Sample]:
+    """Make a hundred samples, of which some grow."""
+    return [
+        Sample(
+            seconds=float(n),
+            epochs=10 * n,
+            client_cpu_s=n + growth * n * n / 200,
+            python_mb=100 + growth * n,
+            jvm_mb=1_000,
+            threads=20,
+            handles=30,
+            names=40,
+            records=min(10 * n, 1_000),
+            visible_ms=(80 + growth * n, 90 + growth * n),
+        )
+        for n in range(1, 101)
+    ]
+
+
 def test_a_long_run_that_grows_is_noticed() -> None:
     """Ten tenths of samples: a cost that doubles misses its target, one that stays meets it."""
-
-    def samples(growth: float) -> list[Sample]:
-        return [
-            Sample(
-                seconds=float(n),
-                epochs=10 * n,
-                client_cpu_s=n + growth * n * n / 200,
-                python_mb=100 + growth * n,
-                jvm_mb=1_000,
-                threads=20,
-                handles=30,
-                names=40,
-                visible_ms=(80 + growth * n, 90 + growth * n),
-            )
-            for n in range(1, 101)
-        ]
-
-    assert {each.met for each in compared(samples(0))} == {True}
-    missed = {each.name.partition(",")[0] for each in compared(samples(1)) if not each.met}
+    assert {each.met for each in compared(_samples(0))} == {True}
+    missed = {each.name.partition(",")[0] for each in compared(_samples(1)) if not each.met}
     assert missed == {
         "long: client CPU of an epoch",
         "long: commits/N to flushed",
         "long: memory of the driver's Python",
     }
+
+
+def test_files_are_counted_while_their_folders_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of a query that runs: a folder is deleted between the look at its parent and at itself."""
+    for name in ("manifests/7", "flushed/6.json", "flushed/5.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    scandir, gone = os.scandir, tmp_path / "manifests"
+
+    def scan(path: Any) -> Any:
+        if path == str(gone):
+            (gone / "7").unlink()
+            gone.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert files_below(tmp_path) == (0, 2)
+
+
+def _run(contender: str, shape: str, partitions: int, us: float, served: float, at: int = 0) -> Run:
+    rows = 8_000
+    return Run(
+        contender=contender,
+        shape=shape,
+        rows=rows,
+        round=at,
+        seconds=1.0,
+        client_cpu_s=us * rows / 1e6,
+        server_cpu_s=served * rows / 1e6,
+        warnings=0,
+        partitions=partitions,
+    )
+
+
+RUNS = [
+    _run("counts only", "grouped", 10, 4, 0),
+    _run("wal_sink", "grouped", 10, 7, 10),
+    _run("wal_sink, flush alone", "grouped", 10, 1.5, 10),
+    _run("connector", "grouped", 10, 15, 25),
+    _run("server's limit", "grouped", 10, 1, 8),
+    *(
+        _run(name, "interleaved", partitions, 5, 5, at)
+        for name in ("wal_sink", "connector")
+        for partitions in (1, 10, 100)
+        for at in (0, 1)
+    ),
+]
+"""What each part could have measured."""
+
+
+def test_the_cpu_of_a_row_is_added_up_by_stage() -> None:
+    """What is left of ours beside the hand-over and the flush is the log's; the sums say what is possible."""
+    (cost,) = costs(RUNS)
+    wanted = {"Spark's hand-over": 4, "log": 1.5, "flush": 1.5, "server": 10}
+    assert cost.ours.us == pytest.approx(wanted)
+    assert [split.us for split in cost.connectors] == [pytest.approx({"client": 15, "server": 25})]
+    *_, bound = said(cost)
+    assert "12.0 us: at most 3.33 times the rows/s of connector" in bound
+    assert "at least 0.27 of a connector's client CPU" in bound
+
+
+def test_the_plots_are_well_formed_and_hold_their_series(tmp_path: Path) -> None:
+    """SVG with its texts as text: names of series, axes and units are there to read."""
+    ms = [30.0 + n for n in range(50)]
+    latency = figure(VISIBLE, [55.0], "ms", at_most(40), samples=ms)
+    drawn = plots.draw(tmp_path, RUNS, [latency], micro_batches=8)
+    curves.draw(tmp_path / "long.svg", _samples(0), 10_000)
+    wanted = {
+        "partitions.svg": {"wal_sink", "connector", "partitions in a micro-batch of 1,000 rows"},
+        "stages.svg": {"Spark's hand-over", "log", "flush", "server", "17.0", "40.0", "connector"},
+        "latency.svg": {"milliseconds", "epochs", "99 % 79 ms"},
+        "long.svg": {"median", "99 %", "threads", "epochs flushed, of 10,000 rows each"},
+    }
+    assert {path.name for path in drawn} == wanted.keys() - {"long.svg"}
+    for name, texts in wanted.items():
+        root = ElementTree.parse(tmp_path / name).getroot()
+        found = {"".join(each.itertext()).strip() for each in root.iter(f"{_SVG}text")}
+        assert texts <= found, name
+
+
+def test_of_what_was_not_measured_there_is_no_plot(tmp_path: Path) -> None:
+    """One part alone draws what it has."""
+    assert plots.draw(tmp_path, [], [], micro_batches=8) == []
+    assert list(tmp_path.iterdir()) == []

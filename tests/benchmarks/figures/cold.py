@@ -20,11 +20,12 @@ _EPOCHS = 3
 _WRITE_NOTHING = ("noop", "counts only")
 _BARE = ", no archive"
 """Added to the name of a door: Spark's Python workers import pyspark from its folder."""
-_OURS = ("wal_sink", "wal_sink, batch_writer")
+FORMAT = "wal_sink"
+_OURS = (FORMAT, "wal_sink, batch_writer")
 _CONTENDERS = (*DOORS, *(f"{door}{_BARE}" for door in _OURS))
 _PAIRS = (
     ("counts only", "noop", None),
-    ("wal_sink", "counts only", 1.1),
+    (FORMAT, "counts only", 1.1),
     *((door, "foreachBatch", 1.0) for door in _OURS),
     *((f"{door}{_BARE}", "foreachBatch", 1.0) for door in _OURS),
 )
@@ -46,12 +47,22 @@ def cold(bench: Bench) -> list[Figure]:
         target = None if most is None else at_most(most)
         cpu = [one.cpu_s / another.cpu_s for one, another in pairs]
         time = [one.seconds / another.seconds for one, another in pairs]
-        note = "; ".join(map(str, pairs[-1]))
+        notes = [*map(str, pairs[-1]), *([_sum(rounds[-1])] if name == FORMAT else [])]
+        note = "; ".join(notes)
         figures += [
             figure(f"cold: {name} over {other}, client CPU", cpu, "x", target, note),
             figure(f"cold: {name} over {other}, time", time, "x", target),
         ]
     return figures
+
+
+def _sum(taken: dict[str, Taken]) -> str:
+    """Say whose the CPU of our format is: Spark's, that of any Python sink's workers, and what is left."""
+    noop, counting, whole = (taken[name].cpu_s for name in (*_WRITE_NOTHING, FORMAT))
+    return (
+        f"Spark {noop:.1f} + Python workers of a sink {counting - noop:.1f} + ours"
+        f" {whole - counting:.1f} = {whole:.1f} s"
+    )
 
 
 def _taken(bench: Bench, source: Source, name: str, bare: Path) -> Taken:

@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 import wal_sink
 from tests.benchmarks import session
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.figure import Figure, Target, at_most, figure
+from tests.benchmarks.figure import Figure, Target, at_most, figure, p99
 from tests.benchmarks.long import curves, run, stream
 from tests.benchmarks.long.curves import cpu_s
-from tests.benchmarks.long.sample import Sample, p99
-from tests.benchmarks.process import ROOT
+from tests.benchmarks.long.sample import Sample
 from tests.benchmarks.table import Table
-
-CURVES = ROOT / "build" / "long.svg"
+from wal_sink.wal.trim import RECORDS_KEPT
 
 _TENTH = 10
 
@@ -38,8 +36,8 @@ def long(bench: Bench) -> list[Figure]:
     flushed = wal_sink.status(str(checkpoint)).flushed + 1
     bench.complete("wal_sink", lambda: table.check_totals(stream.totals(flushed * sizes.rows)))
     table.drop()
-    curves.draw(CURVES, samples, sizes.rows)
-    bench.say(f"  curves: {CURVES}")
+    bench.plotted.append(bench.plots / "long.svg")
+    curves.draw(bench.plotted[-1], samples, sizes.rows)
     return compared(samples)
 
 
@@ -70,7 +68,14 @@ def compared(samples: Sequence[Sample]) -> list[Figure]:
         grown("memory of the driver's Python", _python_mb, "MB", at_most(1.1)),
         grown("threads of it", _threads, "threads", at_most(1.1)),
         grown("files, sockets and pipes of it", _handles, "open", at_most(1.1)),
-        grown("files in the log", _names, "files", at_most(1.1)),
+        grown("files in the log but records", _names, "files", at_most(1.1)),
+        figure(
+            "long: records of flushed epochs in the log",
+            [max(each.records for each in samples)],
+            "files",
+            at_most(1.1 * RECORDS_KEPT),
+            f"of {samples[-1].epochs:,} epochs",
+        ),
     ]
 
 

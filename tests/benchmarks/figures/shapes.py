@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from tests.benchmarks.bench import Bench
@@ -13,6 +14,7 @@ from tests.benchmarks.contenders.ours import Ours
 from tests.benchmarks.figure import Figure, at_least, at_most, figure
 from tests.benchmarks.figures.rates import ratios, rounds
 from tests.benchmarks.rows import Name, Source
+from tests.benchmarks.run import Run
 
 _RATE, _CLIENT, _SERVER = map(attrgetter, ("rows_per_s", "client_us", "server_us"))
 _OTHER_SHAPES: tuple[Name, ...] = ("interleaved", "narrow", "wide")
@@ -39,7 +41,7 @@ def grouped(bench: Bench) -> list[Figure]:
             f"grouped: client CPU over {others}",
             ratios(found, ours, others, _CLIENT),
             "x",
-            at_most(1 / 3),
+            at_most(0.33),
         ),
         figure(
             f"grouped: server CPU over {others}",
@@ -62,11 +64,29 @@ def scattered(bench: Bench) -> list[Figure]:
     """Each row is a partition of its own."""
     rows = bench.sizes.scattered
     source = Source(shape="scattered", rows=rows, partitions=rows)
-    found = rounds(bench, source, (Ours(), DEFAULTS, TUNED), bench.sizes.rounds)
+    contenders = (Ours(), DEFAULTS, TUNED, Counting())
+    found = rounds(bench, source, contenders, bench.sizes.rounds)
     both = [each for each in found if DEFAULTS.name in each and TUNED.name in each]
-    over = [ratios(both, Ours.name, other.name, _RATE) for other in (DEFAULTS, TUNED)]
-    better = [min(pair) for pair in zip(*over, strict=True)]
-    return [figure("scattered: rows/s over the better connector", better, "x", at_least(1.5))]
+
+    def beside(what: Callable[[Run], float]) -> Iterator[tuple[float, ...]]:
+        over = [ratios(both, Ours.name, other.name, what) for other in (DEFAULTS, TUNED)]
+        return zip(*over, strict=True)
+
+    return [
+        figure(
+            "scattered: rows/s over the better connector",
+            [min(pair) for pair in beside(_RATE)],
+            "x",
+            at_least(1.5),
+        ),
+        figure(
+            "scattered: client CPU over the better connector",
+            [max(pair) for pair in beside(_CLIENT)],
+            "x",
+            at_most(0.33),
+            "over the one with less client CPU in each round",
+        ),
+    ]
 
 
 def other_shapes(bench: Bench) -> list[Figure]:

@@ -44,17 +44,19 @@ def run(
         latencies = Latencies(checkpoint, log)
         sampler = Sampler(jvm, server, log, latencies)
         deadline = time.monotonic() + 60 * sizes.minutes
-        with latencies.watching():
-            while not samples or samples[-1].epochs < sizes.epochs:
-                if time.monotonic() > deadline:
-                    say(f"  {sizes.minutes:g} minutes are over")
-                    break
-                time.sleep(sizes.sample_s)
-                _refuse_ended(query)
-                samples.append(sampler.sample(sink.status(query).flushed + 1))
-                if len(samples) % 12 == 0:
-                    say(f"  {samples[-1].epochs:,} epochs after {samples[-1].seconds:,.0f} s")
-        query.stop()
+        try:
+            with latencies.watching():
+                while not samples or samples[-1].epochs < sizes.epochs:
+                    if time.monotonic() > deadline:
+                        say(f"  {sizes.minutes:g} minutes are over")
+                        break
+                    time.sleep(sizes.sample_s)
+                    _refuse_ended(query)
+                    samples.append(sampler.sample(sink.status(query).flushed + 1))
+                    if len(samples) % 12 == 0:
+                        say(f"  {samples[-1].epochs:,} epochs after {samples[-1].seconds:,.0f} s")
+        finally:
+            query.stop()
     return samples
 
 

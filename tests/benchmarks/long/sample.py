@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import msgspec
 from state_backends import open_backend
 from tests.benchmarks import cpu
 from wal_sink.checkpoint.local_files import committed_us
+from wal_sink.model import paths
 from wal_sink.wal.log import Log
 
 _LOOK_S = 0.1
@@ -36,7 +37,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     handles: int
     """Files, sockets and pipes that it has open."""
     names: int
-    """Files in the log: what its listings return."""
+    """Files in the log, without the records of flushed epochs: what its listings return."""
+    records: int
+    """Of flushed epochs; the newest 1,000 stay."""
     visible_ms: tuple[float, ...]
     """From `commits/N` to the record that epoch N is in the table, of epochs since the sample before."""
 
@@ -104,6 +107,7 @@ class Sampler:
 
         :param epochs: that are flushed.
         """
+        names, records = files_below(self._log)
         return Sample(
             seconds=time.monotonic() - self._began_s,
             epochs=epochs,
@@ -112,12 +116,20 @@ class Sampler:
             jvm_mb=_number(self._jvm, "VmRSS") / 1_024,
             threads=_number(os.getpid(), "Threads"),
             handles=len(list(Path("/proc/self/fd").iterdir())),
-            names=sum(1 for path in self._log.rglob("*") if path.is_file()),
+            names=names,
+            records=records,
             visible_ms=self._latencies.taken(),
         )
 
     def _used(self) -> float:
         return cpu.of_tree(os.getpid(), without=self._server)
+
+
+def files_below(log: Path) -> tuple[int, int]:
+    """Count a log's files while others make and remove some: those that are no records, and records."""
+    folders = [(Path(folder).name, len(names)) for folder, _, names in os.walk(log)]
+    records = sum(number for folder, number in folders if folder == paths.FLUSHED.rstrip("/"))
+    return sum(number for _, number in folders) - records, records
 
 
 def _number(pid: int, name: str) -> int:
@@ -126,8 +138,3 @@ def _number(pid: int, name: str) -> int:
     found = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
     assert found is not None
     return int(found[1])
-
-
-def p99(values: Sequence[float]) -> float:
-    """Return the value that one of a hundred exceeds; the largest of fewer."""
-    return sorted(values)[min(len(values) - 1, round(len(values) * 0.99))]

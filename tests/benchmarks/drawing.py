@@ -1,0 +1,88 @@
+"""Draws curves, stacked bars and histograms into files, all in one style; knows nothing of what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLOURS = ("#1f6fb4", "#d62728", "#2ca02c", "#9467bd", "#8c8c8c")
+_SMALL = 9
+
+
+def grid(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """Make a figure of so many panels with one horizontal axis in common.
+
+    :param size: of the whole, in inches.
+    :return: the figure and its panels, row by row.
+    """
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=True).flat)
+
+
+def label(axes: Axes, title: str, across: str = "", up: str = "") -> None:
+    """Say what a panel shows and in what units; the vertical axis begins at 0."""
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(across, fontsize=_SMALL)
+    axes.set_ylabel(up, fontsize=_SMALL)
+    axes.tick_params(labelsize=_SMALL)
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.yaxis.set_major_formatter("{x:,.6g}")
+
+
+def curve(
+    axes: Axes, name: str, across: Sequence[float], values: Sequence[float], marker: str = ""
+) -> None:
+    """Draw a line in the next colour.
+
+    :param name: for the legend.
+    :param marker: at each place, in Matplotlib's notation; empty: none.
+    """
+    colour = COLOURS[len(axes.lines)]
+    axes.plot(across, values, color=colour, linewidth=1.2, marker=marker, markersize=4, label=name)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+
+
+def spread(axes: Axes, across: Sequence[float], values: Sequence[Sequence[float]]) -> None:
+    """Shade what lies between the lowest and the highest value at each place, in the last line's colour."""
+    colour = axes.lines[-1].get_color()
+    axes.fill_between(across, [*map(min, values)], [*map(max, values)], color=colour, alpha=0.15)
+
+
+def stacked_bars(axes: Axes, bars: Sequence[str], layers: Mapping[str, Sequence[float]]) -> None:
+    """Draw bars of several layers, the first one at the bottom, with their values and sums."""
+    sums = [sum(values) for values in zip(*layers.values(), strict=True)]
+    below = [0.0] * len(bars)
+    for colour, (name, values) in zip(COLOURS, layers.items(), strict=True):
+        drawn = axes.bar(bars, values, 0.6, bottom=below, color=colour, label=name)
+        texts = [f"{value:.1f}" if value > max(sums) / 25 else "" for value in values]
+        axes.bar_label(drawn, texts, label_type="center", color="white", fontsize=8)
+        below = [under + value for under, value in zip(below, values, strict=True)]
+    for place, value in enumerate(sums):
+        axes.annotate(f"{value:.1f}", (place, value), ha="center", va="bottom", fontsize=_SMALL)
+    legend(axes)
+
+
+def histogram(axes: Axes, values: Sequence[float], marks: Mapping[str, float]) -> None:
+    """Draw how often values come up, with marks at some places."""
+    axes.hist(values, bins=min(60, max(5, len(values) // 2)), color=COLOURS[0])
+    for colour, (name, place) in zip(COLOURS[1:], marks.items(), strict=False):
+        axes.axvline(place, color=colour, linewidth=1.2, label=name)
+    axes.set_xlim(left=0)
+    legend(axes)
+
+
+def legend(axes: Axes) -> None:
+    """Put the names of what is drawn beside it."""
+    axes.legend(frameon=False, fontsize=_SMALL)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure into a file, whose suffix says the format; text stays text in SVG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "wal_sink"}):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
