@@ -42,29 +42,41 @@ def make(folder: Path, options: Mapping[str, str], source: Source, epochs: int) 
     :param options: of the sink, without the checkpoint.
     :param epochs: on which the rows are spread.
     """
-    backlog = Backlog({**options, "checkpointLocation": str(folder)}, str(uuid.uuid4()))
-    _write(folder / "metadata", json.dumps({"id": backlog.query_id}))
-    query = _Query(backlog)
+    query = Query(folder, options)
     bounds = [source.rows * number // epochs for number in range(epochs + 1)]
     for epoch, (first, last) in enumerate(itertools.pairwise(bounds)):
-        _write(
-            folder / "offsets" / str(epoch), f'v1\n{{"batchTimestampMs":0}}\n{{"offset":{last}}}'
-        )
-        query.publish(epoch, source, first, last)
-        _write(folder / "commits" / str(epoch), 'v1\n{"nextBatchWatermarkMs":0}')
-    return backlog
+        query.checkpoint(epoch, source, first, last)
+    return query.backlog
 
 
-class _Query:
-    def __init__(self, backlog: Backlog) -> None:
-        self._configuration = configure(backlog.options)
-        self._query_id, self._run_id = backlog.query_id, str(uuid.uuid4())
+class Query:
+    """A query whose epochs wait, one more with each call.
+
+    :param folder: its checkpoint, which is made.
+    :param options: of the sink, without the checkpoint.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
+        self._query_id, self._run_id = str(uuid.uuid4()), str(uuid.uuid4())
+        self.backlog = Backlog({**options, "checkpointLocation": str(folder)}, self._query_id)
+        _write(folder / "metadata", json.dumps({"id": self._query_id}))
+        self._folder = folder
+        self._configuration = configure(self.backlog.options)
         log = self._configuration.location.open_log(self._query_id)
         checkpoint = self._configuration.location.open_checkpoint()
         attach_targets(log, checkpoint, self._configuration.names, now_us(), "make bench")
         take_ticket(log, self._run_id)
 
-    def publish(self, epoch: int, source: Source, first: int, last: int) -> None:
+    def checkpoint(self, epoch: int, source: Source, first: int, last: int) -> None:
+        """Make the next epoch of a source's rows, from `first` up to `last`, and checkpoint it."""
+        _write(
+            self._folder / "offsets" / str(epoch),
+            f'v1\n{{"batchTimestampMs":0}}\n{{"offset":{last}}}',
+        )
+        self._publish(epoch, source, first, last)
+        _write(self._folder / "commits" / str(epoch), 'v1\n{"nextBatchWatermarkMs":0}')
+
+    def _publish(self, epoch: int, source: Source, first: int, last: int) -> None:
         """Do what tasks and `commit()` do."""
         micro_batch = agree(self._configuration, source.table(np.arange(0)).schema)
         bounds = [first + (last - first) * part // _TASKS for part in range(_TASKS + 1)]

@@ -47,6 +47,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Between two small epochs."""
     pending: tuple[int, int]
     """How many small epochs wait, of how many rows each."""
+    windows: tuple[int, ...]
+    """Rows of windows that a thread or a Spark job flushes, ascending."""
     memory: int
     pause_s: float
     ages: tuple[int, ...]
@@ -69,6 +71,7 @@ DEFAULT = Sizes(
     epochs=100,
     every_ms=500,
     pending=(1_000, 1_000),
+    windows=(50_000, 200_000, 800_000, 1_600_000),
     memory=5_000_000,
     pause_s=30,
     ages=(1_000, 10_000, 100_000),
@@ -89,6 +92,7 @@ QUICK = Sizes(
     epochs=15,
     every_ms=500,
     pending=(50, 100),
+    windows=(5_000, 50_000),
     memory=200_000,
     pause_s=5,
     ages=(1_000, 5_000),
@@ -109,6 +113,7 @@ TINY = Sizes(
     epochs=5,
     every_ms=300,
     pending=(10, 20),
+    windows=(500, 2_000),
     memory=8_000,
     pause_s=2,
     ages=(1_000, 1_200),

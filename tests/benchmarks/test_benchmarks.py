@@ -18,6 +18,7 @@ from tests.benchmarks.contenders import raw
 from tests.benchmarks.contenders.raw import Setting
 from tests.benchmarks.figure import at_least, at_most, figure
 from tests.benchmarks.figures.epochs import VISIBLE
+from tests.benchmarks.figures.flush_job import compared as job_compared
 from tests.benchmarks.figures.long import compared
 from tests.benchmarks.long import curves, stream
 from tests.benchmarks.long.sample import Sample, files_below
@@ -25,6 +26,7 @@ from tests.benchmarks.rows import Name, Source, Totals
 from tests.benchmarks.run import Run
 from tests.benchmarks.stages import costs, said
 from tests.benchmarks.table import RowsWrong, Table
+from tests.benchmarks.window_app import Flushed
 from wal_sink.testing.cassandra.node import Node
 
 ROOT = Path(__file__).parents[2]
@@ -221,3 +223,17 @@ def test_of_what_was_not_measured_there_is_no_plot(tmp_path: Path) -> None:
     """One part alone draws what it has."""
     assert plots.draw(tmp_path, [], [], micro_batches=8) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_size_from_which_on_a_job_wins() -> None:
+    """It loses with the small window, wins with the large one; by sums from what it costs beyond a thread."""
+    small, large = 1.0, 100.0
+    found = {
+        "thread": [Flushed(small, 0.1, 0.05, 0.1), Flushed(large, 10.0, 5.0, 9.0)],
+        "job of 1 task": [Flushed(small, 0.4, 0.05, 0.1), Flushed(large, 10.4, 0.05, 9.0)],
+        "job of 2 tasks": [Flushed(small, 0.5, 0.05, 0.1), Flushed(large, 8.0, 0.05, 9.0)],
+    }
+    *ratios, wins = job_compared(found, 2)
+    assert [round(each.values[0], 2) for each in ratios] == [4.0, 5.0, 1.04, 0.8]
+    assert wins.values == pytest.approx([16.0])  # 0.4 s over half of 0.05 s a MiB
+    assert "it wins from 100.0 MiB on; the default is 32 MiB" in wins.note

@@ -1,0 +1,131 @@
+"""A driver that flushes windows of several sizes: `python -m tests.benchmarks.window_app CONFIG`.
+
+It keeps itself, Spark and the workers on some processors. Each way has a query, a log and a table of its own;
+they take turns with each window. It prints what each window took.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from tests.benchmarks import cpu
+from tests.benchmarks.affinity import pinned
+from tests.benchmarks.backlog import Query
+from tests.benchmarks.rows import Source
+from tests.benchmarks.session import open_session
+from wal_sink.configuration import configure
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
+from wal_sink.protocol.split_window import _cut
+from wal_sink.protocol.steps import Rest
+from wal_sink.spark.flush_job import WriteByJob
+
+WAYS = {"thread": 0, "job of 1 task": 1, "job of 2 tasks": 2}
+"""How many tasks write; 0: a thread of the driver does."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What is flushed, and where."""
+
+    processors: list[int]
+    """For this process and all that it starts."""
+    server: int
+    """Process id of the node."""
+    folder: str
+    options: dict[str, dict[str, str]]
+    """Of the sink, without the checkpoint, by way."""
+    source: Source
+    bounds: list[int]
+    """The windows: rows from each up to the next; the first one warms up."""
+
+
+class Flushed(NamedTuple):
+    """What one window took."""
+
+    mib: float
+    """Of its segments."""
+    seconds: float
+    """From its begin to its record."""
+    driver_cpu_s: float
+    """Of the driver's Python process."""
+    server_cpu_s: float
+
+
+class ByJob(WriteByJob):
+    """Writes every window by a job of so many tasks, whatever slots are free."""
+
+    def __init__(self, spark: SparkSession, tasks: int) -> None:
+        super().__init__(spark, above_bytes=0)
+        self._tasks = tasks
+
+    def __call__(self, write: WindowWrite) -> bool:
+        """Write all rows of a window; see `WriteRows`."""
+        pieces = [piece for begun in write.epochs for piece in write.pieces(begun)]
+        written = self._by_job(write, _cut(pieces, self._tasks))
+        if written is None:
+            raise RuntimeError("there was no job; see above")
+        return written
+
+
+class Line:
+    """One query that flushes its windows in one way."""
+
+    def __init__(
+        self, folder: Path, options: dict[str, str], write_rows: WriteRows, server: int
+    ) -> None:
+        self._query, self._server = Query(folder, options), server
+        query_id = self._query.backlog.query_id
+        configuration = configure(self._query.backlog.options)
+        location = configuration.location
+        self._log = location.open_log(query_id)
+        checkpoint = location.open_checkpoint()
+        pipeline = Pipeline(query_id, self._log, checkpoint, configuration.target)
+        self._flusher = Flusher(pipeline, write_rows=write_rows)
+
+    def flush(self, epoch: int, source: Source, first: int, last: int) -> Flushed:
+        """Make an epoch of these rows, and flush it."""
+        self._query.checkpoint(epoch, source, first, last)
+        own, served = time.process_time(), cpu.of(self._server)
+        while not isinstance(self._flusher.run_once(), Rest):
+            pass
+        own, served = time.process_time() - own, cpu.of(self._server) - served
+        record = self._log.flushed(epoch)
+        assert record is not None
+        seconds = (record.recorded_us - record.begun_us) / 1e6
+        return Flushed(record.bytes / 2**20, seconds, own, served)
+
+
+def main(config: Config) -> dict[str, list[Flushed]]:
+    """Flush all windows in all ways."""
+    with pinned(os.getpid(), set(config.processors)):
+        spark = open_session(**{"spark.master": "local[3]"})
+        lines = {
+            way: Line(
+                Path(config.folder, str(tasks)),
+                config.options[way],
+                ByJob(spark, tasks) if tasks else WriteInThread(),
+                config.server,
+            )
+            for way, tasks in WAYS.items()
+        }
+        found: dict[str, list[Flushed]] = {way: [] for way in WAYS}
+        for epoch, (first, last) in enumerate(itertools.pairwise(config.bounds)):
+            for way, line in lines.items():
+                flushed = line.flush(epoch, config.source, first, last)
+                if epoch > 0:
+                    found[way].append(flushed)
+        spark.stop()
+    return found
+
+
+if __name__ == "__main__":
+    taken = main(msgspec.json.decode(sys.argv[1], type=Config))
+    sys.stdout.write(msgspec.json.encode(taken).decode())
