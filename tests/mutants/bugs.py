@@ -23,6 +23,8 @@ TIMES = ("tests/unit/test_row_times.py", "tests/protocol/test_row_times.py")
 """Where a bug about lives and event times is looked for."""
 COLUMNS = ("tests/unit/test_cassandra_columns.py",)
 QUARANTINE = ("tests/unit/test_sift.py", "tests/protocol/test_quarantine.py")
+INLINE = ("tests/unit/test_segment.py", "tests/protocol/test_inline_segments.py")
+"""Where a bug about segments that a manifest holds is looked for."""
 TABLES = ("tests/unit/test_cassandra_tables.py",)
 UPDATES = ("tests/unit/test_write_mode.py",)
 TOTALS = ("tests/unit/test_totals.py", "tests/protocol/test_totals.py")
@@ -364,10 +366,53 @@ BUGS = (
     ),
     Bug(
         "an older flusher is let pass over refused rows",
-        "wal_sink/publish/publisher.py",
-        "format=WITH_REFUSED if batch.refused else FORMAT",
-        "format=FORMAT",
+        "wal_sink/model/manifest.py",
+        "    return WITH_REFUSED if refused else FORMAT",
+        "    return FORMAT",
         QUARANTINE,
+    ),
+    Bug(
+        "an older flusher is let look for segments that the manifest holds",
+        "wal_sink/model/manifest.py",
+        "        return WITH_DATA\n",
+        "        return FORMAT\n",
+        INLINE,
+    ),
+    Bug(
+        "what a manifest holds is sent without a look at its digest",
+        "wal_sink/wal/segment.py",
+        "    _refuse_other(measure(io.BytesIO(data), read), ref, backend.url)\n    return data",
+        "    if ref.is_file:\n        _refuse_other(measure(io.BytesIO(data), read), ref, backend.url)\n"
+        "    return data",
+        INLINE,
+    ),
+    Bug(
+        "a segment that becomes a file lacks its beginning",
+        "wal_sink/publish/append.py",
+        "            self._file.write(self.held)\n",
+        "",
+        INLINE,
+    ),
+    Bug(
+        "every task may report as much as the first",
+        "wal_sink/publish/append.py",
+        "    return min(_INLINE, _INLINE_OF_ALL // (partition + 1))",
+        "    return _INLINE if partition >= 0 else _INLINE_OF_ALL",
+        INLINE,
+    ),
+    Bug(
+        "a rewind looks for the file of a segment that its manifest holds",
+        "wal_sink/model/manifest.py",
+        "segment for segment in self.all_segments if segment.is_file)",
+        "segment for segment in self.all_segments)",
+        INLINE,
+    ),
+    Bug(
+        "who reads many manifests keeps all their rows",
+        "wal_sink/progress/scan.py",
+        "found and found.manifest.without_data()",
+        "found and found.manifest",
+        INLINE,
     ),
     Bug(
         "a manifest does not name the refused rows",

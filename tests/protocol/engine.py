@@ -23,7 +23,7 @@ from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.task import Appended, Execution, Task
 from wal_sink.protocol.steps import Rest, Step
-from wal_sink.publish.append import OnInvalidRow, append
+from wal_sink.publish.append import OnInvalidRow, append, most_inline
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.publisher import Publisher
 from wal_sink.publish.without_sink import note_without_sink
@@ -85,6 +85,8 @@ class World:
         self.store.clock_us = lambda: self.clock.us + self.target_ahead_us
         self.trim_delay_s = 0.0
         self.on_invalid_row: OnInvalidRow = "fail"
+        self.inline_from: int | None = None
+        """The first partition whose small segments are in the manifest; None: here all are files."""
         self.query_id = str(uuid.uuid4())
         self.committed: dict[int, dict[str, int | None]] = {}
         """Rows of the attempts whose run wrote `commits/N`, by epoch."""
@@ -105,6 +107,11 @@ class World:
     def targets(self) -> dict[str, Target]:
         """The targets by name; the only one has none."""
         return {"": self.target}
+
+    @property
+    def inline(self) -> range:
+        """The partitions whose small segments are in the manifest."""
+        return range(0) if self.inline_from is None else range(self.inline_from, 100)
 
     @property
     def several(self) -> bool:
@@ -272,6 +279,7 @@ class Run:
                 check=self._check,
                 compression="lz4",
                 on_invalid_row=self.world.on_invalid_row,
+                inline_bytes=most_inline(number) if number in self.world.inline else 0,
             )
             for number, rows in enumerate(partitions or ((),))
         ]

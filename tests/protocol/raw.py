@@ -6,6 +6,7 @@ was kept, and the engine remembers what each attempt computed.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterable
@@ -23,6 +24,14 @@ def objects(backend: StateBackend, folder: str) -> dict[str, Any]:
         path.removeprefix(folder).removesuffix(".json"): json.loads(backend.read(path))
         for path in backend.list(folder)
     }
+
+
+def segment_bytes(backend: StateBackend, segment: dict[str, Any]) -> bytes:
+    """Return a segment's bytes: they are in its manifest, or in a file."""
+    if "data" in segment:
+        assert segment["path"] not in backend.list("segments/")
+        return base64.b64decode(segment["data"])
+    return backend.read(segment["path"])
 
 
 def kept(world: World) -> dict[int, str]:
@@ -92,7 +101,7 @@ def needed_is_there(world: World, why: object) -> None:
             continue
         if whose.get(epoch) == manifest["run_id"]:
             for segment in manifest["segments"]:
-                data = backend.read(segment["path"])
+                data = segment_bytes(backend, segment)
                 found = (len(data), hashlib.sha256(data).hexdigest())
                 assert found == (segment["bytes"], segment["digest"]), why
 

@@ -106,7 +106,7 @@ def _needed_is_there(world: SeveralWorld, name: str, whose: dict[int, str], why:
         if epoch > flushed:
             assert (epoch, run) in there, f"{name} lacks epoch {epoch}, which is gone ({why})"
             for segment in there[epoch, run]["segments"]:
-                data = world.log_backend.read(segment["path"])
+                data = raw.segment_bytes(world.log_backend, segment)
                 assert hashlib.sha256(data).hexdigest() == segment["digest"], why
 
 

@@ -80,11 +80,18 @@ def test_rule_24_a_refused_row_keeps_the_epoch_that_it_came_with(
         assert rows.column("epoch").to_pylist() == [run.next]
 
 
+@pytest.fixture
+def files_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tasks write a file for the smallest segment."""
+    monkeypatch.setattr("wal_sink.publish.append._INLINE", 0)
+
+
 def paths_of(query: World) -> Sequence[str]:
     """Return the segments that are there."""
     return [path for _, path in query.log.segments()]
 
 
+@pytest.mark.usefixtures("files_only")
 def test_rule_25_only_what_was_reported_is_published(query: World, tmp_path: Path) -> None:
     """A task ran twice, by speculation or after a lost executor; Spark returns the report of one attempt."""
     run = query.run()
@@ -137,6 +144,7 @@ def test_rule_25_without_a_ticket_no_task_runs(query: World) -> None:
         refuse_published(query.log, run.execution)
 
 
+@pytest.mark.usefixtures("files_only")
 def test_rule_25_a_call_that_failed_leaves_nothing_and_takes_nothing(
     query: World, tmp_path: Path
 ) -> None:
@@ -163,6 +171,7 @@ def _task(run: Run) -> Task:
     return Task(query_id=query_id, run_id=run_id, epoch=epoch, partition=2, attempt=0, call=CALL)
 
 
+@pytest.mark.usefixtures("files_only")
 def test_a_poison_row_and_restarts_do_not_fill_the_log_through_foreach_batch(
     query: World, tmp_path: Path
 ) -> None:

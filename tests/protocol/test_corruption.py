@@ -25,7 +25,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.counted import counted
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt
+from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.progress.given_up import newest_decision
 from wal_sink.progress.status import read_status
 from wal_sink.progress.wait import wait_until_flushed
@@ -96,7 +96,7 @@ def change_manifest(world: World, **changes: object) -> str:
 
 
 def future_manifest(world: World) -> str:
-    return change_manifest(world, format=3)
+    return change_manifest(world, format=Manifest.newest + 1)
 
 
 def delete_manifest(world: World) -> str:

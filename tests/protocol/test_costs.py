@@ -108,8 +108,9 @@ def test_a_pass_and_a_commit_cost_the_same_after_2000_starts_and_epochs(
     assert len(world.log.generations()) < 2 * RUNS_KEPT
 
 
-def window_costs(world: World, epochs: int) -> collections.Counter[str]:
+def window_costs(world: World, epochs: int, *, inline: bool = False) -> collections.Counter[str]:
     """Return how often each request is made for one window of so many epochs, each of two segments."""
+    world.inline_from = 0 if inline else None
     run = world.run()
     for number in range(epochs):
         run.batch([("a", number)], [("b", number)])
@@ -136,4 +137,38 @@ def test_a_pending_epoch_costs_one_read_of_each_object_and_one_deletion(
         "list segments/#/": 1,
         "delete segments/#/#.arrow": 2,
         "delete manifests/#.json": 1,
+    }
+
+
+def test_a_pending_epoch_whose_rows_are_in_its_manifest_is_one_object(
+    world: World, young: World
+) -> None:
+    """Nothing but the manifest is read, and nothing else is deleted; so with its `commit()`."""
+    more = window_costs(world, 12, inline=True)
+    more.subtract(window_costs(young, 6, inline=True))
+    assert {request: count / 6 for request, count in more.items() if count} == {
+        "read decisions/#.json": 1,
+        "read manifests/#.json": 1,
+        "create flushed/#.json": 1,
+        "list segments/#/": 1,
+        "delete manifests/#.json": 1,
+    }
+
+
+def test_a_commit_asks_nothing_for_what_its_manifest_holds(world: World, young: World) -> None:
+    """Each segment that is a file costs a task a write, and the publisher a look."""
+    asked = []
+    for each, inline in ((world, None), (young, 0)):
+        each.inline_from = inline
+        run = each.run()
+        run.batch([("a", 1)])
+        counting = each.log_backend = Counting(each.log_backend)
+        run.log.backend = counting
+        run.publish([("a", 2)], [("b", 2)])
+        asked.append(collections.Counter(counting.cost().requests))
+    as_files, inside = asked
+    as_files.subtract(inside)
+    assert {request: count for request, count in as_files.items() if count} == {
+        "output segments/#/#.arrow": 2,
+        "size segments/#/#.arrow": 2,
     }

@@ -33,8 +33,10 @@ class Unanswered(AnswerLost, ConnectionError):
 
 
 def new_world() -> World:
-    """A new query in memory."""
-    return World(*in_memory())
+    """A new query in memory; each epoch has a segment that is a file, and one that its manifest holds."""
+    world = World(*in_memory())
+    world.inline_from = 1
+    return world
 
 
 def partitions(epoch: int, run: str) -> list[Rows]:

@@ -17,7 +17,7 @@ import pytest
 from wal_sink.errors import CorruptLog
 from wal_sink.model.codec import FORMAT, Record, digest
 from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.manifest import WITH_REFUSED, Attempt, Manifest, SegmentRef
+from wal_sink.model.manifest import WITH_DATA, WITH_REFUSED, Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Column, Plan
 from wal_sink.model.records import (
     Chosen,
@@ -90,6 +90,14 @@ GOLDEN_RECORDS: dict[str, Record] = {
     "ticket": Ticket(run_id=RUN, generation=2),
     "manifest_with_refused_rows": msgspec.structs.replace(
         MANIFEST, format=WITH_REFUSED, refused_segments=MANIFEST.segments[:1]
+    ),
+    "manifest_with_rows": msgspec.structs.replace(
+        MANIFEST,
+        format=WITH_DATA,
+        segments=(
+            MANIFEST.segments[0],
+            msgspec.structs.replace(MANIFEST.segments[1], bytes=6, data=b"ARROW1"),
+        ),
     ),
     "released": Released(by="user@host", at_us=1_700_000_000_000_000),
     "stop": Stop(run_id=RUN),

@@ -21,7 +21,7 @@ from wal_sink.model import paths
 from wal_sink.model.codec import digest
 from wal_sink.model.manifest import SegmentRef
 from wal_sink.model.task import Task
-from wal_sink.publish.append import append
+from wal_sink.publish.append import append, most_inline
 from wal_sink.wal.segment import CheckedSegments, Compression, SegmentWriter, read_segment
 
 COMPRESSIONS: tuple[Compression, ...] = ("lz4", "zstd", "none")
@@ -343,6 +343,32 @@ def test_a_source_that_fails_leaves_no_segment(
         append(rows(), task=TASK, backend=backend, check=as_is, compression="lz4")
     assert backend.list() == []
     assert backend.sweep_unfinished(0) == 0
+
+
+@pytest.mark.parametrize("most", [0, 1, 600, 1_000_000])
+def test_a_small_segment_is_reported_and_a_larger_one_is_a_file(
+    backend: StateBackend, most: int
+) -> None:
+    """The same bytes in either place; nothing is written in vain."""
+    batches = [numbers(0, 50), numbers(50, 500)]
+    appended = append(
+        batches, task=TASK, backend=backend, check=as_is, compression="none", inline_bytes=most
+    )
+    (ref,) = appended.segments
+    assert ref.is_file == (ref.bytes > most)
+    assert backend.list() == [segment.path for segment in appended.files]
+    assert [segment.path for segment in appended.files] == ([ref.path] if ref.is_file else [])
+    assert backend.sweep_unfinished(0) == 0
+    data = backend.read(ref.path) if ref.data is msgspec.UNSET else ref.data
+    assert (len(data), digest(data)) == (ref.bytes, ref.digest)
+    assert list(read_segment(backend, ref)) == [numbers(0, 550)]
+
+
+def test_what_tasks_report_is_bounded_for_all_of_them() -> None:
+    """Small segments of few tasks are in the manifest; of many tasks only very small ones are."""
+    assert most_inline(0) == most_inline(3) == 64 * 1024
+    for tasks, mib in ((8, 0.5), (200, 1.25), (10_000, 2.25)):
+        assert sum(map(most_inline, range(tasks))) < mib * 1024 * 1024
 
 
 # --- a part of a segment ---------------------------------------------------------------------------

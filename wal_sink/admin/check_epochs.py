@@ -59,10 +59,10 @@ class EpochCheck:
             if epoch in given_up and self._is_given_up(epoch, begun):
                 continue
             if epoch in decided:
-                needed += [(manifest, True) for manifest in self._begun(decided[epoch])]
+                needed += self._without_data(self._begun(decided[epoch]), begun=True)
             else:
                 found = self._manifests(epoch, missing if epoch <= checkpointed else None)
-                needed += [(manifest, False) for manifest in found]
+                needed += self._without_data(found, begun=False)
         self._missing(missing)
         self._read(needed)
 
@@ -142,8 +142,25 @@ class EpochCheck:
                     )
                 refuse_missing_manifest(first, None)
 
+    def _without_data(
+        self, manifests: list[Manifest], *, begun: bool
+    ) -> list[tuple[Manifest, bool]]:
+        """Check the rows that manifests hold, and let them go: thousands may wait."""
+        for manifest in manifests:
+            for segment in manifest.all_segments:
+                if not segment.is_file:
+                    self._segment(manifest, segment, lambda _size: None, begun=begun)
+        return [(manifest.without_data(), begun) for manifest in manifests]
+
     def _read(self, needed: list[tuple[Manifest, bool]]) -> None:
-        total = sum(manifest.bytes for manifest, _ in needed)
+        total = sum(segment.bytes for manifest, _ in needed for segment in manifest.files)
+        done = 0
+
+        def read(size: int) -> None:
+            nonlocal done
+            done += size
+            self._progress(done, total)
+
         plans: set[str] = set()
         for manifest, begun in needed:
             if manifest.plan not in plans:
@@ -152,14 +169,14 @@ class EpochCheck:
                 with self._findings.noting(manifest.epoch, file):
                     plan_of(self._log, manifest)
             for segment in manifest.files:
-                self._segment(manifest.epoch, segment, total, begun=begun)
+                self._segment(manifest, segment, read, begun=begun)
 
-    def _segment(self, epoch: int, segment: SegmentRef, total: int, *, begun: bool) -> None:
-        def read(size: int) -> None:
-            self.bytes += size
-            self._progress(self.bytes, total)
-
-        with self._findings.noting(epoch, f"{self._log.url}/{segment.path}"):
+    def _segment(
+        self, manifest: Manifest, segment: SegmentRef, read: Callable[[int], None], *, begun: bool
+    ) -> None:
+        epoch = manifest.epoch
+        file = segment.path if segment.is_file else paths.manifest(manifest.attempt)
+        with self._findings.noting(epoch, f"{self._log.url}/{file}"):
             try:
                 check_segment(self._log.backend, segment, read)
             except FileNotFoundError as error:
@@ -170,3 +187,4 @@ class EpochCheck:
                     lost_segment(epoch, begun=begun),
                 ) from error
         self.segments += 1
+        self.bytes += segment.bytes

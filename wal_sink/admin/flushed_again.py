@@ -38,7 +38,7 @@ def is_usable(query: Query, past: Past, epoch: int) -> bool:
         if found is None or not (record is None or record.names(found[1], found[0].offsets_digest)):
             return False
         plan_of(query.log, found[0])
-        for segment in found[0].files:
+        for segment in found[0].all_segments:
             check_segment(query.log.backend, segment)
     except (CorruptLog, FileNotFoundError):
         return False
@@ -67,7 +67,7 @@ def needed_attempts(query: Query, past: Past, again: range) -> Iterator[Manifest
         kept = None if past.passed_over(epoch) else flushed_attempt(query, past, epoch)
         found = query.log.manifest(kept) if kept is not None else None
         if found is not None:
-            yield found.manifest
+            yield found.manifest.without_data()
     window = range(past.floor + 1, min(past.checkpointed, past.floor + MOST_EPOCHS) + 1)
     begun = set(window).difference(flushed)
     attempts = [attempt for attempt in query.log.attempts() if attempt.epoch in begun]

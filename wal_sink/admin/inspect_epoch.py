@@ -37,6 +37,8 @@ class SegmentView(msgspec.Struct, frozen=True, kw_only=True):
     task_attempt: int | None
     rows: int
     bytes: int
+    inline: bool
+    """Whether the manifest has the bytes: then there is no file."""
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +194,7 @@ def _segment(ref: SegmentRef) -> SegmentView:
         task_attempt=task_attempt,
         rows=ref.rows,
         bytes=ref.bytes,
+        inline=not ref.is_file,
     )
 
 

@@ -164,7 +164,11 @@ def _segments(found: AttemptView, *, short: bool) -> Table:
             "" if segment.task_attempt is None else str(segment.task_attempt),
             _number(segment.rows),
             byte_count(segment.bytes),
-            f"…{after}" if short and run and before else name,
+            "in the manifest"
+            if segment.inline
+            else f"…{after}"
+            if short and run and before
+            else name,
         )
     return table
 

@@ -200,7 +200,7 @@ class WindowChooser:
         """Whether plan and segments can be read; what is wrong is raised when the epoch is the first one."""
         try:
             plan_of(self._log, manifest)
-            for segment in manifest.files:
+            for segment in manifest.all_segments:
                 self.checked.check(self._log.backend, segment)
         except (WalSinkError, FileNotFoundError):
             return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Collection, Iterable
 from typing import ClassVar, NamedTuple
 
 import msgspec
@@ -28,16 +30,31 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     """Size of the file."""
     digest: str
     """SHA-256 of the file, hexadecimal."""
+    data: builtins.bytes | msgspec.UnsetType = msgspec.UNSET
+    """The bytes themselves of a small segment, which then is no file: nothing lies at its path. In JSON they
+    are base64. Not there in manifests of format 1 and 2."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it lies at its path, and not in its manifest."""
+        return self.data is msgspec.UNSET
+
+    def without_data(self) -> SegmentRef:
+        """Return it without its rows, as much a file as before."""
+        return self if self.is_file else msgspec.structs.replace(self, data=b"")
 
 
 WITH_REFUSED = FORMAT + 1
 """Format of a manifest that names refused rows: a flusher of version 0.2.0 would delete them unseen."""
 
+WITH_DATA = FORMAT + 2
+"""Format of a manifest that holds segments: an older flusher would look for their files."""
+
 
 class Manifest(Record, frozen=True, kw_only=True):
     """Names all segments of an epoch, as one run computed it; immutable once created (rule 6)."""
 
-    newest: ClassVar[int] = WITH_REFUSED
+    newest: ClassVar[int] = WITH_DATA
 
     epoch: int
     generation: int
@@ -64,9 +81,14 @@ class Manifest(Record, frozen=True, kw_only=True):
         return () if self.refused_segments is msgspec.UNSET else self.refused_segments
 
     @property
-    def files(self) -> tuple[SegmentRef, ...]:
+    def all_segments(self) -> tuple[SegmentRef, ...]:
         """All segments, those of refused rows behind the others."""
         return self.segments + self.refused
+
+    @property
+    def files(self) -> tuple[SegmentRef, ...]:
+        """The segments that lie beside the manifest, and not in it."""
+        return tuple(segment for segment in self.all_segments if segment.is_file)
 
     @property
     def refused_rows(self) -> int:
@@ -85,8 +107,22 @@ class Manifest(Record, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Bytes in all segments, those of refused rows included."""
-        return sum(segment.bytes for segment in self.files)
+        """Bytes in all segments, those of refused rows included, files or not."""
+        return sum(segment.bytes for segment in self.all_segments)
+
+    def without_data(self) -> Manifest:
+        """Return it without the rows that it holds, for a reader of many; it cannot be flushed."""
+        if self.format < WITH_DATA:
+            return self
+        bare = tuple(segment.without_data() for segment in self.segments)
+        return msgspec.structs.replace(self, segments=bare)
+
+
+def format_of(segments: Iterable[SegmentRef], refused: Collection[SegmentRef]) -> int:
+    """Return the lowest format that says all of a manifest: an older version reads what it can."""
+    if not all(segment.is_file for segment in segments):
+        return WITH_DATA
+    return WITH_REFUSED if refused else FORMAT
 
 
 class Published(NamedTuple):

@@ -21,8 +21,8 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[SegmentRef, ...]:
-        """All segments that the task wrote."""
-        return self.segments + self.refused
+        """The segments that the task has written as files: this message has the others."""
+        return tuple(each for each in self.segments + self.refused if each.is_file)
 
     @property
     def execution(self) -> Execution:

@@ -19,14 +19,17 @@ class Scan(NamedTuple):
 
 
 def read_manifests(log: Log, attempts: Iterable[Attempt]) -> Scan:
-    """Read the manifests of attempts, and note what is wrong with those that cannot be read."""
+    """Read the manifests of attempts, and note what is wrong with those that cannot be read.
+
+    The rows that they hold are let go: thousands may wait.
+    """
 
     def read(attempt: Attempt) -> tuple[Attempt, Manifest | CorruptLog | None]:
         try:
             found = log.manifest(attempt)
         except CorruptLog as error:
             return attempt, error
-        return attempt, found and found[0]
+        return attempt, found and found.manifest.without_data()
 
     results = read_many(log, read, attempts)
     return Scan(

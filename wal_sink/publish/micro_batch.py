@@ -41,7 +41,7 @@ class MicroBatch(NamedTuple):
 
         :raises InvalidRow: a target would refuse a row.
         """
-        from wal_sink.publish.append import append  # noqa: PLC0415 -- pyarrow.compute, for tasks alone
+        from wal_sink.publish.append import append, most_inline  # noqa: PLC0415 -- pyarrow.compute, for tasks alone
 
         column = self.configuration.sink.epoch_column
         return append(
@@ -51,6 +51,7 @@ class MicroBatch(NamedTuple):
             check=self._checked,
             compression=self.configuration.sink.compression,
             on_invalid_row=self.configuration.sink.on_invalid_row,
+            inline_bytes=most_inline(task.partition),
         )
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -27,8 +27,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.model import paths
-from wal_sink.model.codec import FORMAT
-from wal_sink.model.manifest import WITH_REFUSED, Attempt, Manifest, SegmentRef
+from wal_sink.model.manifest import Attempt, Manifest, SegmentRef, format_of
 from wal_sink.model.offsets import Offsets
 from wal_sink.model.records import LogIdentity
 from wal_sink.model.task import Appended, Execution
@@ -122,7 +121,7 @@ class Publisher:
         while seen.flushed < batch.epoch and not self._has_room(batch, seen):
             seen = self._look_again(batch)  # nothing seen before a wait is used
         if seen.flushed < batch.epoch:
-            self._see_segments(batch.segments + batch.refused, seen.attempt)
+            self._see_files(batch.segments + batch.refused, seen.attempt)
         return seen
 
     def _look(self, batch: _Batch) -> _Seen:
@@ -184,7 +183,7 @@ class Publisher:
             plan=self._plan,
             segments=batch.segments,
             refused_segments=batch.refused or msgspec.UNSET,
-            format=WITH_REFUSED if batch.refused else FORMAT,
+            format=format_of(batch.segments, batch.refused),
             offsets=seen.offsets.text,
             offsets_digest=seen.offsets.digest,
             published_us=self._clock_us(),
@@ -246,9 +245,11 @@ class Publisher:
         )
         return mark.epoch
 
-    def _see_segments(self, segments: Sequence[SegmentRef], attempt: Attempt) -> None:
+    def _see_files(self, segments: Sequence[SegmentRef], attempt: Attempt) -> None:
         """See that what the tasks wrote is there (rule 4), unless a newer run has deleted it (rule 18)."""
         for segment in segments:
+            if not segment.is_file:
+                continue
             try:
                 size: int | None = self._log.backend.size(segment.path)
             except FileNotFoundError:

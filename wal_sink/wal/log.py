@@ -298,5 +298,5 @@ def _names_only_its_own(manifest: Manifest) -> bool:
     """Whether all that a manifest names lies in its own log: what it names is read, and sent."""
     return paths.is_plan_key(manifest.plan) and all(
         paths.is_segment_of(segment.path, manifest.epoch) and min(segment.rows, segment.bytes) >= 0
-        for segment in manifest.files
+        for segment in manifest.all_segments
     )

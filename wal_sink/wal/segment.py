@@ -1,4 +1,7 @@
-"""Writes, reads and checks segments: the rows of one task for one epoch, as a compressed Arrow IPC file."""
+"""Writes, reads and checks segments: the rows of one task for one epoch, as a compressed Arrow IPC file.
+
+A small segment is no file of its own: its manifest holds its bytes, under the same size and digest (rule 4).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import contextlib
 import hashlib
 import io
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from state_backends import StateBackend
@@ -58,13 +62,20 @@ class CheckedSegments:
         return self._data.pop(ref, None)
 
 
+class Output(Protocol):
+    """Where a segment is written."""
+
+    def write(self, data: bytes, /) -> object:
+        """Append bytes."""
+
+
 class SegmentWriter:
-    """Writes batches to an open file; counts the rows, and digests the bytes.
+    """Writes batches to an open output; counts the rows, and digests the bytes.
 
     Memory: one batch. The file is valid after `close`.
     """
 
-    def __init__(self, output: BinaryIO, schema: pa.Schema, compression: Compression) -> None:
+    def __init__(self, output: Output, schema: pa.Schema, compression: Compression) -> None:
         self._tee = _DigestingFile(output)
         codec = None if compression == "none" else compression
         self._writer = pa.ipc.new_file(
@@ -173,7 +184,7 @@ def _verified(
 
     :raises FileNotFoundError, CorruptLog: as `check_segment`.
     """
-    if checked is not None or ref.bytes <= _AT_ONCE:
+    if checked is not None or ref.bytes <= _AT_ONCE or not ref.is_file:
         yield pa.BufferReader(_whole(backend, ref, read) if checked is None else checked)
         return
     with contextlib.closing(backend.open_input(ref.path)) as source:
@@ -185,11 +196,11 @@ def _verified(
 def _whole(
     backend: StateBackend, ref: SegmentRef, read: Callable[[int], None] = lambda _size: None
 ) -> bytes:
-    """Read a small segment.
+    """Read a small segment, or take it from what its manifest says.
 
     :raises FileNotFoundError, CorruptLog: as `check_segment`.
     """
-    data = backend.read(ref.path)
+    data = backend.read(ref.path) if ref.data is msgspec.UNSET else ref.data
     _refuse_other(measure(io.BytesIO(data), read), ref, backend.url)
     return data
 
@@ -211,7 +222,8 @@ def _refuse_other(found: tuple[int, str], ref: SegmentRef, log: str) -> None:
     size, digest = found
     if (size, digest) != (ref.bytes, ref.digest):
         raise CorruptLog(
-            f"Segment {log}/{ref.path} has {size} bytes with SHA-256 {digest};"
+            f"Segment {log}/{ref.path} {'' if ref.is_file else 'in its manifest '}has {size} bytes with"
+            f" SHA-256 {digest};"
             f" its manifest says {ref.bytes} bytes with {ref.digest}",
             remedies.lost_segment(paths.parse_segment_epoch(ref.path), begun=True),
         )
@@ -222,7 +234,7 @@ class _DigestingFile:
 
     closed = False
 
-    def __init__(self, output: BinaryIO) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
         self.sha256 = hashlib.sha256()
         self.size = 0
