@@ -27,6 +27,9 @@ _CHUNK = 1 << 20
 _AT_ONCE = 4 * 1024 * 1024
 """Most bytes of a segment that is read whole: small ones are many, and a read costs more than its bytes."""
 
+_ALONE = pa.ipc.IpcReadOptions(use_threads=False)
+"""To hand the columns of a batch to Arrow's threads takes more of the processors than to decompress them."""
+
 _KEPT_BYTES = 16 * 1024 * 1024
 """Most bytes of checked segments that are kept until their rows are sent."""
 
@@ -81,7 +84,7 @@ class SegmentWriter:
         self._writer = pa.ipc.new_file(
             pa.PythonFile(self._tee, mode="w"),
             schema,
-            options=pa.ipc.IpcWriteOptions(compression=codec),
+            options=pa.ipc.IpcWriteOptions(compression=codec, use_threads=False),
         )
         self._rows = 0
 
@@ -122,7 +125,7 @@ def read_segment(
     stop = ref.rows if stop is None else stop
     with _verified(backend, ref, read, checked) as source:
         with _decoding(backend, ref, source):
-            reader = pa.ipc.open_file(source)
+            reader = pa.ipc.open_file(source, options=_ALONE)
         rows = 0
         for index in range(reader.num_record_batches):
             with _decoding(backend, ref, source):
