@@ -12,10 +12,13 @@ import pytest
 from tests.postgresql.delivery import bring, target_of
 from tests.transcripts import transcript
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
+from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.postgresql.catalogue import read_relation
 from wal_sink.targets.postgresql.copy import _PIECE
 from wal_sink.targets.postgresql.names import TableName
+from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.postgresql.server import Server
 
 BATCH = pa.record_batch([pa.array([1, 2], pa.int64()), pa.array(["a", "b"])], names=["id", "v"])
@@ -239,6 +242,23 @@ def test_a_wrong_password_a_wrong_parameter_and_nobody_there(
     with pytest.raises(TargetUnavailable) as away:
         PostgresqlTarget(nowhere).plan(BATCH.schema, "key")
     assert "hush" not in str(away.value)
+
+
+def test_rule_15_a_table_that_is_altered_under_a_session_takes_no_rows(
+    postgresql: Server, schema: str
+) -> None:
+    """COPY's binary format has no types: eight bytes of a bigint are a double precision as well."""
+    table = f"{schema}.t"
+    postgresql.execute(f"CREATE TABLE {table} {TABLE}")
+    target, owner = target_of(postgresql, table), new_owner()
+    plan = target.plan(BATCH.schema, "key")
+    with target.connect(owner) as session:
+        session.create(-1)
+        deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
+        postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision")
+        with pytest.raises(SchemaMismatch, match=r"id of table .* was bigint"):
+            deliver(session, plan, Slice(1, target.check(BATCH, plan), 10))
+        assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1.0,), (2.0,)]
 
 
 def test_a_slice_that_is_encoded_in_pieces_arrives_whole(postgresql: Server, schema: str) -> None:

@@ -33,16 +33,16 @@ class AddingWorld(World):
     adds = True
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / f"{uuid.uuid4().hex}.db"
-        with sqlite3.connect(self._path) as connection:
+        self.path = folder / f"{uuid.uuid4().hex}.db"
+        with sqlite3.connect(self.path) as connection:
             connection.execute("CREATE TABLE t (k TEXT, v INTEGER)")
         connection.close()
-        target = RetryingTarget(SqliteOptions(path=str(self._path), table="t"))
+        target = RetryingTarget(SqliteOptions(path=str(self.path), table="t"))
         super().__init__(*in_memory(), target)
 
     def visible(self) -> list[tuple[str, int]]:
         """Read the table as another client does."""
-        connection = sqlite3.connect(self._path)
+        connection = sqlite3.connect(self.path)
         try:
             return connection.execute("SELECT k, v FROM t").fetchall()
         finally:
@@ -61,4 +61,4 @@ class AddingWorld(World):
     def forget(self) -> None:
         """Delete the table's file, too."""
         super().forget()
-        self._path.unlink()
+        self.path.unlink()

@@ -90,9 +90,9 @@ class StagingWorld(AddingWorld):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.target = StagingTarget(SqliteOptions(path=str(self._path), table="t"))
+        self.target = StagingTarget(SqliteOptions(path=str(self.path), table="t"))
 
     def staged(self) -> list[str]:
         """Return the names of the staged files, those that are committed as well."""
-        folder = Path(f"{self._path}.staged")
+        folder = Path(f"{self.path}.staged")
         return sorted(path.name for path in folder.glob("*"))

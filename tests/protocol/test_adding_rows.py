@@ -15,7 +15,7 @@ from tests.protocol.engine import NOW_US
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.errors import TargetUnavailable
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import Outcome, Window
 from wal_sink.model.plan import Plan
@@ -51,6 +51,22 @@ def steps_until_begun(world: AddingWorld) -> Flusher:
 def flush_all(flusher: Flusher) -> None:
     while not isinstance(flusher.run_once(), Rest):
         pass
+
+
+def test_rule_15_a_table_that_was_altered_between_two_windows_takes_no_rows(
+    world: AddingWorld,
+) -> None:
+    """Also over a connection that has compared it: what is encoded for the old types may fit the new ones."""
+    flusher = world.flusher()
+    flush_all(flusher)
+    with sqlite3.connect(world.path) as connection:
+        connection.executescript("DROP TABLE t; CREATE TABLE t (k TEXT, v REAL)")
+    connection.close()
+    world.run().batch(ROWS)
+    with pytest.raises(SchemaMismatch, match=r"v of table .* was INTEGER"):
+        flush_all(flusher)
+    assert world.visible() == []
+    flusher.close()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -147,7 +163,7 @@ def test_rule_15_a_flusher_waits_while_another_one_writes(
 
 def test_a_commit_that_fails_for_good_is_refused_with_its_reason(world: AddingWorld) -> None:
     """A constraint that is checked at COMMIT: the mark does not move, and the operator reads why."""
-    connection = sqlite3.connect(world._path)
+    connection = sqlite3.connect(world.path)
     connection.executescript(
         "ALTER TABLE t RENAME TO old; CREATE TABLE keys (k TEXT PRIMARY KEY);"
         "CREATE TABLE t (k TEXT REFERENCES keys DEFERRABLE INITIALLY DEFERRED, v INTEGER);"

@@ -56,6 +56,9 @@ class SqlSession(Session):
         """Whose rows the open transaction holds; None: no transaction is open."""
         self._closed = False
         self._compared: set[str] = set()
+        """Plans with which the table was compared over this connection."""
+        self._held: set[str] = set()
+        """Those with which it was, since the open transaction has written to it."""
 
     def read_ledger(self) -> Mark | None:
         """Read the row: in the window's transaction, which holds it, or in one of its own."""
@@ -80,6 +83,7 @@ class SqlSession(Session):
         """
         self._forget()
         self._window = window
+        self._held.clear()
         with self._transaction():
             if not self._ledger.lock(window):
                 logger.info("epoch %d is no longer begun as it was", window.first)
@@ -87,6 +91,10 @@ class SqlSession(Session):
     def write(self, plan: Plan, rows: Slice) -> None:
         """Insert rows in the window's transaction.
 
+        The table is compared in each of them, after its first rows: from then on the server lets nothing
+        alter it. Else rows in a binary format would be taken for others, where it was altered meanwhile.
+
+        :raises SchemaMismatch: the table is no longer what the plan says.
         :raises TargetUnavailable: there is none any more; the window is written again from `start`.
         """
         if self._window is None:
@@ -97,8 +105,12 @@ class SqlSession(Session):
         with self._transaction():
             if plan.key not in self._compared:
                 self._compare(plan)
+                self._compared.add(plan.key)
             if rows.batch.num_rows:
                 self._database.insert(self._connection, plan, rows.batch)
+                if plan.key not in self._held:
+                    self._compare(plan)
+                    self._held.add(plan.key)
 
     def finish(self, window: Window) -> Outcome:
         """Update the row, and commit it with the rows."""
@@ -176,7 +188,7 @@ class SqlSession(Session):
             logger.info("nothing to roll back: %r", error)
 
     def _compare(self, plan: Plan) -> None:
-        """See that the table still has the plan's columns, before rows of it are written.
+        """See that the table still has the plan's columns.
 
         :raises SchemaMismatch: it has not.
         """
@@ -188,4 +200,3 @@ class SqlSession(Session):
                     f" and is {there.get(column.name, 'gone')} now.",
                     "Change the table back; the flush goes on by itself. Change it again when nothing waits.",
                 )
-        self._compared.add(plan.key)
