@@ -17,10 +17,16 @@ from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.plan import Column, Plan, Role
 from wal_sink.targets.cassandra.encode.keys import distinct_keys
 from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.schema.compare import refuse_changed
 from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.schema.totals import refuse_no_totals
 from wal_sink.targets.cassandra.totals.added import Added, Places
-from wal_sink.targets.cassandra.totals.given import ADDED_COLUMN, as_planned, totals_details
+from wal_sink.targets.cassandra.totals.given import (
+    ADDED_COLUMN,
+    as_planned,
+    totals_details,
+    with_added,
+)
 from wal_sink.targets.cassandra.totals.sums import NOTHING, Adding, Current, Totals, totals
 from wal_sink.targets.cassandra.write.totals import requests, select
 
@@ -351,3 +357,15 @@ def test_the_table_needs_a_column_that_says_what_is_in_a_total() -> None:
         refuse_no_totals(live(*COLUMNS[:3], odd), columns, ["v"])
     with pytest.raises(SchemaMismatch, match="default_time_to_live = 0"):
         refuse_no_totals(live(*COLUMNS, default_ttl=9), columns, ["v"])
+
+
+def test_rule_27_a_table_that_was_altered_since_so_that_totals_expire_is_refused() -> None:
+    """Their place would expire with them, and rows be added from nothing."""
+    names = ("k", "v", "t")
+    columns = tuple(column for column in plan_of().columns if column.name in names)
+    plan = with_added(msgspec.structs.replace(plan_of(), columns=columns))
+    refuse_changed(plan, live(*COLUMNS))
+    with pytest.raises(SchemaMismatch, match=r"any more:\n.*default_time_to_live = 0"):
+        refuse_changed(plan, live(*COLUMNS, default_ttl=9))
+    plain = msgspec.structs.replace(plan, details={"nulls": "unset"})
+    refuse_changed(plain, live(*COLUMNS, default_ttl=9))

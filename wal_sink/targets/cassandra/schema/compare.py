@@ -14,8 +14,10 @@ from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean, quote
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.lists import refuse_beside_lists
 from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.schema.totals import refuse_expiring
 from wal_sink.targets.cassandra.schema.updates import about_change, writes_static_alone
 from wal_sink.targets.cassandra.times.given import planned_times
+from wal_sink.targets.cassandra.totals.given import added_columns
 from wal_sink.targets.cassandra.types.collection_mode import Change
 from wal_sink.targets.cassandra.types.cql_type import (
     UserTypes,
@@ -84,7 +86,8 @@ def refuse_changed(plan: Plan, live: TableMetadata) -> None:
     """Refuse a table that is no longer what the plan says; new columns and new fields do not matter.
 
     :raises SchemaMismatch: a column is gone, has another type or role, or is new in the key; a
-        field is gone, or has another name or type; or the keyspace bypasses the commit log.
+        field is gone, or has another name or type; the keyspace bypasses the commit log; or what the plan
+        adds to would expire.
     """
     now = {column.name: column for column in live.columns}
     changes = [
@@ -110,6 +113,8 @@ def refuse_changed(plan: Plan, live: TableMetadata) -> None:
         refuse_not_durable(live)
     if has_lists(plan):
         refuse_beside_lists(planned_times(plan), live)
+    if added_columns(plan):
+        refuse_expiring(live)
     if changes:
         raise SchemaMismatch(
             f"{plan.table} is no longer what plan {plan.key} was made for: {'; '.join(changes)}.",

@@ -27,11 +27,24 @@ def refuse_no_totals(live: TableMetadata, columns: Sequence[Column], added: Sequ
     about = [(name, _why_no_total(by_name.get(name))) for name in added]
     about += [(c.name, _why_not_beside(c, live)) for c in columns if c.name not in added]
     problems = [f"{name}: {why}" for name, why in about if why] + [*_about_table(live)]
+    problems += [*_about_lives(live)]
     if problems:
         raise SchemaMismatch(
             f"{live.name} cannot hold the totals of {OPTION}:\n"
             + "\n".join(f"  - {problem}" for problem in problems),
             "Correct each line above, and start again.",
+        )
+
+
+def refuse_expiring(live: TableMetadata) -> None:
+    """Refuse a table whose totals would expire since it was altered.
+
+    :raises SchemaMismatch: it has a default time to live.
+    """
+    for problem in _about_lives(live):
+        raise SchemaMismatch(
+            f"{live.name} cannot hold the totals of {OPTION} any more:\n  - {problem}",
+            "The flush then goes on by itself. What was written meanwhile expires: write such totals again.",
         )
 
 
@@ -71,6 +84,9 @@ def _about_table(live: TableMetadata) -> Iterator[str]:
         )
     elif (found.type, found.role) != ("text", "regular"):
         yield f"{ADDED_COLUMN}: it is {found.type} ({found.role}), and has to be text (regular)."
+
+
+def _about_lives(live: TableMetadata) -> Iterator[str]:
     if live.default_ttl:
         yield (
             f"default_time_to_live is {live.default_ttl}: a total that expires forgets what was added. Run:"
