@@ -134,7 +134,7 @@ def our_batch_writer(spark: SparkSession, writer: DataStreamWriter, config: Conf
     """`wal_sink.batch_writer`, until all is in the table."""
     import wal_sink  # noqa: PLC0415 -- counts
 
-    with wal_sink.register(spark):
+    with wal_sink.register(spark, with_format=False):
         write = wal_sink.batch_writer(spark, checkpointLocation=config.checkpoint, **config.options)
         _to_the_end(writer.foreachBatch(write).start())
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
+import pyspark.worker
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent
@@ -30,9 +33,11 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.loops import FlushLoops
 from wal_sink.flush.run_history import RUN_HISTORY
+from wal_sink.spark import internals
 from wal_sink.spark.hand_over import HandOver
 from wal_sink.spark.internals import names
 from wal_sink.spark.query_flush import QueryFlush
+from wal_sink.spark.register import WORKER_PATH
 from wal_sink.spark.shutdown import Shutdown
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.testing.cassandra.node import Node
@@ -51,6 +56,8 @@ def test_one_handle_for_each_session(spark: SparkSession, sibling: SparkSession)
             assert other is not sink
         with pytest.raises(UnsupportedSpark, match="newSession"):
             wal_sink.register(spark.newSession())
+        with wal_sink.register(spark.newSession(), with_format=False) as without:
+            assert without is not sink
     with wal_sink.register(spark, drain_timeout=1) as again:
         assert again is not sink
 
@@ -66,6 +73,37 @@ def test_a_spark_that_lacks_a_name_is_refused(
     monkeypatch.setattr(names, "PYTHON_TABLE", "org.example.Nothing")
     with pytest.raises(UnsupportedSpark, match=r"org\.example\.Nothing"):
         wal_sink.register(spark)
+
+
+def test_a_start_spares_spark_what_it_can(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The canary asks Java some dozens of times; workers import the pyspark that is compiled."""
+    sent: list[str] = []
+    client = spark.sparkContext._gateway._gateway_client
+    send = client.send_command
+
+    def noted(command: str, *args: Any, **kwargs: Any) -> Any:
+        sent.append(command)
+        return send(command, *args, **kwargs)
+
+    monkeypatch.setattr(client, "send_command", noted)
+    internals.check_session(spark)
+    monkeypatch.undo()
+    assert 10 < len(sent) < 150
+
+    def where(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyspark.worker  # noqa: PLC0415 -- in a worker
+
+        yield pa.RecordBatch.from_pydict({"place": [pyspark.worker.__file__]})
+
+    with wal_sink.register(spark):
+        path = spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep)
+        assert path[0] == str(WORKER_PATH)
+        rows = internals.map_in_arrow(spark.range(1, numPartitions=1), where, "place string")
+        assert Path(rows.collect()[0].place).samefile(pyspark.worker.__file__)
+    with wal_sink.register(spark):
+        assert spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep) == path
 
 
 @pytest.mark.parametrize("spark_differs", [False, True])

@@ -6,22 +6,38 @@ import logging
 import shutil
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, expose
 from wal_sink.spark import internals
+from wal_sink.spark.data_source import add_format
 from wal_sink.spark.sink import Sink
 
 logger = logging.getLogger(__name__)
 
-_sinks: dict[str, Sink] = {}
-_sinks_lock = threading.RLock()
+WORKER_PATH = Path(__file__).parent / "worker_path"
+"""Has what Python runs first in a worker, see `sitecustomize` there."""
 
 
-def register(
+class _Registered(NamedTuple):
+    """The handle of a session."""
+
+    sink: Sink
+    given: Mapping[str, object]
+    """The arguments that it was made with, but for the port."""
+
+
+_registered: dict[str, _Registered] = {}
+"""By the session's id."""
+_lock = threading.RLock()
+
+
+def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
     spark: SparkSession,
     *,
     flush: bool = True,
@@ -29,6 +45,8 @@ def register(
     metrics_host: str = LOOPBACK,
     drain_timeout: float = 60,
     tune_hand_over: bool = True,
+    tune_worker_start: bool = True,
+    with_format: bool = True,
 ) -> Sink:
     """Add format `wal_sink` to a session and flush its queries, from this process by default.
 
@@ -47,9 +65,66 @@ def register(
     :param tune_hand_over: whether a query of the sink may set, for itself alone, that Spark does not measure
         a batch after each of its rows, once the log has shown how wide they are. Where the application sets
         spark.sql.execution.arrow.maxBytesPerBatch, nothing is set.
+    :param tune_worker_start: whether the session's Python workers import the installed pyspark, which is
+        compiled, in place of Spark's archive of it, where Spark runs from an installed one.
+    :param with_format: False leaves the format out, for an application that uses `batch_writer` alone: Spark
+        starts one kind of Python worker less, the one that looks for formats.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
     :raises OptionError: the session is registered already with other arguments, the port is taken,
         a port is given with `flush=False`, or `metrics_host` without a port.
+    """
+    _check(drain_timeout, metrics_port, metrics_host, flush=flush)
+    given = {
+        "drain_timeout": drain_timeout,
+        "flush": flush,
+        "tune_hand_over": tune_hand_over,
+        "tune_worker_start": tune_worker_start,
+        "with_format": with_format,
+        "metrics_host": None if metrics_port is None else metrics_host,
+    }
+    internals.check_session(spark)
+    with _lock:
+        for key in [key for key, each in _registered.items() if each.sink.forgotten()]:
+            _registered.pop(key).sink.retire()
+        key = internals.session_id(spark)
+        if (registered := _registered.get(key)) is None:
+            _warn_of_other_python(spark)
+            if tune_worker_start:
+                internals.put_on_workers_path(spark, WORKER_PATH)
+            exposition = None if metrics_port is None else expose(metrics_port, metrics_host)
+            try:
+                if with_format:
+                    add_format(spark)
+                sink = Sink(
+                    spark, drain_timeout, exposition, flush=flush, tune_hand_over=tune_hand_over
+                )
+            except BaseException:
+                if exposition is not None:
+                    exposition.close()
+                raise
+            registered = _registered[key] = _Registered(sink, given)
+            sink.adopt_running()
+        elif given != registered.given or not _same(registered.sink.metrics_port, metrics_port):
+            there = {**registered.given, "metrics_port": registered.sink.metrics_port}
+            raise OptionError(
+                f"This session is registered with {', '.join(f'{k}={v}' for k, v in there.items())}.",
+                "Pass the same arguments, or close() the first handle before.",
+            )
+        return registered.sink
+
+
+def sink_of(query_id: str) -> Sink | None:
+    """Return the handle of this process that has seen a query; None when none has."""
+    with _lock:
+        return next((each.sink for each in _registered.values() if each.sink.knows(query_id)), None)
+
+
+def _check(
+    drain_timeout: float, metrics_port: int | None, metrics_host: str, *, flush: bool
+) -> None:
+    """Refuse arguments that do not go together.
+
+    :raises OptionError: naming them.
     """
     if drain_timeout < 0:
         raise OptionError(f"drain_timeout is {drain_timeout}.", "Give seconds, 0 or more.")
@@ -62,43 +137,6 @@ def register(
         raise OptionError(
             f"metrics_host is {metrics_host} without a metrics_port.", "Give both, or none of them."
         )
-    internals.check_session(spark)
-    with _sinks_lock:
-        for key in [key for key, sink in _sinks.items() if sink.forgotten()]:
-            _sinks.pop(key).retire()
-        key = internals.session_id(spark)
-        sink = _sinks.get(key)
-        if sink is None:
-            _warn_of_other_python(spark)
-            exposition = None if metrics_port is None else expose(metrics_port, metrics_host)
-            try:
-                sink = _sinks[key] = Sink(
-                    spark, drain_timeout, exposition, flush=flush, tune_hand_over=tune_hand_over
-                )
-            except BaseException:
-                if exposition is not None:
-                    exposition.close()
-                raise
-            sink.adopt_running()
-        elif (sink.drain_timeout, sink.flush, sink.tune_hand_over, sink.metrics_host) != (
-            drain_timeout,
-            flush,
-            tune_hand_over,
-            None if metrics_port is None else metrics_host,
-        ) or not _same(sink.metrics_port, metrics_port):
-            raise OptionError(
-                f"This session is registered with drain_timeout={sink.drain_timeout}, flush={sink.flush},"
-                f" tune_hand_over={sink.tune_hand_over}, metrics_port={sink.metrics_port},"
-                f" metrics_host={sink.metrics_host}.",
-                "Pass the same arguments, or close() the first handle before.",
-            )
-        return sink
-
-
-def sink_of(query_id: str) -> Sink | None:
-    """Return the handle of this process that has seen a query; None when none has."""
-    with _sinks_lock:
-        return next((sink for sink in _sinks.values() if sink.knows(query_id)), None)
 
 
 def _same(port: int | None, asked: int | None) -> bool:

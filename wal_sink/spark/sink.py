@@ -16,7 +16,6 @@ from wal_sink.metrics.server import Exposition
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark import internals
-from wal_sink.spark.data_source import add_format
 from wal_sink.spark.failure import failure_in
 from wal_sink.spark.listener import Listener
 from wal_sink.spark.queries import Queries
@@ -54,14 +53,12 @@ class Sink:
         self.metrics_host = exposition.host if exposition else None
         """The address that the port listens on; None: without metrics."""
         self.flush = flush
-        self.tune_hand_over = tune_hand_over
         self._spark = spark
         self._queries = Queries(
             spark, self._at_exit, exposition, flush=flush, tune_hand_over=tune_hand_over
         )
         self._listener = Listener(self._queries)
         self._shutdown = Shutdown(spark, self._queries, self._listener, exposition)
-        add_format(spark)
         internals.add_listener(spark, self._listener)
 
     def await_flushed(

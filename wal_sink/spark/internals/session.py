@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+from pathlib import Path
 
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
@@ -14,6 +17,8 @@ from wal_sink.spark.internals import names
 
 _SPARK_CONTEXT = "org.apache.spark.SparkContext"
 _SPARK_CONTEXT_METHODS = {"maxNumConcurrentTasks", "resourceProfileManager"}
+_METHOD = re.compile(r"[ .]([\w$]+)\(")
+"""The name in what Java prints of a method: `public abstract boolean org.example.Some.isActive()`."""
 _JAVA_CLIENT = {"deque", "get_thread_connection"}
 
 
@@ -67,9 +72,15 @@ def _missing(spark: SparkSession) -> list[str]:
 
 
 def _methods(spark: SparkSession, classes: tuple[str, ...]) -> set[str]:
-    """Return the methods of the first class that this version has; none when it has none of them."""
-    found = names.find_class(names.java(spark), classes)
-    return set() if found is None else {method.getName() for method in found.getMethods()}
+    """Return the methods of the first class that this version has; none when it has none of them.
+
+    Scala lists them in one text: to ask for each name takes three calls, and a class has hundreds.
+    """
+    jvm = names.java(spark)
+    found = names.find_class(jvm, classes)
+    if found is None:
+        return set()
+    return set(_METHOD.findall(str(jvm.scala.runtime.ScalaRunTime.stringOf(found.getMethods()))))
 
 
 def session_id(spark: SparkSession) -> str:
@@ -116,6 +127,20 @@ def drop_interrupted_call(spark: SparkSession) -> None:
     given_back = connection is None or connection in client.deque
     if not given_back and connection.initiated_from_client:  # else it serves a call from Java
         connection.close()
+
+
+def put_on_workers_path(spark: SparkSession, folder: Path) -> None:
+    """Put a folder on the path of Python workers, before what the application has put there.
+
+    It holds for functions and data sources that are sent to workers from now on. Spark starts a daemon for
+    each environment, so what was sent before keeps its own.
+    """
+    environment = getattr(spark.sparkContext, "environment", None)
+    if not isinstance(environment, dict):
+        return  # another Spark, whose workers start as they do
+    there = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+    if str(folder) not in there:
+        environment["PYTHONPATH"] = os.pathsep.join([str(folder), *there])
 
 
 def worker_python(spark: SparkSession) -> str:
