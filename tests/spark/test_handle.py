@@ -80,8 +80,9 @@ def test_a_start_spares_spark_what_it_can(
 ) -> None:
     """The canary asks Java some dozens of times; workers import the pyspark that is compiled."""
     sent: list[str] = []
-    client = spark.sparkContext._gateway._gateway_client
-    send = client.send_command
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    client, send = gateway._gateway_client, gateway._gateway_client.send_command
 
     def noted(command: str, *args: Any, **kwargs: Any) -> Any:
         sent.append(command)
