@@ -29,7 +29,7 @@ def label(axes: Axes, title: str, across: str = "", up: str = "") -> None:
     axes.set_xlabel(across, fontsize=_SMALL)
     axes.set_ylabel(up, fontsize=_SMALL)
     axes.tick_params(labelsize=_SMALL)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.set_major_formatter("{x:,.6g}")
 
@@ -51,6 +51,13 @@ def spread(axes: Axes, across: Sequence[float], values: Sequence[Sequence[float]
     """Shade what lies between the lowest and the highest value at each place, in the last line's colour."""
     colour = axes.lines[-1].get_color()
     axes.fill_between(across, [*map(min, values)], [*map(max, values)], color=colour, alpha=0.15)
+
+
+def logarithmic(axes: Axes, places: Sequence[float]) -> None:
+    """Make the horizontal axis logarithmic, with these places written as they are."""
+    axes.set_xscale("log")
+    axes.set_xticks(places, [f"{place:,}" for place in places])
+    axes.xaxis.minorticks_off()
 
 
 def stacked_bars(axes: Axes, bars: Sequence[str], layers: Mapping[str, Sequence[float]]) -> None:

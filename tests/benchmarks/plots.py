@@ -50,7 +50,7 @@ def partitions(path: Path, runs: Sequence[Run], micro_batches: int) -> bool:
         middle = [statistics.median(places[each]) for each in across]
         drawing.curve(axes, name, across, middle, "o")
         drawing.spread(axes, across, [places[each] for each in across])
-    axes.set_xscale("log")
+    drawing.logarithmic(axes, sorted(set().union(*lines.values())))
     drawing.label(
         axes,
         f"rows a second, end to end: {rows:,} rows in {micro_batches} micro-batches"

@@ -13,7 +13,13 @@ from tests.benchmarks.contenders.ours import Ours
 from tests.benchmarks.figures import flush
 from tests.benchmarks.run import Run
 
-HAND_OVER, LOG, FLUSH, CLIENT, SERVER = "Spark's hand-over", "log", "flush", "client", "server"
+HAND_OVER, LOG, FLUSH, CLIENT, SERVER = (
+    "Spark's hand-over",
+    "log",
+    "flush",
+    "client, not split",
+    "server",
+)
 STAGES = (HAND_OVER, LOG, FLUSH, CLIENT, SERVER)
 
 _CONNECTORS = (DEFAULTS.name, TUNED.name)
