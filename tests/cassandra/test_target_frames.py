@@ -22,6 +22,7 @@ from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import frames
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
+from wal_sink.targets.cassandra.driver.internals import WideConnection
 from wal_sink.targets.cassandra.write.batches import Batches
 from wal_sink.targets.cassandra.write.writer import Writer
 from wal_sink.testing.cassandra.node import Node
@@ -62,6 +63,7 @@ class Table:
             port=self.node.port,
             protocol_version=version,
             compression=compression,
+            connection_class=WideConnection,
             execution_profiles=_profiles(self.options),
         )
         session = cluster.connect()
@@ -141,6 +143,8 @@ def test_the_same_rows_as_by_the_drivers_own_classes(
         writer.drain()
         assert by_push.rows == COUNT
         assert by_push.requests > 2 * by_push.number
+        (pool,) = writer._session.get_pools()
+        assert pool._connection._agrees  # the driver has read the first answers like our reader
     by_encoding = table.rows(WRITTEN)
     assert len(by_encoding) == COUNT
     table.node.execute(f"TRUNCATE {table.keyspace}.{table.table}")

@@ -2197,9 +2197,45 @@ BUGS = (
     Bug(
         "a refused light request counts as acknowledged",
         "wal_sink/targets/cassandra/driver/light.py",
-        "            if error is None:\n                self.acknowledged += 1\n",
-        "            if True:\n                self.acknowledged += 1\n",
+        "            if error is None:\n                self.acknowledged += len(ended)\n",
+        "            if True:\n                self.acknowledged += len(ended)\n",
         ("tests/unit/test_light_requests.py",),
+    ),
+    Bug(
+        "any answer to a light request counts as acknowledged",
+        "wal_sink/targets/cassandra/driver/reader.py",
+        "    return -1 if flags or body != _VOID else _HEADER.size + length\n",
+        "    return _HEADER.size + length\n",
+        ("tests/unit/test_answer_reader.py",),
+    ),
+    Bug(
+        "a stream is free before its request was told",
+        "wal_sink/targets/cassandra/driver/reader.py",
+        "            for stream in streams:\n                del requests[stream]\n",
+        "            for stream in streams:\n                del requests[stream]\n"
+        "            self.request_ids.extend(streams)\n",
+        ("tests/unit/test_answer_reader.py",),
+    ),
+    Bug(
+        "answers are read before the driver has read any as they would be",
+        "wal_sink/targets/cassandra/driver/reader.py",
+        "        elif self._agrees is None:\n",
+        "        elif False:\n",
+        ("tests/unit/test_answer_reader.py",),
+    ),
+    Bug(
+        "an answer of a stream that nothing waits for is read",
+        "wal_sink/targets/cassandra/driver/reader.py",
+        "                if decodes is not decoded:\n                    return False\n",
+        "                if decodes is not decoded:\n                    continue\n",
+        ("tests/unit/test_answer_reader.py",),
+    ),
+    Bug(
+        "the beginning of an answer is forgotten",
+        "wal_sink/targets/cassandra/driver/reader.py",
+        "    rest = buffer.getvalue()[end:]\n",
+        "    rest = buffer.getvalue()[:0]\n",
+        ("tests/unit/test_answer_reader.py",),
     ),
     Bug(
         "a stream whose answer is late is used again",

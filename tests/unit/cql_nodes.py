@@ -25,6 +25,7 @@ from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.driver.connection import _profiles
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, hook, statement_head
+from wal_sink.targets.cassandra.driver.reader import ReadingConnection
 
 _HEADER = struct.Struct(">BBhBi")
 _COMPRESSED = 1
@@ -70,7 +71,7 @@ def decompress(data: bytes) -> bytes:
     return zlib.decompress(data[4:])
 
 
-class Wire(Connection):  # type: ignore[misc]  # the driver has no types
+class Wire(ReadingConnection, Connection):  # type: ignore[misc]  # the driver has no types
     """A connection to a node in memory."""
 
     made: ClassVar[list[Wire]] = []
@@ -110,12 +111,15 @@ class Wire(Connection):  # type: ignore[misc]  # the driver has no types
 
     def reply(self, *answered: Frame) -> None:
         """Bring answers, all in one segment."""
-        frames = b"".join(
-            _HEADER.pack(0x80 | self.protocol_version, 0, each.stream, each.opcode, len(each.body))
-            + each.body
-            for each in answered
-        )
-        self._iobuf.write(self._packed(frames))
+        self.receive(self.packed(*answered))
+
+    def packed(self, *answered: Frame) -> bytes:
+        """Return answers as a node sends them: one segment, or frames that are compressed each."""
+        return self._packed(b"".join(map(self._framed, answered)))
+
+    def receive(self, data: bytes) -> None:
+        """Bring bytes, as one read of the socket."""
+        self._iobuf.write(data)
         self.process_io_buffer()
 
     def close(self) -> None:
@@ -130,6 +134,13 @@ class Wire(Connection):  # type: ignore[misc]  # the driver has no types
     def requests(self) -> list[Frame]:
         """What was pushed, without what tells that a node is there."""
         return [each for push in self.pushes for each in push if each.opcode == BATCH]
+
+    def _framed(self, each: Frame) -> bytes:
+        flags, body = 0, each.body
+        if self.compresses and not self._is_checksumming_enabled:
+            flags, body = _COMPRESSED, compress(body)
+        version = 0x80 | self.protocol_version
+        return _HEADER.pack(version, flags, each.stream, each.opcode, len(body)) + body
 
     def _packed(self, frames: bytes) -> bytes:
         if not self._is_checksumming_enabled:

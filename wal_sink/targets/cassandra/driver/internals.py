@@ -1,4 +1,4 @@
-"""What the sink uses of the driver beyond its API reference; only this module and `frames` do.
+"""What the sink uses of the driver beyond its API reference; only this module, `frames` and `reader` do.
 
 These are exceptions that the driver raises, and how its connections use their sockets and streams. What
 `frames` uses is tested by a canary at each connect, and so are the streams, by `canary`.
@@ -25,11 +25,12 @@ from cassandra.protocol import (
     OverloadedErrorMessage,
     PreparedQueryNotFound,
     ProtocolException,
-    ProtocolHandler,
     ServerError,
     SupportedMessage,
     SyntaxException,
 )
+
+from wal_sink.targets.cassandra.driver.reader import RESULT, ReadingConnection, decoded
 
 __all__ = [
     "CAS_WRITE_UNKNOWN",
@@ -61,7 +62,7 @@ CAS_WRITE_UNKNOWN = 0x1700
 """Code of the native protocol, version 5, for which the driver has no exception of its own."""
 
 
-class WideConnection(Cluster.connection_class):  # type: ignore[misc] # the driver has no types
+class WideConnection(ReadingConnection, Cluster.connection_class):  # type: ignore[misc] # the driver has no types
     """The driver's connection, for the event loop that it chose, with a larger buffer for each system call.
 
     Its own buffer has 4 KiB: a batch of 96 KiB takes 24 system calls. In a driver that has another name for
@@ -107,15 +108,15 @@ class Streams(NamedTuple):
         The driver makes segments, compresses these, and writes them. Of a version of the protocol without
         segments the frames have to be compressed already.
 
-        :param answered: called by the driver's threads for each answer: with the stream's id where it says
-            that rows are written, else with the driver's message. When the connection is lost, with an
-            exception that names no stream.
+        :param answered: called by the driver's threads: with a list of those streams whose answers say that
+            rows are written, and for any other answer with the driver's message. When the connection is
+            lost, with an exception that names no stream.
         :raises Exception: of the driver; nothing was sent. It may have called `answered` before.
         """
         first, *others = self.ids
-        entry = (answered, _decoded, None)
+        entry = (answered, decoded, None)
         self.connection._requests.update(dict.fromkeys(others, entry))
-        self.connection.send_msg(frames, first, answered, encoder=_as_it_is, decoder=_decoded)
+        self.connection.send_msg(frames, first, answered, encoder=_as_it_is, decoder=decoded)
 
     def unsent(self) -> None:
         """Make the streams free that `push` could not use."""
@@ -195,20 +196,7 @@ def borrow(pool: Any, number: int) -> Streams | None:
 
 def is_result(response: Any) -> bool:
     """Whether the driver's message says that a request was done."""
-    return getattr(response, "opcode", None) == _RESULT
-
-
-_RESULT = 0x08
-_VOID = b"\x00\x00\x00\x01"
-
-
-def _decoded(
-    version: int, types: Any, stream: int, flags: int, opcode: int, body: bytes, *how: Any
-) -> Any:
-    """Return the stream's id where the answer is VOID (native protocol, 4.2.5.1), else the message."""
-    if opcode == _RESULT and body == _VOID and not flags:
-        return stream
-    return ProtocolHandler.decode_message(version, types, stream, flags, opcode, body, *how)
+    return getattr(response, "opcode", None) == RESULT
 
 
 def _as_it_is(frames: bytes, *_: object, **__: object) -> bytes:

@@ -101,26 +101,31 @@ class Sent:
             self._tell()
 
     def _answered(self, response: Any) -> None:
-        """Take an answer; called by the driver's threads."""
-        if isinstance(response, int):
-            stream, error = response, None
+        """Take answers; called by the driver's threads.
+
+        :param response: streams whose rows are written; or a message; or what ends the connection.
+        """
+        error: Exception | None = None
+        if isinstance(response, list):
+            streams = response
         elif hasattr(response, "stream_id"):
-            stream, error = response.stream_id, _error(response)
-        else:  # an exception that is about the connection
+            streams, error = [response.stream_id], _error(response)
+        else:
             if self._end_all(response):
                 self._streams.returned(0)
                 self._tell()
             return
         with self._lock:
-            request = self._waiting.pop(stream, None)
-            if request is None:
-                return  # it has ended before
+            waiting = self._waiting
+            ended = [waiting.pop(each) for each in streams if each in waiting]
+            if not ended:
+                return  # they have ended before
             if error is None:
-                self.acknowledged += 1
-                self.last = request
+                self.acknowledged += len(ended)
+                self.last = ended[-1]
             else:
-                self.failed.append(Failed(request, error))
-            if self._waiting:
+                self.failed += [Failed(request, error) for request in ended]
+            if waiting:
                 return
         self._streams.returned(0)
         self._tell()
