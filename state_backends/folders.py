@@ -31,21 +31,22 @@ class Folders:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def open_new(self, file: Path) -> tuple[int, set[Path]]:
+    def open_new(self, file: str) -> tuple[int, set[Path]]:
         """Open a new file for writing; return its descriptor and the folders made for it."""
         made: set[Path] = set()
+        folder = file.rpartition("/")[0]
         try:
             for _ in range(_ATTEMPTS):
                 try:
-                    return _open_new(file), made
+                    return _open_new(file, folder), made
                 except FileNotFoundError:
-                    _make(file.parent, made)
+                    _make(Path(folder), made)
         except NotADirectoryError as error:
             raise StateBackendError(
-                f"{file.parent} cannot be a folder, because a part of it is a file. Move that away"
+                f"{folder} cannot be a folder, because a part of it is a file. Move that away"
             ) from error
         raise StateBackendError(
-            f"{file.parent} cannot be made: it is gone each time a file is to be put there. "
+            f"{folder} cannot be made: it is gone each time a file is to be put there. "
             "See whether a part of it is a link to nowhere, or whether something keeps deleting it"
         )
 
@@ -123,26 +124,26 @@ def refuse_foreign_links(root: Path, folder: str, safe: set[str] | None = None) 
         safe.add(path)
 
 
-def _open_new(file: Path) -> int:
-    """Make a file that did not exist; return its descriptor."""
-    shared = _shared_bits(file.parent) & stat.S_IRGRP
+def _open_new(file: str, folder: str) -> int:
+    """Make a file that did not exist in a folder; return its descriptor. By text, since Path is slow."""
+    shared = _shared_bits(folder) & stat.S_IRGRP
     descriptor = os.open(file, _NEW_FILE, stat.S_IRUSR | stat.S_IWUSR)
     try:
         if shared:  # not in open(): the umask may take the bit away
             os.fchmod(descriptor, stat.S_IRUSR | stat.S_IWUSR | shared)
     except OSError:
         os.close(descriptor)
-        file.unlink()
+        os.unlink(file)  # noqa: PTH108
         raise
     return descriptor
 
 
-def _shared_bits(folder: Path) -> int:
+def _shared_bits(folder: str | Path) -> int:
     """Return what the group may do in a folder that is shared with it; 0 when it is not.
 
     :raises FileNotFoundError: there is no such folder.
     """
-    mode = folder.stat().st_mode
+    mode = os.stat(folder).st_mode  # noqa: PTH116 - Path is slow
     return mode & stat.S_IRWXG if mode & stat.S_ISGID else 0
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
-from uuid import uuid4
 
 from state_backends.base import StateBackend
 from state_backends.errors import StateBackendError
@@ -58,21 +57,20 @@ class LocalBackend(StateBackend):
         for path, data in objects.items():
             folders.add(check_path(path).rpartition("/")[0])
             check_data(path, data)
-            with suppress(FileExistsError), self._linked(path) as (output, new):
-                output.write(data)
+            with suppress(FileExistsError), self._linked(path) as (descriptor, new):
+                _write(descriptor, data)
                 made |= new
         for folder in folders:
             self._folders.sync_up(self._root / folder, made)
 
     def replace(self, path: str, data: bytes) -> None:
         """See `StateBackend.replace`. The folder is not synced: a crash may undo it, whole."""
-        final = self._root / check_path(path)
+        final = f"{self._place}{check_path(path)}"
         check_data(path, data)
         with self._unfinished(final) as (descriptor, temporary, _):
-            with open(descriptor, "wb", closefd=False) as output:
-                output.write(data)
+            _write(descriptor, data)
             os.fsync(descriptor)  # or a power loss could leave the new name with half the bytes
-            temporary.replace(final)
+            os.replace(temporary, final)  # noqa: PTH105 - Path is slow
 
     def read(self, path: str) -> bytes:
         """See `StateBackend.read`."""
@@ -102,7 +100,11 @@ class LocalBackend(StateBackend):
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
         """See `StateBackend.open_output`."""
-        with self._linked(path) as (output, made):
+        with (
+            self._linked(path) as (descriptor, made),
+            # The descriptor stays open there, so a writer that closes its file does no harm.
+            open(descriptor, "wb", closefd=False) as output,
+        ):
             yield output
         self._folders.sync_up((self._root / path).parent, made)
 
@@ -116,7 +118,7 @@ class LocalBackend(StateBackend):
     def copy(self, path: str, to: str) -> None:
         """See `StateBackend.copy`. The file gets a second name, not a second byte: no object changes."""
         source, final = self._root / check_path(path), self._root / check_path(to)
-        with self._unfinished(final) as (_, _, made):  # which makes the folders
+        with self._unfinished(str(final)) as (_, _, made):  # which makes the folders
             try:
                 os.link(source, final)
             except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
@@ -137,9 +139,9 @@ class LocalBackend(StateBackend):
         """
         folder = check_prefix(prefix)
         for _ in range(_LISTINGS):
-            with self._unfinished(self._root / folder / "listing") as (_, marker, _):
+            with self._unfinished(str(self._root / folder / "listing")) as (_, marker, _):
                 found = builtins.list(self._files(folder))
-            if any(name == marker.name for _, name in found):
+            if any(marker.endswith(f"/{name}") for _, name in found):
                 return _shown(found)
         raise StateBackendError(
             f"the mount of {self._root / folder} answers with an old listing: a file that was just made is "
@@ -197,33 +199,32 @@ class LocalBackend(StateBackend):
         return open_to_others(self._root)
 
     @contextmanager
-    def _linked(self, path: str) -> Iterator[tuple[BinaryIO, set[Path]]]:
-        """Give a file to write, and the folders made for it; it gets its name when it is synced.
+    def _linked(self, path: str) -> Iterator[tuple[int, set[Path]]]:
+        """Give a new file's descriptor, and the folders made for it; it gets its name when it is synced.
 
         The folders are not synced yet.
         """
         # fsspec writes in place, and in its transactions in the system's folder for temporary
         # files, from where it copies; its create is exists-then-write; and it never syncs.
-        final = self._root / check_path(path)
+        final = f"{self._place}{check_path(path)}"
         with self._unfinished(final) as (descriptor, temporary, made):
-            # The descriptor stays open here, so a writer that closes its file does no harm.
-            with open(descriptor, "wb", closefd=False) as output:
-                yield output, made
+            yield descriptor, made
             if not os.fstat(descriptor).st_size:
                 raise empty_object(path)
             os.fsync(descriptor)
             _link(descriptor, temporary, final)
 
     @contextmanager
-    def _unfinished(self, final: Path) -> Iterator[tuple[int, Path, set[Path]]]:
+    def _unfinished(self, final: str) -> Iterator[tuple[int, str, set[Path]]]:
         """Give a hidden file beside `final`; at the end remove it and close its descriptor."""
-        temporary = final.with_name(f".{uuid4().hex}.tmp")
+        temporary = f"{final.rpartition('/')[0]}/.{os.urandom(16).hex()}.tmp"
         descriptor, made = self._folders.open_new(temporary)
         try:
             yield descriptor, temporary, made
         finally:
             os.close(descriptor)
-            temporary.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)  # noqa: PTH108 - Path is slow
 
     def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
         """Give path and name of every file below the folder `prefix`, hidden files included."""
@@ -265,7 +266,14 @@ def _content(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
-def _link(descriptor: int, temporary: Path, final: Path) -> None:
+def _write(descriptor: int, data: bytes) -> None:
+    """Write all of `data` to a new file."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _link(descriptor: int, temporary: str, final: str) -> None:
     """Give the finished file its name, unless that is taken. This is the atomic step of a create."""
     try:
         os.link(temporary, final)
@@ -274,11 +282,11 @@ def _link(descriptor: int, temporary: Path, final: Path) -> None:
         # name taken by its own file. The number of the file's names tells: see open(2), O_EXCL.
         if os.fstat(descriptor).st_nlink == 2:
             return
-        if final.is_dir():
+        if Path(final).is_dir():
             raise StateBackendError(
                 f"{final} is a folder, so no object can have its name"
             ) from None
-        raise FileExistsError(errno.EEXIST, "the object exists already", str(final)) from error
+        raise FileExistsError(errno.EEXIST, "the object exists already", final) from error
     except FileNotFoundError as error:
         raise StateBackendError(
             f"the unfinished file of {final} is gone: a sweep took it for a dead writer's, or "

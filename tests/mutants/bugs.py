@@ -429,6 +429,13 @@ BUGS = (
         INLINE,
     ),
     Bug(
+        "a decision about a later epoch of a window is not looked for",
+        "wal_sink/flush/choose_window.py",
+        "frozenset(self._log.decided())",
+        "frozenset[int]()",
+        ("tests/protocol/test_rules.py",),
+    ),
+    Bug(
         "who reads many manifests keeps all their rows",
         "wal_sink/progress/scan.py",
         "found and found.manifest.without_data()",
@@ -934,7 +941,7 @@ BUGS = (
     Bug(
         "a listing counts as fresh without the file that was made for it",
         "state_backends/local.py",
-        "            if any(name == marker.name for _, name in found):\n",
+        "            if any(marker.endswith(f\"/{name}\") for _, name in found):\n",
         "            if marker:\n",
         ("tests/protocol/test_stale_listing.py",),
     ),

@@ -6,7 +6,7 @@ a window (rule 10). Each manifest is read once and goes with the choice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -63,12 +63,16 @@ class WindowChooser:
                 logger.warning("%s: %s", self._log.url, doubt)
         return choice
 
-    def epoch(self, step: Choose) -> Choice:
+    def epoch(self, step: Choose, decided: Collection[int] | None = None) -> Choice:
         """Choose among the attempts at one epoch (rule 11); with one plain manifest, reads next to nothing.
 
+        :param decided: the epochs about which operators have decided, if the caller has listed them; None:
+            look for a decision.
         :raises CorruptLog, Diverged: the epoch cannot be flushed.
         """
-        decision, step = self.since_decided(step)
+        decision = None
+        if decided is None or step.epoch in decided:
+            decision, step = self.since_decided(step)
         if decision is not None:  # its manifests may be unreadable, or gone
             return choose(Evidence(step.epoch, step.attempts, decision=decision))
         read = self._manifests(step)
@@ -137,12 +141,15 @@ class WindowChooser:
         sending them.
         """
         size = 0
+        decided: Collection[int] | None = None
         for step in following(first, checkpointed):
-            choice = self.epoch(step)
+            behind = step.epoch > first.epoch
+            if behind and decided is None:
+                decided = frozenset(self._log.decided())  # one listing in place of many reads
+            choice = self.epoch(step, decided)
             if is_final(choice):
                 (published,) = choice.manifests
                 manifest = published.manifest
-                behind = step.epoch > first.epoch
                 if behind and not (fits(size, manifest.bytes) and self._is_whole(manifest)):
                     return
                 size += manifest.bytes
