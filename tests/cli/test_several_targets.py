@@ -21,6 +21,8 @@ class TwoTables(World):
 
     folder: Path
     place = "checkpoint"
+    named: tuple[str, ...] = ("left", "right")
+    """What option `targets` of the newest run says."""
 
     @property
     def targets(self) -> dict[str, Target]:
@@ -41,8 +43,8 @@ class TwoTables(World):
 
     def command(self, verb: str, *arguments: str) -> Result:
         """Run `wal-sink <verb> CHECKPOINT … --json` in this process."""
-        given = {"targets": "left,right"}
-        for name in ("left", "right"):
+        given = {"targets": ",".join(self.named)}
+        for name in self.named:
             given |= {
                 f"{name}.target": "sqlite_target:SqliteTarget",
                 f"{name}.sqlite.path": str(self.folder / "shop.db"),
@@ -125,6 +127,33 @@ def test_a_target_is_detached_and_attached_by_commands(two: TwoTables) -> None:
     said = "target right was detached, and lacks these epochs: 0 to 1"
     assert [each[0] for each in notes] == [said, said]
     assert two.log.segments() == []
+
+
+def test_a_target_that_the_newest_run_does_not_name(two: TwoTables) -> None:
+    """A command that would ask it says which options are missing, instead of failing with a traceback."""
+    two.told("detach", "--target", "right", "--yes")
+    two.named = ("left",)
+    assert two.told("status", "--target", "right")["target"] == "right"
+    refused = two.command("attach", "--target", "right", "--yes")
+    found = json.loads(refused.stdout)
+    assert (refused.exit_code, found["error"]) == (2, "OptionError"), refused.output
+    assert "Target right is not among those of the newest run: left" in found["what"]
+    assert "--option targets=left,right" in found["remedy"]
+    assert "--option right.target=" in found["remedy"]
+    two.named = ("left", "right")
+    assert two.told("attach", "--target", "right", "--yes")["state"]["epoch"] == 0
+
+
+def test_options_of_several_targets_for_a_query_with_one(world: World, tmp_path: Path) -> None:
+    """The log has one target, without a name: the operator's option does not fit."""
+    world.run().batch([("a", 1)])
+    options = ("targets=left", "left.target=sqlite_target:SqliteTarget", "left.sqlite.path=x.db")
+    given = [text for pair in (*options, "left.table=t") for text in ("--option", pair)]
+    arguments = ["inspect", str(tmp_path / "checkpoint"), "--ledger", *given, "--json"]
+    refused = CliRunner().invoke(app, arguments)
+    found = json.loads(refused.stdout)
+    assert (refused.exit_code, found["error"]) == (2, "OptionError"), refused.output
+    assert "leave option targets out" in found["remedy"], found
 
 
 def test_a_query_that_was_moved_is_adopted_for_each_target(two: TwoTables) -> None:

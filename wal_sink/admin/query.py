@@ -6,7 +6,7 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -32,7 +32,8 @@ from wal_sink.wal.ownership import owned
 
 logger = logging.getLogger(__name__)
 
-_OURS = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
+_PLACES = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
+"""Options that say where log and checkpoint are, in lower case: a command has found both already."""
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
@@ -116,11 +117,11 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
     """Make the target from the options of the newest run, which the log holds without secrets.
 
     :param options: what the log does not hold, or what has changed; names are case-insensitive.
-    :raises OptionError: an option is missing, unknown, or does not fit; or the operator has to confirm what
-        only the log says, see `refuse_unconfirmed`.
+    :raises OptionError: an option is missing, unknown, or does not fit; or no option names this target of
+        the log; or the operator has to confirm what only the log says, see `refuse_unconfirmed`.
     """
     every, mine = _logged(query), query.log.target
-    if not (every or set(_lower(options)) - set(_OURS) or _has_published(query.log)):
+    if not (every or set(_lower(options)) - set(_PLACES) or _has_published(query.log)):
         raise OptionError(
             f"Query {query.query_id} has published nothing yet: its log has nothing to flush, and no options"
             " of a run.",
@@ -135,11 +136,32 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
     kind = declared_options(given.get("target", name or "cassandra"))
     refuse_unconfirmed(kind, logged, given, os.environ, first)
     found = configure(_merged(query, every, _lower(options)))  # the log is not read again
-    return next(each.target for each in found.destinations if each.name == mine)
+    destinations = {each.name: each.target for each in found.destinations}
+    if mine not in destinations:
+        raise _not_named(mine, [*destinations])
+    return destinations[mine]
+
+
+def _not_named(target: str, named: Sequence[str]) -> OptionError:
+    """Return the error for a target of the log that the options do not name."""
+    if not target:
+        return OptionError(
+            f"Option targets is {','.join(named)}, and the query has one target, without a name.",
+            "Give the target's options without a name, and leave option targets out.",
+        )
+    listed = ", ".join(filter(None, named)) or "one without a name"
+    every = ",".join([*filter(None, named), target])
+    return OptionError(
+        f"Target {target} is not among those of the newest run: {listed}.",
+        f"Start the query with it, and run the command again; or add --option targets={every}, --option"
+        f" {target}.target=… and its other options, each as --option {target}.NAME=VALUE.",
+    )
 
 
 def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
-    """Return the sink's own options in the same way, those of the target aside.
+    """Return the sink's own options of the newest run, those of the target aside.
+
+    :param options: as for `target_of`.
 
     :raises OptionError: one does not fit.
     """
@@ -147,7 +169,10 @@ def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
 
 
 def _logged(query: Query) -> dict[str, str]:
-    """Return the options of the newest run; one that claimed as it started counts once it has published."""
+    """Return the options of the newest run that has published, or has claimed its generation in order to.
+
+    A run that claims as it starts counts only where there is no other: it may never publish.
+    """
     generations = query.log.generations(fresh=False)  # commands that only look may not write
     claim = query.log.claimed(max(generations, default=0))
     if claim is not None and claim.early is True:
@@ -173,7 +198,7 @@ def _newest_at_work(log: Log) -> Claim | None:
 
 def _merged(query: Query, logged: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """Return what a run would be given; the places of log and checkpoint are known already."""
-    options = {name: value for name, value in (logged | given).items() if name not in _OURS}
+    options = {name: value for name, value in (logged | given).items() if name not in _PLACES}
     return {**options, "checkpointLocation": query.checkpoint.url}
 
 
