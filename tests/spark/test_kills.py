@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,11 @@ KILLS = (1, 2, 3)
 IN_JOB = 3
 """The kill of the flush job: its tasks hold all slots but one, so no other task may stand still then."""
 
+FROM_THE_WRITE = {1: At("write", 1), 2: At("commit returned", 2), 3: At("committed", 2)}
+FROM_THE_COMMIT = {1: At("commit called", 1), 2: At("write", 2), 3: At("flushing", 2)}
+FROM_THE_MANIFEST = {1: At("commit returned", 1), 2: At("commit called", 2), 3: At("flushing", 2)}
+"""Where a query stands still at each of the three kills, by the kill's number."""
+
 
 @pytest.mark.spark
 @pytest.mark.cassandra
@@ -40,53 +45,22 @@ def test_every_window(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
     epoch again, and after one in which the flusher does. Two of them retain one batch only.
     """
 
-    def victim(kind: type[Victim], name: str, **deaths: At) -> Victim:
-        by_number = {int(number.removeprefix("kill_")): at for number, at in deaths.items()}
-        return kind(cassandra, keyspace, tmp_path, name, by_number)
+    def victim(kind: type[Victim], name: str, deaths: Mapping[int, At]) -> Victim:
+        return kind(cassandra, keyspace, tmp_path, name, dict(deaths))
 
     repeatedly = [
-        victim(
-            Forgetful,
-            "one",
-            kill_1=At("write", 1),
-            kill_2=At("commit returned", 2),
-            kill_3=At("committed", 2),
-        ),
-        victim(
-            Repeatedly,
-            "two",
-            kill_1=At("commit called", 1),
-            kill_2=At("write", 2),
-            kill_3=At("flushing", 2),
-        ),
-        victim(
-            Forgetful,
-            "three",
-            kill_1=At("commit returned", 1),
-            kill_2=At("commit called", 2),
-            kill_3=At("flushing", 2),
-        ),
-        victim(
-            Updating,
-            "four",
-            kill_1=At("write", 1),
-            kill_2=At("commit returned", 2),
-            kill_3=At("committed", 2),
-        ),
-        victim(
-            ByBothDoors,
-            "five",
-            kill_1=At("commit returned", 1),
-            kill_2=At("commit called", 2),
-            kill_3=At("flushing", 2),
-        ),
+        victim(Forgetful, "one", FROM_THE_WRITE),
+        victim(Repeatedly, "two", FROM_THE_COMMIT),
+        victim(Forgetful, "three", FROM_THE_MANIFEST),
+        victim(Updating, "four", FROM_THE_WRITE),
+        victim(ByBothDoors, "five", FROM_THE_MANIFEST),
     ]
     once = [
-        victim(WithoutRows, "replay", kill_1=At("commit returned", 1)),
-        victim(Read, "read", kill_1=At("flushing", 1)),
-        victim(Control, "control", kill_1=At("commit returned", 1)),
+        victim(WithoutRows, "replay", {1: At("commit returned", 1)}),
+        victim(Read, "read", {1: At("flushing", 1)}),
+        victim(Control, "control", {1: At("commit returned", 1)}),
     ]
-    in_job = victim(InJob, "job", kill_3=At("flushing", 1))
+    in_job = victim(InJob, "job", {3: At("flushing", 1)})
     for number in KILLS:
         victims = [*repeatedly, *once, *([in_job] if number == IN_JOB else [])]
         die(victims, number, tmp_path)
