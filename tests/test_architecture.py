@@ -39,7 +39,7 @@ ROOMS = {
     "protocol": "model errors remedies counted",
     # The databases. They know neither the log nor the protocol, so that a target can be written without them.
     "targets": "model options observer errors",
-    "targets.values": "targets.operations",
+    "targets.values": "targets.operations model errors",
     ".names": "targets.names errors",
     ".types": ".names targets.values model options errors",
     ".encode": ".types targets.values model",
@@ -47,7 +47,7 @@ ROOMS = {
     ".totals": ".encode .types model errors",
     ".row_options": ".times .totals .types targets.operations targets.tables options errors",
     ".options": ".row_options .totals .times .names options errors",
-    ".check": ".times .types targets.values targets.operations model clock errors",
+    ".check": ".times .types targets.values model clock errors",
     ".check_tables": ".check .types targets.values model errors",
     ".driver": ".options .totals targets.base options log_context errors",
     ".schema": ".driver .totals .times .types .options .names targets.operations targets.tables model"

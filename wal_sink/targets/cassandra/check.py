@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.clock import now_us
-from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.times.given import NO_TIMES, planned_times
 from wal_sink.targets.cassandra.times.read import EVENT_US, read_times
@@ -27,15 +27,14 @@ from wal_sink.targets.cassandra.types.invalid_value import InvalidValue, first_i
 from wal_sink.targets.cassandra.types.row_text import row_text
 from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.value_sizes import sizes
-from wal_sink.targets.operations import planned_words
 from wal_sink.targets.values.literals import TRUE, long
 from wal_sink.targets.values.operations import (
     are_deletes,
     keys_of_deletes,
     not_deleted,
-    read_operations,
+    planned_operations,
 )
-from wal_sink.targets.values.text import plain, shorten
+from wal_sink.targets.values.text import other_columns, plain, shorten
 
 _KEY = ("partition", "clustering")
 
@@ -55,7 +54,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     table = plan.of_table()
     if table is plan and planned_times(plan) == NO_TIMES:
         return _checked(batch, plan)
-    operations = None if plan.operation is None else _read_operations(batch, plan)
+    operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
     deletes = None if operations is None else are_deletes(operations)
     times = read_times(batch, plan, deletes, now_us())
     _refuse_invalid(batch, plan, times.invalid)
@@ -120,35 +119,7 @@ def refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
     got = [(field.name, str(canonical(field.type))) for field in schema]
     planned = [(column.name, column.source) for column in plan.columns]
     if got != planned:
-        raise SchemaMismatch(
-            f"A batch for {plan.table} has the columns {_listed(got)}; the plan {plan.key} was made "
-            f"for {_listed(planned)}.",
-            "Start the query again, so that a plan is made for this DataFrame.",
-        )
-
-
-def _listed(columns: list[tuple[str, str]]) -> str:
-    return ", ".join(f"{name} {source}" for name, source in columns)
-
-
-def _read_operations(batch: pa.RecordBatch, plan: Plan) -> pa.Array:
-    """Return what each row does, as the log has it.
-
-    :raises InvalidRow: a word is unknown, or null.
-    """
-    assert plan.operation is not None
-    values = batch.column(plan.operation)
-    read = read_operations(values, planned_words(plan))
-    if read.bad:
-        raise InvalidRow(
-            f"Column {plan.operation} ({shorten(plain(values[read.bad.row]))}) {read.bad.problem}, in "
-            f"{row_text(batch, plan, read.bad.row)}.",
-            read.bad.remedy,
-            column=plan.operation,
-            problem=f"Column {plan.operation} {read.bad.problem}.",
-            rows=read.bad.rows,
-        )
-    return read.operations
+        raise other_columns(plan, got)
 
 
 def _refuse_gaps(batch: pa.RecordBatch, plan: Plan) -> None:

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.operations import planned_words
 from wal_sink.targets.postgresql.json_text import NoJsonError, refuse_other, to_json
 from wal_sink.targets.postgresql.key import key_of
 from wal_sink.targets.postgresql.types import PgType, is_document, is_text, log_type, parse
@@ -27,9 +26,9 @@ from wal_sink.targets.values.operations import (
     are_deletes,
     keys_of_deletes,
     not_deleted,
-    read_operations,
+    planned_operations,
 )
-from wal_sink.targets.values.text import plain, shorten
+from wal_sink.targets.values.text import other_columns, plain, shorten
 
 _US = 1_000_000
 FIRST_DAY = -2_440_588
@@ -58,7 +57,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
     _refuse_other_schema(batch.schema, plan)
-    operations = None if plan.operation is None else _read_operations(batch, plan)
+    operations = planned_operations(batch, plan, functools.partial(_row_text, batch, plan))
     deletes = None if operations is None else are_deletes(operations)
     rows = batch if deletes is None else keys_of_deletes(batch, deletes, key_of(plan))
     stored = []
@@ -100,15 +99,7 @@ def _refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
         else log_type(column.type, field.type) is not None
         for column, field in zip(plan.columns, schema, strict=True)
     ):
-        raise SchemaMismatch(
-            f"A batch for {plan.table} has the columns {_listed(got)}; the plan {plan.key} was made for"
-            f" {_listed(planned)}.",
-            "Start the query again, so that a plan is made for this DataFrame.",
-        )
-
-
-def _listed(columns: list[tuple[str, str]]) -> str:
-    return ", ".join(f"{name} {source}" for name, source in columns)
+        raise other_columns(plan, got)
 
 
 def _row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
@@ -116,26 +107,6 @@ def _row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
     shown = key_of(plan) or [column.name for column in plan.columns][:3]
     values = ", ".join(f"{name}={shorten(plain(batch.column(name)[row]))}" for name in shown)
     return f"the row with {values}"
-
-
-def _read_operations(batch: pa.RecordBatch, plan: Plan) -> pa.Array:
-    """Return what each row does, as the log has it.
-
-    :raises InvalidRow: a word is unknown, or null.
-    """
-    assert plan.operation is not None
-    values = batch.column(plan.operation)
-    read = read_operations(values, planned_words(plan))
-    if read.bad:
-        raise InvalidRow(
-            f"Column {plan.operation} ({shorten(plain(values[read.bad.row]))}) {read.bad.problem}, in"
-            f" {_row_text(batch, plan, read.bad.row)}.",
-            read.bad.remedy,
-            column=plan.operation,
-            problem=f"Column {plan.operation} {read.bad.problem}.",
-            rows=read.bad.rows,
-        )
-    return read.operations
 
 
 def _refuse_null(column: Column, values: pa.Array, deletes: pa.Array | None, *, key: bool) -> None:

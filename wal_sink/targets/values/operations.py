@@ -5,15 +5,18 @@ Kernels of Arrow only: no Python object for a row. `targets.operations` has the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.operations import DELETE, OPTION, WORDS_OPTION, Operation
+from wal_sink.errors import InvalidRow
+from wal_sink.model.plan import Plan
+from wal_sink.targets.operations import DELETE, OPTION, WORDS_OPTION, Operation, planned_words
 from wal_sink.targets.values import literals
 from wal_sink.targets.values.literals import FALSE, TRUE
+from wal_sink.targets.values.text import plain, shorten
 
 _DELETE = literals.text(DELETE)
 
@@ -60,6 +63,30 @@ def read_operations(words: pa.Array, known: Mapping[str, Operation]) -> Read:
             operations.is_null(),
         ),
     )
+
+
+def planned_operations(
+    batch: pa.RecordBatch, plan: Plan, row_text: Callable[[int], str]
+) -> pa.Array | None:
+    """Return what each row of a batch does, as the log has it; None where a plan has no operation column.
+
+    :param row_text: names a row by its position in the batch, for errors.
+    :raises InvalidRow: a word is unknown, or null.
+    """
+    if plan.operation is None:
+        return None
+    values = batch.column(plan.operation)
+    operations, bad = read_operations(values, planned_words(plan))
+    if bad:
+        raise InvalidRow(
+            f"Column {plan.operation} ({shorten(plain(values[bad.row]))}) {bad.problem}, in"
+            f" {row_text(bad.row)}.",
+            bad.remedy,
+            column=plan.operation,
+            problem=f"Column {plan.operation} {bad.problem}.",
+            rows=bad.rows,
+        )
+    return operations
 
 
 def are_deletes(operations: pa.Array) -> pa.Array:

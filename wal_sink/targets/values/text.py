@@ -1,10 +1,14 @@
-"""Values as errors show them: short."""
+"""Values and columns as errors show them: short."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
+
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.plan import Plan
 
 
 def plain(value: pa.Scalar) -> Any:
@@ -26,3 +30,20 @@ def shorten(value: Any, limit: int = 60) -> str:
     if isinstance(value, str | bytes) and len(value) > limit:
         return f"{text}… of {len(value):,}"
     return text if len(text) <= limit else text[:limit] + "…"
+
+
+def other_columns(plan: Plan, found: Iterable[tuple[str, str]]) -> SchemaMismatch:
+    """Return the error for a batch that a plan was not made for.
+
+    :param found: names and types of the batch's columns.
+    """
+    planned = ((column.name, column.source) for column in plan.columns)
+    return SchemaMismatch(
+        f"A batch for {plan.table} has the columns {_listed(found)}; the plan {plan.key} was made for"
+        f" {_listed(planned)}.",
+        "Start the query again, so that a plan is made for this DataFrame.",
+    )
+
+
+def _listed(columns: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
