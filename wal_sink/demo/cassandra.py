@@ -18,7 +18,7 @@ from wal_sink.testing.crash.pausing import PAUSING_TARGET
 _KEYSPACE = "travel"
 _HOST = "127.0.0.1"
 _IN_FLIGHT = 100
-_PATIENCE_S = 60
+_READ_TIMEOUT_S = 60
 _TENTH = f"""
 CREATE TABLE {_KEYSPACE}.{{}} (
     key uuid PRIMARY KEY, origin text, day date, scheduled timestamp, carrier text, flight int
@@ -52,21 +52,21 @@ class Cassandra(Database):
 
     @property
     def address(self) -> str:
-        """The port."""
+        """The node's CQL port, as text."""
         return str(self._node.port)
 
     def count(self, table: str) -> int:
-        """Count them."""
+        """Count the rows of a table, as a reader sees them."""
         (row,) = self._read(f"SELECT count(*) FROM {_KEYSPACE}.{table}")  # noqa: S608
         return int(row[0])
 
     def rows(self, query: Query) -> Iterator[Sequence[Any]]:
-        """Read them, a page at a time."""
+        """Yield the rows of the query's table; the driver reads a page at a time."""
         select = f"SELECT {', '.join(query.columns)} FROM {_KEYSPACE}.{query.table}"  # noqa: S608
         yield from self._read(select)
 
     def ledger(self, query_id: str) -> LedgerRow | None:
-        """Read it."""
+        """Read the ledger row of a query."""
         rows = self._node.execute(
             f"SELECT flushed, begun FROM {_KEYSPACE}.wal_sink_ledger WHERE query_id = %s",  # noqa: S608
             [query_id],
@@ -74,14 +74,14 @@ class Cassandra(Database):
         return LedgerRow(rows[0].flushed, rows[0].begun) if rows else None
 
     def _read(self, select: str) -> Any:
-        return self._node.session().execute(select, timeout=_PATIENCE_S)
+        return self._node.session().execute(select, timeout=_READ_TIMEOUT_S)
 
 
 class CassandraClient(Client):
     """Writes to the node."""
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return them."""
+        """Return the sink's options for one table."""
         return {
             "target": PAUSING_TARGET,
             "cassandra.contactPoints": _HOST,

@@ -22,7 +22,7 @@ CLIENTS: Mapping[str, type[Client]] = {"cassandra": CassandraClient, "postgresql
 
 
 class Databases(NamedTuple):
-    """Seen from the demo's own process."""
+    """The servers of one demo, seen from its own process."""
 
     all: Sequence[Database]
 
@@ -56,7 +56,7 @@ class Databases(NamedTuple):
         return msgspec.json.encode({each.target: each.address for each in self.all}).decode()
 
     def count(self, table: str) -> int:
-        """Count the rows that a reader sees in the database that is behind."""
+        """Count the rows of a table that a reader sees, in the database that has the fewest of them."""
         having_it = self.all[:1] if table == CONTROL.table else self.all
         return min(each.count(table) for each in having_it)
 

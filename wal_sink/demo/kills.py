@@ -24,7 +24,7 @@ _MAGIC = 8  # bytes before the stream inside an Arrow IPC file
 
 
 class Kill(NamedTuple):
-    """One SIGKILL: the three queries stand still where it hurts each of them."""
+    """One SIGKILL: each of the three queries stands still at a point of its own until it comes."""
 
     window: Window
     twelfth: int
@@ -88,7 +88,10 @@ def _segment_files(log: Log, epoch: int) -> list[Path]:
 
 
 def _readable_rows(file: Path) -> int:
-    """Count rows up to where a dead task stopped writing; its footer is missing, so as a stream."""
+    """Count the rows of a segment up to where a dead task stopped writing.
+
+    Such a file has no footer, so it is read as the Arrow stream that it contains.
+    """
     rows = 0
     with file.open("rb") as content:
         content.seek(_MAGIC)

@@ -16,7 +16,7 @@ from wal_sink.testing.postgresql.choice import choose
 from wal_sink.testing.postgresql.server import Server
 
 _TYPES = {"string": "text", "timestamp": "timestamptz", "date": "date", "int": "int"}
-"""Of columns, by Spark's words."""
+"""PostgreSQL's types of columns, by Spark's words for them."""
 
 
 class Postgresql(Database):
@@ -46,17 +46,17 @@ class Postgresql(Database):
         return self._server.uri
 
     def count(self, table: str) -> int:
-        """Count them."""
+        """Count the rows of a table, as a reader sees them."""
         ((rows,),) = self._server.execute(f"SELECT count(*) FROM {table}")  # noqa: S608
         return int(rows)
 
     def rows(self, query: Query) -> Iterator[Sequence[Any]]:
-        """Read them."""
+        """Yield the rows of the query's table."""
         select = f"SELECT {', '.join(query.columns)} FROM {query.table}"  # noqa: S608
         yield from self._server.execute(select)
 
     def ledger(self, query_id: str) -> LedgerRow | None:
-        """Read it; its table is there when the query has made a plan."""
+        """Read the ledger row of a query; the ledger's table is there once a query has made its plan."""
         if self._server.execute("SELECT to_regclass('wal_sink_ledger')") == [(None,)]:
             return None
         rows = self._server.execute(
@@ -69,7 +69,7 @@ class PostgresqlClient(Client):
     """Writes to the server."""
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return them."""
+        """Return the sink's options for one table."""
         return {"target": PAUSING_POSTGRESQL, "postgresql.uri": self.address, "table": table}
 
     def insert(self, table: str, rows: Sequence[Sequence[Any]], half: Callable[[], None]) -> None:

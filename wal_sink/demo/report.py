@@ -18,7 +18,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     rows_discarded: int
     """Rows that were logged and not checkpointed: thrown away and computed again."""
     seconds: float
-    """Since the first query was started."""
+    """From when the demo began to watch, right before the application's first start, to the SIGKILL."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +98,6 @@ def report(
 
 
 def comparison(query: str, sink: str, table: str, verdict: Verdict, target: str) -> Comparison:
-    """Make a comparison of the oracle's verdict."""
+    """Return the oracle's verdict on one table as a row of the report."""
     counts = {**verdict._asdict(), "examples": tuple(map(str, verdict.examples))}
     return Comparison(query=query, sink=sink, table=table, target=target, **counts)
