@@ -14,7 +14,7 @@ from wal_sink.admin.inspect import EpochLine, Inspected
 from wal_sink.cli.inspect_screen import Fitting, log_screen, sample_screen
 from wal_sink.cli.lines import Lines, Named, fold
 from wal_sink.cli.output import output
-from wal_sink.cli.status import Backlog, screen
+from wal_sink.cli.status import BacklogBar, screen
 from wal_sink.clock import iso
 from wal_sink.progress.status import Status
 
@@ -135,11 +135,11 @@ def test_a_pipe_gets_whole_lines(
 
 def test_the_bar_shows_how_much_of_the_backlog_is_gone() -> None:
     """Of the most that has waited since the watch began."""
-    backlog = Backlog()
+    backlog = BacklogBar()
     drained = msgspec.structs.replace(STATUS, pending_rows=0)
-    assert shown(backlog.bar(drained), 80).strip() == ""
-    assert "28,000 of 28,000 rows" in shown(backlog.bar(STATUS), 80)
-    half = shown(backlog.bar(msgspec.structs.replace(STATUS, pending_rows=14_000)), 80)
+    assert shown(backlog.of(drained), 80).strip() == ""
+    assert "28,000 of 28,000 rows" in shown(backlog.of(STATUS), 80)
+    half = shown(backlog.of(msgspec.structs.replace(STATUS, pending_rows=14_000)), 80)
     assert half.count("━") == 20
     assert "14,000 of 28,000 rows" in half
 

@@ -142,9 +142,8 @@ def plan_adopt(
     :raises TargetUnavailable: the ledger cannot be read.
     """
     noted = query.checkpoint.log_url()
-    old = query.log.of(
-        ""
-    ).identity()  # as it lies there: one of several targets sees a later first epoch
+    # As it lies there: a view for one of several targets has a later first epoch.
+    old = query.log.of("").identity()
     if old is None:
         raise OptionError(
             f"{query.log.url} has no log.json: nothing is published there, or it is lost",
@@ -174,7 +173,7 @@ def _names(noted: str, checkpoint: str, mark: Mark | None) -> dict[str, str]:
 
 
 def _originals(plan: Adoption) -> tuple[Original, ...]:
-    """Look for the query where the old names lead."""
+    """Look for checkpoint and log at the places that the old names give."""
     query = plan.query
     checkpoints = {plan.old.checkpoint, plan.mark.checkpoint if plan.mark else ""}
     found = [

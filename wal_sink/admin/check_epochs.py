@@ -98,7 +98,7 @@ class EpochCheck:
         """
         readable = self._readable(epoch)
         if readable is None:
-            return []  # a flusher would stop there
+            return []  # a finding already: a flusher would stop there
         if missing is None:
             return readable
         with self._findings.noting(epoch):

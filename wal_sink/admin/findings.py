@@ -93,7 +93,10 @@ class _Noting:
         traceback: TracebackType | None,
     ) -> bool:
         if isinstance(exc, OSError | StateBackendError):
-            exc = LogUnavailable(f"It cannot be read: {exc!r}", "See to the store.")
+            exc = LogUnavailable(
+                f"{self._file or 'The store'} cannot be read: {exc!r}",
+                "See to the store: whether this host reaches it, and this user may read it.",
+            )
         if not isinstance(exc, WalSinkError):
             return False
         self._findings.add(exc, self._epoch, self._file)

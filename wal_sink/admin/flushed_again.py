@@ -28,7 +28,10 @@ def flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
 
 
 def is_usable(query: Query, past: Past, epoch: int) -> bool:
-    """Tell whether the attempt that was flushed is in the log, to the byte; none has to be of another log."""
+    """Tell whether the log has the attempt that was flushed, with every byte of it.
+
+    An epoch that this log has never flushed needs none: True.
+    """
     if past.unflushed_here(epoch):
         return True
     attempt = flushed_attempt(query, past, epoch)
@@ -46,7 +49,7 @@ def is_usable(query: Query, past: Past, epoch: int) -> bool:
 
 
 def stops_flush(query: Query, chooser: WindowChooser, past: Past, epoch: int) -> bool:
-    """Tell whether the flush stops at an epoch of another log, as no manifest here says what it is."""
+    """Tell whether the flush will stop at an epoch that another log has flushed: this one has no manifest."""
     if not past.unflushed_here(epoch):
         return False
     try:

@@ -75,10 +75,10 @@ class Standing(NamedTuple):
 
 
 def inspect(query: Query, begun: Window | None, most: int, *, asked: bool = False) -> Inspected:
-    """List epochs.
+    """List the epochs that the log holds.
 
-    :param begun: what the ledger says is begun.
-    :param most: how many flushed epochs, and how many others.
+    :param begun: the window that the ledger says is begun; None for none, or where the ledger was not asked.
+    :param most: lists at most so many flushed epochs, and at most so many others.
     :param asked: whether the ledger was asked.
     """
     checkpointed = query.checkpoint.last_commit()

@@ -57,9 +57,9 @@ class LedgerRow:
             raise TargetUnavailable(
                 "The ledger row could not be replaced", "See to the target, and run this again."
             )
+        says = f"it says that epoch {found.flushed} is flushed" if found else "it is gone"
         raise FlusherAtWork(
-            f"The ledger row was moved meanwhile: it says that epoch"
-            f" {found.flushed if found else 'none'} is flushed",
+            f"The ledger row was moved meanwhile: {says}",
             "See with `wal-sink status CHECKPOINT` which process flushes, and decide again after"
             " `wal-sink verify CHECKPOINT`.",
         )

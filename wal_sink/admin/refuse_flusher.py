@@ -17,7 +17,10 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 1.0
 """How often the command looks."""
 
-_REMEDY = "Stop the query, or close the handle of wal_sink.register, and run the command again."
+_REMEDY = (
+    "Stop the query, or close the handle of wal_sink.register, and end every `wal-sink flush`. Then run the"
+    " command again."
+)
 
 
 class Patience(NamedTuple):

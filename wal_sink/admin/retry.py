@@ -23,6 +23,11 @@ from wal_sink.targets.refused import PassesOver
 from wal_sink.wal.quarantine import Entry, entries, read_entry, release, runs
 from wal_sink.wal.refused import plan_of, rows_of
 
+_BY_HAND = (
+    "Write them to a file, `wal-sink quarantine CHECKPOINT --export FILE`, and bring them in by the"
+    " stream's source, or by hand. Then delete their files below quarantine/ in the log."
+)
+
 
 class Retried(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of `quarantine --retry`."""
@@ -98,9 +103,11 @@ class _Sender:
         self._plans: dict[str, Plan] = {}
 
     def send(self, entry: Entry, refused: dict[str, None]) -> list[int]:
-        """Return which rows of an entry are acknowledged, counted from 0, ascending.
+        """Send the rows of an entry; return which of them are acknowledged, counted from 0, ascending.
 
-        :param refused: gets why others are not.
+        :param refused: gets the reasons why the target refuses others, as keys.
+        :raises OptionError: see `_by_row`.
+        :raises CorruptLog: the log has lost the plan by which they were checked.
         """
         table = read_entry(self._query.log, entry)
         (batch,) = table.combine_chunks().to_batches()
@@ -163,7 +170,8 @@ def _checked(
 ) -> Iterator[_Part]:
     """Yield the rows that the target's check takes.
 
-    :param first: the place of the first row.
+    :param first: the place of the first row in its run.
+    :param refused: gets why others are refused, as keys.
     """
     try:
         yield _Part(first, rows.num_rows, target.check(rows, plan))
@@ -195,12 +203,6 @@ def _by_row(plan: Plan) -> Plan:
             _BY_HAND,
         )
     return plan
-
-
-_BY_HAND = (
-    "Write them to a file, `wal-sink quarantine CHECKPOINT --export FILE`, and bring them in by the"
-    " stream's source, or by hand. Then delete their files below quarantine/ in the log."
-)
 
 
 def plan_retry(query: Query, target: Target) -> Retry:

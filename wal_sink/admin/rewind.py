@@ -109,7 +109,7 @@ class Rewind(NamedTuple):
             )
         if given_up := [epoch for epoch in self.again if epoch in self.past.given_up]:
             listed = ", ".join(map(str, given_up))
-            text += f" Not the rows of these, which were given up and stay so: {listed}."
+            text += f" Without the rows of these epochs, which were given up and stay so: {listed}."
         known = self.past.mark.flushed if self.past.mark else None
         if known is None or known < self.to:
             text += (

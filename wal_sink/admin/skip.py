@@ -109,14 +109,16 @@ class Skip(NamedTuple):
         return self.to.url if self.to is not None else ""
 
     def _decide(self, now_us: int, why: str) -> Decision:
-        """Copy the files, see that all is as the operator was told, perhaps hours ago, and decide."""
+        """Copy the files, see that nothing has changed since the operator was asked, and decide.
+
+        :raises FlusherAtWork: something has.
+        """
         query, seen, to = self.query, self.seen, self.to
         files = (
             tuple(copy_file(query.log, path, to) for path in self.files) if to is not None else ()
         )
-        highest = (
-            query.log.highest_generation()
-        )  # before the look: a run that comes later is not covered
+        # Before the look: the decision does not cover a run that comes later.
+        highest = query.log.highest_generation()
         with ledger_row(self.target, query.owner(query.identity())) as row:
             now = _look(query, row, seen.epoch, begun=seen.begun is not None)
         if now._replace(checkpointed=seen.checkpointed) != seen:

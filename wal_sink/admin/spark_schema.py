@@ -37,7 +37,7 @@ _DIGITS = (10, 0)
 def ddl_schema(text: str) -> pa.Schema:
     """Parse the columns of a Spark DDL string, such as `id BIGINT NOT NULL, tags ARRAY<STRING>`.
 
-    :raises OptionError: it is none, or has a type that Spark does not hand to Python.
+    :raises OptionError: the text is not such a string, or has a type that Spark does not hand to Python.
     """
     try:
         table = sqlglot.parse_one(f"CREATE TABLE t ({text})", read="spark")
@@ -52,7 +52,7 @@ def ddl_schema(text: str) -> pa.Schema:
 def parquet_schema(path: str) -> pa.Schema:
     """Read the schema of a Parquet file, as Spark does.
 
-    :raises OptionError: there is no such file, or it is none of Parquet.
+    :raises OptionError: there is no such file, or it is not a Parquet file.
     """
     try:
         found = pq.read_schema(path)

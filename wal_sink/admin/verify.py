@@ -186,7 +186,7 @@ class _Verification:
 
     def _notes(self, flushed: int, *, reached: bool) -> list[str]:
         notes = []
-        if reached is False:
+        if not reached:
             notes.append("the ledger was not compared with the log")
         if self._set_back:
             notes.append(self._set_back)

@@ -27,8 +27,8 @@ OptionPairs = Annotated[
         "--option",
         metavar="NAME=VALUE",
         help="An option of the query that the log does not hold, such as a password or"
-        " wal.storageOptions, or that it alone says. Repeatable; the variable WAL_SINK_OPTIONS holds further"
-        " pairs, separated by spaces.",
+        " wal.storageOptions, or that you confirm, since only the log has it. Repeatable; the variable"
+        " WAL_SINK_OPTIONS holds further pairs, separated by spaces.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
@@ -46,9 +46,12 @@ Why = Annotated[
 
 
 def option_values(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Parse `NAME=VALUE` pairs, and those of the environment, over which they win.
+    """Parse the pairs of `--option` and those of `WAL_SINK_OPTIONS`; return the values by option.
 
-    :raises OptionError: one is no pair. Its text is not shown: it may be a secret.
+    Of two values of one option that of `--option` counts, then the later one; case does not matter.
+
+    :param pairs: texts of the form NAME=VALUE.
+    :raises OptionError: one has another form. Its text is not shown: it may be a secret.
     """
     values = {}
     for where, given in ((OPTIONS_VARIABLE, _of_environment()), ("--option", pairs or ())):

@@ -46,7 +46,10 @@ class Change(Protocol[Done_co]):
 
 
 class ChangeArguments(NamedTuple):
-    """The parameters that all of these commands have: the first one, then, behind their own, the others."""
+    """The parameters that all of these commands have.
+
+    The checkpoint comes before a command's own parameters, and the others come after them.
+    """
 
     checkpoint: CheckpointArgument
     target: TargetName = ""
@@ -96,8 +99,9 @@ def make_change(
 ) -> None:
     """Plan a change, ask the operator, and carry it out.
 
-    :param plan: raises what speaks against the change.
-    :param summary: what people read of the outcome.
+    :param plan: checks that the change can be made, and returns it; raises the error that forbids it.
+    :param summary: returns the text for people about the outcome.
+    :raises typer.Exit: the change was refused, or the answer was no.
     """
     with output(as_json=given.as_json) as console:
         options = option_values(given.option)

@@ -120,7 +120,7 @@ def _attempt(found: AttemptView) -> list[RenderableType]:
 
 
 class Fitting:
-    """The first of several layouts that fits the width; the last one where none does."""
+    """Renders the first of several layouts that fits the width; the last one where none does."""
 
     def __init__(self, *layouts: RenderableType) -> None:
         self._layouts = layouts

@@ -65,9 +65,10 @@ def _lines(text: str) -> str:
 
 @contextlib.contextmanager
 def output(*, as_json: bool) -> Iterator[Console]:
-    """Give the console for what people read; end the command when an error of ours passes.
+    """Give the block a console for what people read; turn an error of the sink into the command's end.
 
-    The exit code is the error's, see `wal_sink.errors`.
+    :param as_json: what people read goes to standard error; a failure is a JSON document on standard output.
+    :raises typer.Exit: the block raised a `WalSinkError`; with its exit code, see `wal_sink.errors`.
     """
     console = SafeConsole(stderr=as_json, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:

@@ -12,11 +12,11 @@ _QUIET_S = 2.0
 
 
 class LateBar(Progress):
-    """One bar.
+    """Shows one bar, once the work has taken two seconds.
 
-    :param doing: what takes so long.
-    :param columns: what is shown behind the bar.
-    :param as_json: show nothing.
+    :param doing: names the work, in front of the bar.
+    :param columns: stand behind the bar.
+    :param as_json: whether nothing is shown.
     """
 
     def __init__(self, doing: str, *columns: ProgressColumn, as_json: bool) -> None:
@@ -40,7 +40,7 @@ class LateBar(Progress):
             super().stop()
 
     def update(self, done: int, total: int) -> None:  # type: ignore[override]
-        """Note how far it is."""
+        """Take how much of the work is done, in any unit, and draw the bar if it is time."""
         super().update(self._task, completed=done, total=total)
         if not self.live.is_started and time.monotonic() - self._since > _QUIET_S:
             super().start()

@@ -29,13 +29,13 @@ from wal_sink.errors import OptionError
 from wal_sink.progress.printable import printable
 
 _REASONS = 3
-"""So many are shown of what is refused still."""
+"""How many reasons are shown for which rows are refused again."""
 
 
 def quarantine(
     checkpoint: CheckpointArgument,
     *,
-    to: Annotated[
+    file: Annotated[
         str,
         typer.Option(
             "--export",
@@ -61,7 +61,7 @@ def quarantine(
     """
     if retry:
         with output(as_json=as_json):
-            if to:
+            if file:
                 raise OptionError("--retry does not go with --export.", "Export first, then retry.")
         make_change(
             ChangeArguments(checkpoint, target, "", wal, option, yes, as_json),
@@ -72,8 +72,8 @@ def quarantine(
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
         each = query.each(target)
-        if to:
-            written = export(each, to)
+        if file:
+            written = export(each, file)
             if as_json:
                 document(written)
             else:
@@ -94,6 +94,8 @@ def _summary(done: Retried) -> str:
         text += f" {counted(done.left, 'is', 'are')} refused still: " + " ".join(
             done.refused[:_REASONS]
         )
+    if (more := len(done.refused) - _REASONS) > 0:
+        text += f" And {counted(more, 'more reason')}: --json has them all."
     return text
 
 

@@ -9,6 +9,7 @@ import typer
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.cli.change import ChangeArguments, command, make_change
 from wal_sink.clock import now_us
+from wal_sink.counted import counted
 
 
 @command
@@ -54,7 +55,8 @@ def rewind(
             patience=patience,
         ),
         lambda done: (
-            f"Epoch {to} is the last one that counts as flushed; {done.again} are flushed again."
+            f"Epoch {to} is the last one that counts as flushed;"
+            f" {counted(done.again, 'epoch is', 'epochs are')} flushed again."
             + (f" Until then {done.aside} has second names of their objects." if done.aside else "")
             + f" Recorded in {done.record}."
         ),

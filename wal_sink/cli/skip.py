@@ -11,6 +11,7 @@ from wal_sink.admin.query import Query
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.cli.change import ChangeArguments, command, make_change
 from wal_sink.clock import now_us
+from wal_sink.counted import counted
 from wal_sink.errors import OptionError
 
 
@@ -47,7 +48,7 @@ def _summary(done: Skipped) -> str:
     decision = done.decision
     text = f"Epoch {decision.epoch} is given up. Recorded in {done.record}."
     if decision.where:
-        text += f" {len(decision.files)} files are in {decision.where}."
+        text += f" {counted(len(decision.files), 'file is', 'files are')} in {decision.where}."
     if done.rows_possibly_in_target:
         text += "\nIt was begun: rows of it are possibly in the table."
     return text

@@ -68,14 +68,14 @@ def screen(found: Status) -> Lines:
     return Lines([Named(line.name, line.value, _STYLES[line.mood]) for line in status_lines(found)])
 
 
-class Backlog:
-    """What waits, as a bar that is full when nothing does: of the most that was seen to wait so far."""
+class BacklogBar:
+    """Shows how much of the backlog is flushed: of the most rows that have waited since the watch began."""
 
     def __init__(self) -> None:
         self._most = 0
 
-    def bar(self, found: Status) -> RenderableType:
-        """Return the bar; nothing before anything has waited."""
+    def of(self, found: Status) -> RenderableType:
+        """Return the bar, full when no row waits; an empty text as long as none has waited."""
         self._most = max(self._most, found.pending_rows)
         if not self._most:
             return ""
@@ -95,11 +95,11 @@ def _look(query: Query, watches: dict[str, FlusherWatch] | None = None) -> Statu
 def _watch(query: Query, console: Console) -> None:
     """Show the screen until Ctrl-C; a store that does not answer is shown, and asked again."""
     watches: dict[str, FlusherWatch] = {}
-    backlog = Backlog()
+    backlog = BacklogBar()
 
     def shown() -> Group:
         found = _look(query, watches)
-        return Group(screen(found), backlog.bar(found))
+        return Group(screen(found), backlog.of(found))
 
     with Live(shown(), console=console, auto_refresh=False) as live:
         while True:
@@ -113,7 +113,7 @@ def _watch(query: Query, console: Console) -> None:
 
 
 def _stream(query: Query) -> None:
-    """Print a document each second, in the same way."""
+    """Print a document each second until Ctrl-C; an error that may pass is a document, too."""
     watches: dict[str, FlusherWatch] = {}
     while True:
         try:
