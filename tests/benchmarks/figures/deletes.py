@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.contenders import ours
-from tests.benchmarks.figure import Figure, at_most, figure
-from tests.benchmarks.figures.flush import checked_flush, flushed
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.figures.flush import checked_flush, flushed, over_inserts
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run
 from tests.benchmarks.table import RowsWrong, Table
@@ -44,14 +44,7 @@ def deletes(bench: Bench) -> list[Figure]:
             )
             for number in range(bench.sizes.rounds)
         ]
-        both = [(inserts, mixed) for inserts, mixed in pairs if inserts and mixed]
-        client = [mixed.client_us / inserts.client_us for inserts, mixed in both]
-        served = [mixed.server_us / inserts.server_us for inserts, mixed in both]
-        what = f"deletes among upserts over inserts, {shape}"
-        figures += [
-            figure(f"{what}: client CPU a row", client, "x", at_most(1.15)),
-            figure(f"{what}: server CPU a row", served, "x"),
-        ]
+        figures += over_inserts(f"deletes among upserts over inserts, {shape}", pairs)
     return figures
 
 

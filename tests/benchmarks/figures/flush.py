@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tests.benchmarks import backlog
 from tests.benchmarks.bench import Bench
@@ -143,6 +143,20 @@ def checked_flush(
         f"  {contender}: CPU {run.client_us:.2f} us a row and {run.server_us:.1f} of the server"
     )
     return run
+
+
+def over_inserts(what: str, pairs: Iterable[tuple[Run | None, Run | None]]) -> list[Figure]:
+    """Return what other rows cost over plain inserts, in CPU a row.
+
+    :param pairs: a run with inserts and one with the other rows, of each round; None: it was not taken.
+    """
+    both = [(inserts, other) for inserts, other in pairs if inserts and other]
+    client = [other.client_us / inserts.client_us for inserts, other in both]
+    served = [other.server_us / inserts.server_us for inserts, other in both]
+    return [
+        figure(f"{what}: client CPU a row", client, "x", at_most(1.15)),
+        figure(f"{what}: server CPU a row", served, "x"),
+    ]
 
 
 def _of_size(bench: Bench, rows: int) -> Source:

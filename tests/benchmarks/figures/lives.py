@@ -12,8 +12,8 @@ import pyarrow as pa
 from tests.benchmarks import backlog
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.contenders import ours
-from tests.benchmarks.figure import Figure, at_most, figure
-from tests.benchmarks.figures.flush import flushed
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.figures.flush import flushed, over_inserts
 from tests.benchmarks.flush import flush
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run, Taken
@@ -55,14 +55,8 @@ def lives(bench: Bench) -> list[Figure]:
         found.append(runs)
     figures = []
     for case in _CASES:
-        both = [(a, b) for runs in found if (a := runs[""]) and (b := runs[case.name])]
-        client = [b.client_us / a.client_us for a, b in both]
-        served = [b.server_us / a.server_us for a, b in both]
-        what = f"{case.name} over inserts, grouped"
-        figures += [
-            figure(f"{what}: client CPU a row", client, "x", at_most(1.15)),
-            figure(f"{what}: server CPU a row", served, "x"),
-        ]
+        pairs = [(runs[""], runs[case.name]) for runs in found]
+        figures += over_inserts(f"{case.name} over inserts, grouped", pairs)
     return figures
 
 
