@@ -10,8 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from wal_sink.demo.databases import Clients
-from wal_sink.demo.kills import KILLS
+from tests.protocol.engine import World
+from wal_sink.demo.databases import Clients, Databases
+from wal_sink.demo.kills import KILLS, discarded_rows, window_hit
+from wal_sink.demo.queries import FLIGHTS as FLIGHTS_QUERY
 from wal_sink.demo.queries import epochs
 from wal_sink.demo.report import Death, Report, comparison, report
 from wal_sink.testing import flights
@@ -65,6 +67,29 @@ def test_each_row_once_and_the_control_has_ghosts(tmp_path: Path) -> None:
     assert picture.parent == tmp_path
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
     assert "SIGKILL in epoch" in done.stderr
+
+
+@pytest.mark.parametrize("inline_from", [None, 0], ids=["files", "inline"])
+def test_what_a_kill_leaves_is_read_from_files_and_manifests(
+    world: World, tmp_path: Path, inline_from: int | None
+) -> None:
+    """A small segment is no file: its task has it until the manifest does."""
+    world.inline_from = inline_from
+    run = world.run()
+    run.batch([("a", 1)])
+    run.write_offsets()
+    run.tasks([("b", 1), ("c", 1)])
+    place = tmp_path / FLIGHTS_QUERY.checkpoint
+    place.parent.mkdir()
+    (tmp_path / "checkpoint").rename(place)
+    assert window_hit(tmp_path, FLIGHTS_QUERY, 1, Databases([])) == "while a task writes"
+    assert discarded_rows(tmp_path, FLIGHTS_QUERY) == (2 if inline_from is None else 0)
+    assert window_hit(tmp_path, FLIGHTS_QUERY, 2, Databases([])) == "none of them"
+    place.rename(tmp_path / "checkpoint")
+    world.run().publish([("b", 1), ("c", 1)], [("d", 1)])
+    (tmp_path / "checkpoint").rename(place)
+    assert window_hit(tmp_path, FLIGHTS_QUERY, 1, Databases([])) == "between manifest and commits/N"
+    assert discarded_rows(tmp_path, FLIGHTS_QUERY) == 3
 
 
 def test_the_application_writes_to_one_target_or_several() -> None:

@@ -59,7 +59,11 @@ KILLS = (
 
 
 def window_hit(folder: Path, query: Query, epoch: int, databases: Databases) -> Window:
-    """Read from files and ledger how far `epoch` was when the driver died."""
+    """Read from checkpoint, log and ledger how far `epoch` was when the driver died.
+
+    The rows of a small segment are in the memory of its task until the manifest has them. So an epoch that
+    Spark has planned, and that has no manifest, counts as hit while a task wrote.
+    """
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
     query_id = checkpoint.query_id()
@@ -70,15 +74,19 @@ def window_hit(folder: Path, query: Query, epoch: int, databases: Databases) -> 
         return "while an epoch is being flushed" if begun else "none of them"
     if any(attempt.epoch == epoch for attempt in log.attempts()):
         return "between manifest and commits/N"
-    return "while a task writes" if _segment_files(log, epoch) else "none of them"
+    return "none of them" if checkpoint.planned(epoch) is None else "while a task writes"
 
 
 def discarded_rows(folder: Path, query: Query) -> int:
-    """Count the rows that are logged and not checkpointed: Spark computes them again."""
+    """Count the rows in files and manifests that are not checkpointed: Spark computes them again."""
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
     log = location.open_log(checkpoint.query_id())
-    return sum(map(_readable_rows, _segment_files(log, checkpoint.last_commit() + 1)))
+    epoch = checkpoint.last_commit() + 1
+    published = [log.manifest(attempt) for attempt in log.attempts() if attempt.epoch == epoch]
+    refs = [ref for found in published if found for ref in found.manifest.segments]
+    inline = sum(ref.rows for ref in refs if not ref.is_file)
+    return inline + sum(map(_readable_rows, _segment_files(log, epoch)))
 
 
 def _segment_files(log: Log, epoch: int) -> list[Path]:

@@ -16,7 +16,8 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     """Which one was hit, read from what was durable afterwards."""
     epoch: int
     rows_discarded: int
-    """Rows that were logged and not checkpointed: thrown away and computed again."""
+    """Rows that were logged and not checkpointed: thrown away and computed again. Those that only the memory
+    of a task had do not count."""
     seconds: float
     """From when the demo began to watch, right before the application's first start, to the SIGKILL."""
 

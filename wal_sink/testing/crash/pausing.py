@@ -50,7 +50,7 @@ PAUSING_KAFKA = "wal_sink.testing.crash.pausing:PausingKafka"
 Point = Literal[
     "write", "commit called", "commit returned", "committed", "flushing", "finishing", "finished"
 ]
-"""In the order of an epoch's life: a task has logged half of its rows; before the manifest; between the
+"""In the order of an epoch's life: a task has taken half of its rows; before the manifest; between the
 manifest and `commits/N`; checkpointed, and nothing sent; half of a slice's rows sent; all rows sent, and the
 ledger does not say so; the ledger says so, and the log does not."""
 
@@ -108,14 +108,14 @@ class PausingMicroBatch(MicroBatch):
         return str(getattr(options, "table", "") or getattr(options, "topic", ""))
 
     def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
-        """Log half of the rows of each batch, then the other half."""
-        arrow_batches.MOST_ROWS = 1  # else nothing is on the disk before the task ends
+        """Take half of the rows of each batch, and after the pause the others."""
+        arrow_batches.MOST_ROWS = 1  # else nothing is written before the task ends
 
         def in_parts() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 quarter = batch.num_rows // 4
                 yield batch.slice(0, quarter)
-                yield batch.slice(quarter, quarter)  # behind it, the first one is on the disk
+                yield batch.slice(quarter, quarter)  # behind it, the first one is written
                 pause_at("write", self._table, task.epoch)
                 yield batch.slice(2 * quarter)
 
