@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
+from tests.protocol import raw
 from tests.protocol.engine import World
+from tests.protocol.test_crash_everywhere import flush
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.crash.faults import Faults
 
 _HANGS_S = 60.0
 
 
 class Turns(Faults):
-    """StopWatcher before operations; asked about every operation of one process.
+    """Stops before operations; asked about every operation of one process.
 
     :param stops: numbers of operations, from 0, ascending.
     :param counts: whether an operation is counted; others are no place to stop.
@@ -95,6 +98,27 @@ def take_turns(first: Process, second: Process, look: Callable[[], None]) -> Non
             look()
     first.join()
     second.join()
+
+
+def two_flushers(
+    world: World,
+    stops: tuple[Collection[int], Collection[int]],
+    counts: Callable[[str], bool] | None = None,
+) -> tuple[Turns, Turns]:
+    """Let two flushers take turns to their ends; what is visible is judged whenever the turn changes.
+
+    :param stops: of each, numbers of the operations before which it stops, counted from 0.
+    :param counts: whether an operation is a place to stop; None: those that other processes can influence.
+    """
+    counts = counts or open_operations(world)
+    first, second = (_flushing(world, Turns(*each, counts=counts)) for each in stops)
+    take_turns(first, second, lambda: raw.safe(world, stops))
+    return first.turns, second.turns
+
+
+def _flushing(world: World, turns: Turns) -> Process:
+    flusher = world.flusher(turns, RunHistory())
+    return Process(turns, lambda _: flush(flusher))
 
 
 _SETTLED = (

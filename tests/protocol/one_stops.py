@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from tests.protocol import raw
 from tests.protocol.engine import Rows, World
-from tests.protocol.interleave import Process, Turns, open_operations, take_turns
-from tests.protocol.test_crash_everywhere import EPOCHS, flush
-from wal_sink.flush.run_history import RunHistory
+from tests.protocol.interleave import two_flushers
+from tests.protocol.test_crash_everywhere import EPOCHS
 
 
 def every_stop(make_world: Callable[[], World], compute: Callable[[int, str], list[Rows]]) -> int:
@@ -26,18 +25,11 @@ def every_stop(make_world: Callable[[], World], compute: Callable[[int, str], li
         run = world.run()
         while run.next < EPOCHS:
             run.batch(*compute(run.next, run.run_id))
-        counts = open_operations(world)
-        processes = []
-        for stops in ((k,), ()):
-            turns = Turns(*stops, counts=counts)
-            flusher = world.flusher(turns, RunHistory())
-            processes.append(Process(turns, lambda _, flusher=flusher: flush(flusher)))  # type: ignore[misc]
-        first, second = processes
-        take_turns(first, second, lambda: raw.safe(world, k))  # noqa: B023 -- it is called at once
-        wrote = [any(op.startswith("write ") for op in p.turns.operations) for p in processes]
-        both += all(wrote)
-        raw.complete(world, EPOCHS, (k, first.turns.stopped_before))
+        turns = two_flushers(world, ((k,), ()))
+        both += all(any(op.startswith("write ") for op in each.operations) for each in turns)
+        stopped = turns[0].stopped_before
+        raw.complete(world, EPOCHS, (k, stopped))
         world.forget()
-        if not first.turns.stopped_before:
+        if not stopped:
             return both
     raise AssertionError("it never ends")

@@ -11,14 +11,13 @@ import pytest
 from tests.protocol import raw
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
-from tests.protocol.interleave import Process, Turns, open_operations, take_turns
+from tests.protocol.interleave import two_flushers
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import When, every_fault, flush, hit_by
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.flush import attempts
 from wal_sink.flush.read_window import pieces, read_piece
-from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.ledger import Owner, Window
 from wal_sink.protocol.steps import Begin, Rest, Resume
 from wal_sink.publish.refuse_quarantine import refuse_quarantine
@@ -203,21 +202,14 @@ def test_rule_26_all_pairs_of_stops_of_two_flushers_double_no_list() -> None:
             run = world.run()
             run.batch([("a", 1), ("b", 2)])
             run.batch([("a", 3)], [("c", 4)])
-            counts = open_operations(world)
-            processes = []
-            for stop in (k, j):
-                turns = Turns(stop, counts=counts)
-                flusher = world.flusher(turns, RunHistory())
-                processes.append(Process(turns, lambda _, flusher=flusher: flush(flusher)))  # type: ignore[misc]
-            first, second = processes
-            take_turns(first, second, lambda world=world, k=k, j=j: raw.safe(world, (k, j)))  # type: ignore[misc]
+            first, second = two_flushers(world, ((k,), (j,)))
             flush(world.flusher(Faults()))
             raw.complete(world, 2, (k, j))
             world.forget()
             pairs += 1
-            if not second.turns.stopped_before:
+            if not second.stopped_before:
                 break
-        if not first.turns.stopped_before:
+        if not first.stopped_before:
             break
     covered("lists, two flushers, pairs of stops", f"{pairs}")
     assert pairs > 20

@@ -7,17 +7,15 @@ pairs (k, j). There is no fence among flushers: `begin` decides once, and what b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 
 from tests.protocol import raw
 from tests.protocol.cases import covered
 from tests.protocol.engine import World
-from tests.protocol.interleave import Process, Turns, open_operations, take_turns
+from tests.protocol.interleave import two_flushers
 from tests.protocol.test_crash_everywhere import flush, new_world
 from tests.protocol.test_quarantine import RefusingWorld, listed, refused_later
 from tests.protocol.test_two_drivers import rows
-from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.crash.faults import Faults
 
 EPOCHS = 3
@@ -35,31 +33,13 @@ def published() -> World:
     return world
 
 
-def flushers(
-    world: World, k: int, j: int, counts: Callable[[str], bool] | None = None
-) -> tuple[Turns, Turns]:
-    """Let two flushers take turns; what is visible is looked at whenever the turn changes.
-
-    :param counts: whether an operation is a place to stop; None: those that other processes can influence.
-    """
-    counts = counts or open_operations(world)
-    processes = []
-    for stop in (k, j):
-        turns = Turns(stop, counts=counts)
-        flusher = world.flusher(turns, RunHistory())
-        processes.append(Process(turns, lambda _, flusher=flusher: flush(flusher)))  # type: ignore[misc]
-    first, second = processes
-    take_turns(first, second, lambda: raw.safe(world, (k, j)))
-    return first.turns, second.turns
-
-
 def test_all_pairs_of_stops_give_one_table() -> None:
     """Nothing lost or doubled, nothing of the dead attempt, nothing left, and neither meets an error."""
     pairs = both = 0
     for k in count():
         for j in count():
             world = published()
-            first, second = flushers(world, k, j)
+            first, second = two_flushers(world, ((k,), (j,)))
             where = (k, first.stopped_before, j, second.stopped_before)
             wrote = [any(op.startswith("write ") for op in t.operations) for t in (first, second)]
             both += all(wrote)
@@ -90,7 +70,9 @@ def test_rule_24_all_pairs_of_stops_at_refused_rows_keep_each_row_once() -> None
             world = RefusingWorld()
             run = world.run()
             run.batch(*refused_later(0, run.run_id))
-            first, second = flushers(world, k, j, lambda name: name.startswith(_AT_ROWS))
+            first, second = two_flushers(
+                world, ((k,), (j,)), lambda name: name.startswith(_AT_ROWS)
+            )
             where = (k, first.stopped_before, j, second.stopped_before)
             kept = [
                 any(op.startswith("create quarantine/") for op in turns.operations)
