@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import LocalBackend, StateBackend, StateBackendError
-from tests.protocol.engine import World
+from tests.protocol.engine import NOW_US, World
 from wal_sink.admin.query import Query
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -16,6 +16,7 @@ from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
+from wal_sink.model.records import Decision
 from wal_sink.protocol.steps import Rest
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.wal.log import Log
@@ -98,6 +99,43 @@ def test_rule_9_a_listing_from_before_the_commit_is_not_chosen_from(
     assert "kept attempt" in world.table()
     mount.forget()
     assert mount.sweep_unfinished(0) == 0, "no marker is left"
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+def test_rule_22_a_listing_from_before_the_decision_begins_nothing(
+    world: World, asks_again: bool
+) -> None:
+    """An operator has given an epoch of a backlog up, and the flusher's host does not list that yet."""
+    mount = mounted(world, asks_again=asks_again)
+    mount.cache(paths.DECISIONS)
+    run = world.run()
+    for number in range(3):
+        run.batch([(f"k{number}", number)])
+    Log(world.log_backend).create_decision(
+        Decision(
+            verb="accept-gap",
+            epoch=1,
+            by="anna@host",
+            at_us=NOW_US,
+            why="damaged",
+            where="",
+            files=(),
+            generation=1,
+            offsets_digest="",
+            rows=1,
+            last_us=0,
+        )
+    )
+    flusher = flusher_over(world, mount)
+    if asks_again:
+        until_rest(flusher)
+    else:
+        with pytest.raises(LogUnavailable, match="answers with an old listing"):
+            until_rest(flusher)
+        assert world.table() == {}
+        mount.forget()
+        until_rest(flusher)
+    assert world.table() == {"k0": 0, "k2": 2}
 
 
 @pytest.mark.parametrize("asks_again", [True, False])

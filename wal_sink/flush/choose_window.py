@@ -145,7 +145,8 @@ class WindowChooser:
         for step in following(first, checkpointed):
             behind = step.epoch > first.epoch
             if behind and decided is None:
-                decided = frozenset(self._log.decided())  # one listing in place of many reads
+                # One listing in place of many reads.
+                decided = frozenset(self._log.decided(fresh=True))
             choice = self.epoch(step, decided)
             if is_final(choice):
                 (published,) = choice.manifests

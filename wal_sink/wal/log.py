@@ -260,9 +260,12 @@ class Log(LogObjects):
             found.append(decision)
         return found
 
-    def decided(self) -> list[int]:
-        """List the epochs that were given up, ascending."""
-        return sorted(set(self._listed(paths.DECISIONS, paths.parse_decision)))
+    def decided(self, *, fresh: bool = False) -> list[int]:
+        """List the epochs that were given up, ascending.
+
+        :param fresh: to conclude from a decision that is missing, see `newest_flushed`.
+        """
+        return sorted(set(self._listed(paths.DECISIONS, paths.parse_decision, fresh=fresh)))
 
     def create_decision(self, decision: Decision, number: int = 0) -> Decision:
         """Record a decision unless there is one; return the one that stands.
