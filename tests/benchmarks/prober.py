@@ -23,7 +23,7 @@ from tests.benchmarks.small_epochs import DEVICES, devices
 from tests.benchmarks.table import Table
 
 _COMMIT_POLL_S, _ROW_POLL_S = 0.002, 0.004
-_PATIENCE_S = 300
+_PATIENCE_S = 600
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ _SELECT = (
     "value * 7 AS amount",
     "repeat('x', 100) AS note",
 )
-_PATIENCE_S = 300
+_PATIENCE_S = 600
 _LOOK_EVERY_S = 0.25
 """Each look takes the interpreter's lock, for which the flusher waits, too: so there are few."""
 
