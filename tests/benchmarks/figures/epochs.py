@@ -28,8 +28,9 @@ VISIBLE = "latency: commits/N to visible, median"
 _SKIPPED = 3
 """The first epochs: worker processes start, a session is opened."""
 _WARM_UP = 3
-"""So many times the measured epochs go before those of `latency`: the JVMs of Spark and of the node compile what
-they have run often enough, and while they do, a query of two epochs a second waits for processors, not for us."""
+"""So many times the measured epochs go before those of `latency`. The JVMs of Spark and of the node compile
+what they have run often enough; while they do, a query of two epochs a second waits for processors.
+"""
 _CONDITIONAL = 100
 
 
