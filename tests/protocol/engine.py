@@ -21,6 +21,7 @@ from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan, several_plans_key
+from wal_sink.model.records import Decision
 from wal_sink.model.task import Appended, Execution, Task
 from wal_sink.protocol.steps import Rest, Step
 from wal_sink.publish.append import OnInvalidRow, append, most_inline
@@ -49,6 +50,24 @@ class Clock:
     def __call__(self) -> int:
         self.us += 1
         return self.us
+
+
+def a_decision(epoch: int) -> Decision:
+    """Return a decision to go on without an epoch, published once."""
+    return Decision(
+        verb="accept-gap",
+        epoch=epoch,
+        by="user@host",
+        at_us=1,
+        why="",
+        where="",
+        files=(),
+        generation=1,
+        offsets_digest="",
+        rows=-1,
+        last_us=0,
+        highest=1,
+    )
 
 
 def in_memory() -> tuple[StateBackend, StateBackend]:

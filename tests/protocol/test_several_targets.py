@@ -12,6 +12,7 @@ import pytest
 
 from tests.protocol import several_world as judged
 from tests.protocol.cases import covered
+from tests.protocol.engine import a_decision
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_crash_everywhere import Unanswered, flush, injected_as_meant, partitions
@@ -20,7 +21,6 @@ from wal_sink.errors import Diverged, Fenced, WalSinkError
 from wal_sink.flush.cast import as_written
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import Decision
 from wal_sink.progress.backlog import read_backlog
 from wal_sink.protocol.steps import Rest
 from wal_sink.targets.base import Slice
@@ -169,23 +169,6 @@ def test_rule_22_an_epoch_is_given_up_for_one_target_alone(world: SeveralWorld) 
     flush(world.flusher(name=ADDED))
     assert world.rows(CELLS) == []
     assert world.rows(ADDED) == [("a", 1)]
-
-
-def a_decision(epoch: int) -> Decision:
-    return Decision(
-        verb="accept-gap",
-        epoch=epoch,
-        by="user@host",
-        at_us=1,
-        why="",
-        where="",
-        files=(),
-        generation=1,
-        offsets_digest="",
-        rows=-1,
-        last_us=0,
-        highest=1,
-    )
 
 
 def test_rule_18_what_one_target_lacks_stays(world: SeveralWorld) -> None:

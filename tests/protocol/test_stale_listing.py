@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import LocalBackend, StateBackend, StateBackendError
-from tests.protocol.engine import NOW_US, World
+from tests.protocol.engine import World, a_decision
 from wal_sink.admin.query import Query
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -16,7 +16,6 @@ from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
-from wal_sink.model.records import Decision
 from wal_sink.protocol.steps import Rest
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.wal.log import Log
@@ -111,21 +110,7 @@ def test_rule_22_a_listing_from_before_the_decision_begins_nothing(
     run = world.run()
     for number in range(3):
         run.batch([(f"k{number}", number)])
-    Log(world.log_backend).create_decision(
-        Decision(
-            verb="accept-gap",
-            epoch=1,
-            by="anna@host",
-            at_us=NOW_US,
-            why="damaged",
-            where="",
-            files=(),
-            generation=1,
-            offsets_digest="",
-            rows=1,
-            last_us=0,
-        )
-    )
+    Log(world.log_backend).create_decision(a_decision(epoch=1))
     flusher = flusher_over(world, mount)
     if asks_again:
         until_rest(flusher)

@@ -36,6 +36,9 @@ UNPREPARED = 0x2500
 OVERLOADED = 0x1001
 INVALID = 0x2200
 
+NOTHING = (0, set[int](), set[int]())
+"""What `Nodes.in_use` says of a connection that rests: none in flight, every stream free, none late."""
+
 
 class Frame(NamedTuple):
     """A request or an answer."""

@@ -14,6 +14,7 @@ from cassandra.segment import Segment
 
 from tests.unit.cql_nodes import (
     INVALID,
+    NOTHING,
     RESULT,
     Frame,
     Nodes,
@@ -26,7 +27,6 @@ from tests.unit.cql_nodes import (
 from wal_sink.targets.cassandra.driver.light import LightRequests, Sent
 from wal_sink.targets.cassandra.driver.reader import in_frames
 
-NOTHING = (0, set[int](), set[int]())
 WIRES = [(4, False), (4, True), (5, False), (5, True)]
 """Version of the protocol, and whether it compresses."""
 

@@ -17,6 +17,7 @@ from cassandra.connection import ConnectionShutdown
 from tests.unit.cql_nodes import (
     BATCH,
     INVALID,
+    NOTHING,
     OPTIONS,
     OVERLOADED,
     UNPREPARED,
@@ -36,9 +37,6 @@ from wal_sink.targets.cassandra.driver.light import MOST_BYTES, LightRequests, S
 from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
 from wal_sink.targets.cassandra.write.groups import MOST_REQUESTS, grouped
 from wal_sink.targets.cassandra.write.send import Sender
-
-NOTHING = (0, set[int](), set[int]())
-"""In flight, streams that are not free, streams that are late."""
 
 
 def silent(sent: Frame) -> Frame | None:
