@@ -2204,8 +2204,22 @@ BUGS = (
     Bug(
         "a request without an answer counts as acknowledged",
         "wal_sink/targets/cassandra/driver/light.py",
-        "            self.failed += [Failed(request, error) for request in ended.values()]\n",
+        "            if ended:\n                self._fail(ended.values(), error)\n",
         "            self.acknowledged += len(ended)\n",
+        ("tests/unit/test_light_requests.py",),
+    ),
+    Bug(
+        "another request of its group is sent again in place of the one that has failed",
+        "wal_sink/targets/cassandra/driver/light.py",
+        "[Failed(self._frames.request(place), error) for place in places]",
+        "[Failed(self._frames.request(0), error) for place in places]",
+        ("tests/unit/test_light_requests.py",),
+    ),
+    Bug(
+        "a request of a future keeps the slice that its rows are part of",
+        "wal_sink/targets/cassandra/write/in_flight.py",
+        "            statement = statement.detached()\n",
+        "            pass\n",
         ("tests/unit/test_light_requests.py",),
     ),
     Bug(

@@ -6,7 +6,7 @@ import gc
 import struct
 import threading
 import time
-import weakref
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,6 +32,7 @@ from tests.unit.cql_nodes import (
 from wal_sink.errors import TargetUnavailable
 from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.classify import was_not_sent
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.light import MOST_BYTES, LightRequests, Sent
 from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
@@ -228,13 +229,55 @@ def test_a_late_answer_holds_no_bytes_of_what_came_after_it() -> None:
         to.wire().answer = silent
         assert by.send([request()], None, lambda _: None)
         to.wire().answer = well
-        held = []
-        for _ in range(5):
-            held.append(weakref.ref(each := request(size=60_000)))
-            assert by.send([each], None, lambda _: None)
-            del each
+        tracemalloc.start()
+        try:
+            for _ in range(5):
+                assert by.send([request(size=60_000)], None, lambda _: None)
+                to.wire().pushes.clear()
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < 60_000
+
+
+def of_a_slice(data: bytearray, node: Any = None) -> EncodedBatch:
+    """Make a request whose rows lie in what others have as well, which no part of it may outlive."""
+    made = request(node, size=5_000)
+    data += made.rows.data
+    return EncodedBatch(EncodedRows(1, memoryview(data)), made.keyspace, made.routing_key, node)
+
+
+@pytest.mark.parametrize("by_futures", [False, True])
+def test_what_is_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
+    """A slice has megabytes, and its last request may be late for seconds."""
+    with nodes() as to:
+        by = sender(to)
+        to.wire().answer = silent
+        data = bytearray()
+        if by_futures:
+            by._in_flight._light = None
+        by.send([of_a_slice(data)])
         gc.collect()
-        assert [each() for each in held] == [None] * 5
+        assert len(to.wire().requests) == by.observer.in_flight == 1
+        data.append(0)  # BufferError while there is a view of it
+        to.wire().defunct(OSError("cut"))
+
+
+@pytest.mark.parametrize("compresses", [False, True])
+@pytest.mark.parametrize("version", [4, 5])
+def test_what_has_failed_is_the_same_request(version: int, *, compresses: bool) -> None:
+    """It is read from the frames: rows, how many, routing key and node."""
+    with nodes(1, version, compresses=compresses) as to:
+        by = light(to)
+        to.wire().answer = lambda frame: error(frame, OVERLOADED)
+        (host,) = to.hosts
+        requests = [request(host, size=8 + 700 * number) for number in range(12)]
+        for number, each in enumerate(requests):
+            data = bytes(each.rows.data) * (number + 1)
+            each.rows = EncodedRows(number + 1, data)
+        (ended,) = sent(by, requests, host)
+        assert [failed.request for failed in ended.failed] == requests
+        assert to.in_use() == NOTHING
 
 
 # --- which node --------------------------------------------------------------------------------
@@ -350,7 +393,7 @@ def test_futures_that_end_during_the_canary_are_no_alarm(
         by = LightRequests(to.session, "dc", 0.05)
         wire.reply(*[well(each) for push in wire.pushes for each in push])
         for _ in range(3):
-            to.session.execute_async(request())
+            to.session.execute_async(request().statement())
         under_way = wire.requests
 
         def late(frame: Frame) -> Frame:

@@ -7,6 +7,7 @@
 `classify`       what an exception means for rows and for the ledger
 `retry`          repeats a request while its error may pass
 `frames`         batches of encoded rows
+`envelope`       the frames of many requests in one buffer
 `light`          requests of encoded rows, many by one push
 `canary`         whether their answers come as they should
 `internals`      what the driver's API reference does not list

@@ -12,11 +12,11 @@ import time
 from collections import Counter
 from typing import Any
 
+from wal_sink.targets.cassandra.driver.envelope import envelope
 from wal_sink.targets.cassandra.driver.frames import (
     EncodedBatch,
     EncodedRows,
     EncodedRowsHandler,
-    envelope,
     message,
 )
 from wal_sink.targets.cassandra.driver.internals import (
@@ -113,7 +113,7 @@ def _framed(session: Any, profile: str, connection: Any) -> str:
     """Return how a batch is framed otherwise than by the driver."""
     cluster, request = session.cluster, EncodedBatch(_ROWS, _KEYSPACE, b"key")
     sent = message(session, request, profile)
-    around = envelope(sent, cluster)
+    around = envelope(sent, _ROWS, cluster)
     expected = EncodedRowsHandler.encode_message(
         sent,
         _STREAM,
@@ -121,5 +121,5 @@ def _framed(session: Any, profile: str, connection: Any) -> str:
         connection.compressor,
         cluster.allow_beta_protocol_version,
     )
-    found = around.frame(_ROWS, _STREAM, connection.compressor)
+    found = around.frames([request], [_STREAM]).on_wire(connection.compressor)
     return "" if found == expected else f"{found!r} instead of {expected!r}"

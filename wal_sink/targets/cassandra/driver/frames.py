@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import Any, NamedTuple
+from typing import Any
 
 import cassandra
-from cassandra import ConsistencyLevel, ProtocolVersion
+import msgspec
+from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
 from cassandra.protocol import ProtocolHandler
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType
@@ -31,73 +32,69 @@ MAX_ROWS = 0xFFFF
 
 _SHORT = struct.Struct(">H")
 _LENGTH = struct.Struct(">i")
-_HEADER = struct.Struct(">BBhBi")
-"""Version, flags, stream, opcode, length of the body (native protocol, section 2)."""
-_COMPRESSED = 0x01
-_BATCH = 0x0D
 _PREPARED = b"\x01"
-_BEFORE_ROWS = 3
+BEFORE_ROWS = 3
 """Bytes of a BATCH body before its statements: one for its type, two for their number."""
 
 
-class EncodedRows(NamedTuple):
+class EncodedRows(msgspec.Struct, frozen=True, gc=False):
     """Statements of a batch, encoded one after the other (native protocol, section 4.1.7)."""
 
     number: int
-    data: bytes
+    """At most `MAX_ROWS`."""
+    data: bytes | memoryview
 
 
-class EncodedBatch(BatchStatement):  # type: ignore[misc]  # the driver has no types
-    """An unlogged batch of rows that are encoded already.
+class EncodedBatch(msgspec.Struct, gc=False):
+    """An unlogged batch of rows that are encoded already, idempotent.
 
-    :param rows: at most `MAX_ROWS`.
-    :param keyspace: of the table.
-    :param routing_key: of the first row; the driver finds the replicas by keyspace and routing key.
+    It is made for each request, and nearly always sent by `light`. So it is no statement of the driver, which
+    takes longer to make than the whole request to send; `statement` returns that.
     """
 
-    def __init__(self, rows: EncodedRows, keyspace: str, routing_key: bytes) -> None:
-        super().__init__(BatchType.UNLOGGED)
-        if rows.number > MAX_ROWS:
-            raise ValueError(f"A batch holds {MAX_ROWS} statements at most, not {rows.number}")
-        self._statements_and_parameters = rows
-        self.is_idempotent = True
-        self.keyspace = keyspace
-        self.routing_key = routing_key
-        self.node: Any = None
-        """The driver's host that is the first replica of each row; None: any will do, or it is not known."""
-
-    @property
-    def rows(self) -> EncodedRows:
-        """The rows."""
-        rows: EncodedRows = self._statements_and_parameters
-        return rows
+    rows: EncodedRows
+    keyspace: str
+    """Of the table."""
+    routing_key: bytes
+    """Of the first row; the driver finds the replicas by keyspace and routing key."""
+    node: Any = None
+    """The driver's host that is the first replica of each row; None: any will do, or it is not known."""
 
     def __len__(self) -> int:
-        return self._statements_and_parameters.number
+        return self.rows.number
+
+    def detached(self) -> EncodedBatch:
+        """Return the request with bytes of its own, which keep no slice in memory."""
+        rows = EncodedRows(self.rows.number, bytes(self.rows.data))
+        return EncodedBatch(rows, self.keyspace, self.routing_key, self.node)
+
+    def statement(self) -> EncodedStatement:
+        """Return what the driver sends."""
+        return EncodedStatement(self)
 
     def halves(self) -> list[EncodedBatch]:
         """Return two batches with half of the rows each; none for a single row.
 
         Both keep the routing key: all rows of a batch have the same first replica.
         """
-        rows = self._statements_and_parameters
-        middle = rows.number // 2
+        number, data = self.rows.number, bytes(self.rows.data)
+        middle = number // 2
         if not middle:
             return []
         cut = 0
         for _ in range(middle):
-            cut = _after_statement(rows.data, cut)
+            cut = _after_statement(data, cut)
         return [
             EncodedBatch(half, self.keyspace, self.routing_key)
             for half in (
-                EncodedRows(middle, rows.data[:cut]),
-                EncodedRows(rows.number - middle, rows.data[cut:]),
+                EncodedRows(middle, data[:cut]),
+                EncodedRows(number - middle, data[cut:]),
             )
         ]
 
     def first_row(self) -> tuple[bytes, list[bytes | None]]:
         """Return the id of the first row's prepared statement, and its values; None for null and unset."""
-        data = self._statements_and_parameters.data
+        data = bytes(self.rows.data)
         query_id, at, count = _head(data, 0)
         values: list[bytes | None] = []
         for _ in range(count):
@@ -106,6 +103,27 @@ class EncodedBatch(BatchStatement):  # type: ignore[misc]  # the driver has no t
             values.append(data[at : at + length] if length >= 0 else None)
             at += max(length, 0)
         return query_id, values
+
+
+class EncodedStatement(BatchStatement):  # type: ignore[misc]  # the driver has no types
+    """An `EncodedBatch` as the driver takes it."""
+
+    def __init__(self, request: EncodedBatch) -> None:
+        super().__init__(BatchType.UNLOGGED)
+        if len(request) > MAX_ROWS:
+            raise ValueError(f"A batch holds {MAX_ROWS} statements at most, not {len(request)}")
+        self._statements_and_parameters = request.rows
+        self.is_idempotent = True
+        self.keyspace = request.keyspace
+        self.routing_key = request.routing_key
+
+    def __len__(self) -> int:
+        return int(self._statements_and_parameters.number)
+
+
+def of_driver(request: Any) -> Any:
+    """Return a request as the driver takes it, whatever it is made of."""
+    return request.statement() if isinstance(request, EncodedBatch) else request
 
 
 def _head(data: bytes, at: int) -> tuple[bytes, int, int]:
@@ -148,7 +166,7 @@ class _EncodedMessage:
         written = around.getvalue()
         f.write(written[:1] + _SHORT.pack(rows.number))
         f.write(rows.data)
-        f.write(written[_BEFORE_ROWS:])
+        f.write(written[BEFORE_ROWS:])
 
 
 class EncodedRowsHandler(ProtocolHandler):  # type: ignore[misc]  # the driver has no types
@@ -172,55 +190,13 @@ class EncodedRowsHandler(ProtocolHandler):  # type: ignore[misc]  # the driver h
         return frame
 
 
-class Envelope(NamedTuple):
-    """What the driver writes around the rows of a batch: the same for all batches of a keyspace."""
-
-    version: int
-    flags: int
-    compresses: bool
-    """Whether each frame is compressed by itself: later versions of the protocol compress segments."""
-    kind: bytes
-    after: bytes
-    """The consistency levels, the keyspace, and a timestamp that no row takes: each has its own."""
-
-    def frame(self, rows: EncodedRows, stream: int, compressor: Any) -> bytes:
-        """Return the request of rows.
-
-        :param compressor: of the connection; None: it compresses nothing.
-        """
-        body = b"".join((self.kind, _SHORT.pack(rows.number), rows.data, self.after))
-        flags = self.flags
-        if compressor and self.compresses:
-            body, flags = compressor(body), flags | _COMPRESSED
-        return _HEADER.pack(self.version, flags, stream, _BATCH, len(body)) + body
-
-
-def message(session: Any, request: EncodedBatch, profile: Any) -> Any:
+def message(session: Any, request: Any, profile: Any) -> Any:
     """Return the driver's message of a request; a future without timeout starts nothing."""
+    statement = of_driver(request)
     future = session._create_response_future(
-        request, None, False, None, timeout=None, execution_profile=profile
+        statement, None, False, None, timeout=None, execution_profile=profile
     )
     return future.message
-
-
-def envelope(sent: Any, cluster: Any) -> Envelope:
-    """Return what is around the rows of a message that `message` has returned.
-
-    :param cluster: the driver's.
-    """
-    rows, version = sent.queries, cluster.protocol_version
-    frame = EncodedRowsHandler.encode_message(
-        sent, 0, version, None, cluster.allow_beta_protocol_version
-    )
-    _, flags, _, _, _ = _HEADER.unpack_from(frame)
-    body = frame[_HEADER.size :]
-    return Envelope(
-        version,
-        flags,
-        not ProtocolVersion.has_checksumming_support(version),
-        body[:1],
-        body[_BEFORE_ROWS + len(rows.data) :],
-    )
 
 
 def statement_head(query_id: bytes, values: int) -> bytes:
@@ -273,7 +249,7 @@ def canary(session: Any) -> str:
     theirs.keyspace, theirs.routing_key = "ks", b"key"
     head = statement_head(_ID, len(_KNOWN[0]))
     data = b"".join(head + b"".join(map(_value, values)) for values in _KNOWN)
-    ours = EncodedBatch(EncodedRows(len(_KNOWN), data), "ks", b"key")
+    ours = EncodedBatch(EncodedRows(len(_KNOWN), data), "ks", b"key").statement()
     for serial in (None, ConsistencyLevel.LOCAL_SERIAL):
         theirs.serial_consistency_level = ours.serial_consistency_level = serial
         expected = _frame(session, theirs, ProtocolHandler)

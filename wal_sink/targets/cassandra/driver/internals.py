@@ -191,7 +191,10 @@ def borrow(pool: Any, number: int) -> Streams | None:
         if not is_good or min(known, connection.max_request_id - connection.in_flight) < number:
             return None
         connection.in_flight += number
-        return Streams(pool, connection, [connection.get_request_id() for _ in range(number)])
+        free = connection.request_ids
+        ids = [free.popleft() for _ in range(min(number, len(free)))]
+        ids += [connection.get_request_id() for _ in range(number - len(ids))]
+        return Streams(pool, connection, ids)
 
 
 def is_result(response: Any) -> bool:

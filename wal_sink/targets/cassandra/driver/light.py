@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -28,7 +28,8 @@ from cassandra import OperationTimedOut
 from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.canary import NoAnswer, canary
 from wal_sink.targets.cassandra.driver.connection import ROWS
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, Envelope, envelope, message
+from wal_sink.targets.cassandra.driver.envelope import Envelope, Frames, envelope
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, message
 from wal_sink.targets.cassandra.driver.internals import (
     ConnectionException,
     ErrorMessage,
@@ -55,19 +56,23 @@ class Failed(NamedTuple):
     """A request that is not acknowledged."""
 
     request: EncodedBatch
+    """With bytes of its own."""
     error: Exception
 
 
 class Sent:
     """Requests that went by one push.
 
+    It holds their frames until all have ended, and neither the requests nor the slice that they are part of.
+
+    :param frames: of the requests, one for each stream.
     :param sent: seconds of the monotonic clock.
     :param told: called once, by one of the driver's threads or by `expire`, when all have ended.
     """
 
     def __init__(
         self,
-        requests: Sequence[EncodedBatch],
+        frames: Frames,
         streams: Streams,
         sent: float,
         told: Callable[[Sent], None],
@@ -77,16 +82,22 @@ class Sent:
         """When all had ended, once they have."""
         self.failed: list[Failed] = []
         self.acknowledged = 0
-        """How many requests are, and below the last of them until that was told."""
+        """How many requests are, and below one of them until that was told."""
         self.last: EncodedBatch | None = None
+        self._frames: Frames | None = frames
         self._streams = streams
-        self._waiting = dict(zip(streams.ids, requests, strict=True))
+        self._waiting = {stream: place for place, stream in enumerate(streams.ids)}
+        """Where in the frames each request is that has not ended, by its stream."""
+        self._written = -1
+        """The place of one that is acknowledged."""
         self._told = told
         self._lock = Lock()  # the driver ends many requests of a lost connection in another thread
 
-    def push(self, frames: bytes) -> None:
+    def push(self) -> None:
         """Send the requests; those that cannot be sent have ended."""
         try:
+            assert self._frames is not None, "not pushed yet"
+            frames = self._frames.on_wire(self._streams.connection.compressor)
             self._streams.push(frames, self._answered)
         except Exception as error:  # noqa: BLE001 -- the caller judges it
             if self._end_all(error):
@@ -122,9 +133,9 @@ class Sent:
                 return  # they have ended before
             if error is None:
                 self.acknowledged += len(ended)
-                self.last = ended[-1]
+                self._written = ended[-1]
             else:
-                self.failed += [Failed(request, error) for request in ended]
+                self._fail(ended, error)
             if waiting:
                 return
         self._streams.returned(0)
@@ -134,11 +145,19 @@ class Sent:
         """End each request that has no answer with an error, and return their streams."""
         with self._lock:
             ended, self._waiting = self._waiting, {}
-            self.failed += [Failed(request, error) for request in ended.values()]
+            if ended:
+                self._fail(ended.values(), error)
             return list(ended)
+
+    def _fail(self, places: Iterable[int], error: Exception) -> None:
+        assert self._frames is not None, "not all had ended"
+        self.failed += [Failed(self._frames.request(place), error) for place in places]
 
     def _tell(self) -> None:
         self.ended = time.monotonic()
+        if self._frames is not None and self._written >= 0:
+            self.last = self._frames.request(self._written)
+        self._frames = None
         self._told(self)
         self.last = None  # `expire` finds these behind an earlier one that may be late for seconds
 
@@ -195,14 +214,10 @@ class LightRequests:
         around = self._around(requests[0])
         if (streams := self._borrowed(node, len(requests))) is None:
             return False
-        compressor = streams.connection.compressor
-        frames = [
-            around.frame(each.rows, stream, compressor)
-            for each, stream in zip(requests, streams.ids, strict=True)
-        ]
-        these = Sent(requests, streams, time.monotonic(), told)
+        frames = around.frames(requests, streams.ids)
+        these = Sent(frames, streams, time.monotonic(), told)
         self._in_flight.append(these)
-        these.push(b"".join(frames))
+        these.push()
         return True
 
     def expire(self) -> float:
@@ -220,7 +235,7 @@ class LightRequests:
     def _around(self, request: EncodedBatch) -> Envelope:
         if request.keyspace not in self._envelopes:
             sent = message(self._session, request, ROWS)
-            self._envelopes[request.keyspace] = envelope(sent, self._session.cluster)
+            self._envelopes[request.keyspace] = envelope(sent, request.rows, self._session.cluster)
         return self._envelopes[request.keyspace]
 
     def _borrowed(self, node: Any, number: int) -> Streams | None:

@@ -162,10 +162,13 @@ class _Cuts:
 
     def shared(self, first: int, last: int) -> Iterator[int]:
         """Put small partitions together, each whole."""
+        limit, ends, weights = self._limit, self._ends, self._weights
         while first < last:
-            most = self._weights[first] + self._limit.shared_bytes
-            fits = bisect_right(self._weights, most, first, last + 1) - 1
-            rows = self._ends[first] + self._limit.rows
-            fits = min(fits, bisect_right(self._ends, rows, first, last + 1) - 1)
-            first = max(first + 1, min(fits, first + self._limit.shared_partitions))
-            yield self._ends[first]
+            fits = min(first + limit.shared_partitions, last)
+            # Nearly always as many fit as may share: only else it is searched how many do.
+            if weights[fits] > (most := weights[first] + limit.shared_bytes):
+                fits = bisect_right(weights, most, first, fits) - 1
+            if ends[fits] > (rows := ends[first] + limit.rows):
+                fits = bisect_right(ends, rows, first, fits) - 1
+            first = max(first + 1, fits)
+            yield ends[first]

@@ -51,17 +51,21 @@ def grouped(requests: Iterable[Any], concurrency: Concurrency) -> Iterator[Group
     group, so the memory holds one group for each node.
     """
     waiting: dict[Any, Group] = {}
+    most_parts = concurrency.limit_parts // _AT_ONCE
     for request in requests:
         if not isinstance(request, EncodedBatch):
             alone = Group()
             alone.add(request, PARTS)
             yield alone
+            most_parts = concurrency.limit_parts // _AT_ONCE
             continue
         size = len(request.rows.data)
         parts, size = concurrency.parts(size), size + _AROUND
-        group = waiting.setdefault(request.node, Group())
-        if not group.takes(parts, size, concurrency.limit_parts // _AT_ONCE):
-            yield group
+        group = waiting.get(request.node)
+        if group is None or not group.takes(parts, size, most_parts):
+            if group is not None:
+                yield group
+                most_parts = concurrency.limit_parts // _AT_ONCE  # answers have come meanwhile
             group = waiting[request.node] = Group()
         group.add(request, parts, size)
     yield from waiting.values()

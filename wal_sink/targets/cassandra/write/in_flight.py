@@ -11,7 +11,7 @@ from typing import Any
 from wal_sink.errors import TargetUnavailable
 from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.connection import ROWS
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, of_driver
 from wal_sink.targets.cassandra.driver.internals import has_room
 from wal_sink.targets.cassandra.driver.light import LightRequests, Sent
 from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
@@ -71,8 +71,10 @@ class InFlight:
 
     def start(self, statement: Any) -> None:
         """Start one request, by a future of the driver."""
+        if isinstance(statement, EncodedBatch):
+            statement = statement.detached()
         sent = time.monotonic()
-        future = self._session.execute_async(statement, execution_profile=ROWS)
+        future = self._session.execute_async(of_driver(statement), execution_profile=ROWS)
         parts = self._parts_of(statement)
         self._add(1, parts)
         about = (statement, sent, parts, Lock())

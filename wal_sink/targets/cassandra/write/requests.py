@@ -39,7 +39,7 @@ def encoded_requests(
     places: Ints | None = None,
     nodes: Sequence[Any] = (),
 ) -> Iterator[EncodedBatch]:
-    """Yield the requests; each has a copy of its bytes, so that none keeps the slice in memory.
+    """Yield the requests, whose bytes are parts of one buffer: what outlives the slice is `detached`.
 
     :param places: where the bytes of each row of the slice are; None: in the order of the slice.
     :param nodes: the driver's host of each coordinator.
@@ -52,14 +52,13 @@ def encoded_requests(
     bounds = itertools.pairwise(rows.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()
     firsts = keys.take(pa.array(batches.first_rows())).to_pylist()
-    numbers = (
-        [None] * len(counts) if batches.coordinators is None else batches.coordinators.tolist()
+    near = (
+        [None] * len(counts)
+        if batches.coordinators is None
+        else [nodes[number] for number in batches.coordinators.tolist()]
     )
-    for count, (begin, end), key, number in zip(counts, bounds, firsts, numbers, strict=True):
-        request = EncodedBatch(EncodedRows(count, bytes(data[begin:end])), keyspace, key)
-        if number is not None:
-            request.node = nodes[number]
-        yield request
+    for count, (begin, end), key, node in zip(counts, bounds, firsts, near, strict=True):
+        yield EncodedBatch(EncodedRows(count, data[begin:end]), keyspace, key, node)
 
 
 class BoundBatch(BatchStatement):  # type: ignore[misc]  # the driver has no types

@@ -21,6 +21,7 @@ from wal_sink.targets.cassandra.driver.classify import (
     was_not_sent,
 )
 from wal_sink.targets.cassandra.driver.connection import ROWS
+from wal_sink.targets.cassandra.driver.frames import of_driver
 from wal_sink.targets.cassandra.driver.light import LightRequests
 from wal_sink.targets.cassandra.driver.retry import PATIENCE_S, retrying
 from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
@@ -242,7 +243,8 @@ class Sender:
     def _try(self, statement: Any) -> Exception | None:
         """Send one request, and wait for its answer."""
         try:
-            execute(self._session, statement, None, profile=ROWS, timeout_s=self._timeout_s)
+            sent = of_driver(statement)
+            execute(self._session, sent, None, profile=ROWS, timeout_s=self._timeout_s)
         except Exception as error:
             if not (self.repeats or is_refused(error)):
                 raise  # it may have been carried out, so no part of it is sent again
