@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from cassandra.cluster import Cluster
+from cassandra.io.asyncioreactor import AsyncioConnection
 
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
@@ -23,6 +24,7 @@ from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import frames
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
+from wal_sink.targets.cassandra.driver.reader import ReadingConnection
 from wal_sink.targets.cassandra.write.batches import Batches
 from wal_sink.targets.cassandra.write.writer import Writer
 from wal_sink.testing.cassandra.node import Node
@@ -57,13 +59,15 @@ class Table:
         return plan, Slice(0, target.check(batch, plan), us)
 
     @contextmanager
-    def writer(self, version: int = 5, compression: Any = False) -> Iterator[Writer]:
+    def writer(
+        self, version: int = 5, compression: Any = False, reactor: type = WideConnection
+    ) -> Iterator[Writer]:
         cluster = Cluster(
             [self.node.host],
             port=self.node.port,
             protocol_version=version,
             compression=compression,
-            connection_class=WideConnection,
+            connection_class=reactor,
             execution_profiles=_profiles(self.options),
         )
         session = cluster.connect()
@@ -154,6 +158,31 @@ def test_the_same_rows_as_by_the_drivers_own_classes(
         writer.write(plan, rows)
         writer.drain()
     assert table.rows(WRITTEN) == by_encoding
+
+
+class Asyncio(ReadingConnection, AsyncioConnection):  # type: ignore[misc]  # the driver has no types
+    """What `WideConnection` is where the driver chooses asyncio: from Python 3.12 on, without libev."""
+
+    out_buffer_size = WideConnection.out_buffer_size
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_drivers_event_loop_of_asyncio(
+    table: Table, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many requests share its pushes, and their answers are read many at once."""
+    plan, rows = table.slice(some_rows(MIXED))
+    with table.writer(version, reactor=Asyncio) as writer:
+        (pool,) = writer._session.get_pools()
+        assert isinstance(pool._connection, AsyncioConnection)
+        by_push = Pushes(writer, monkeypatch)
+        writer.write(plan, rows)
+        writer.drain()
+        assert by_push.rows == COUNT
+        assert by_push.requests > 2 * by_push.number
+        assert pool._connection._agrees
+        assert pool._connection.in_flight == 0
+    assert len(table.rows("k, n")) == COUNT
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -259,7 +259,7 @@ def request(node: Any = None, size: int = 8) -> EncodedBatch:
 
 def value_of(sent: Frame | EncodedBatch) -> bytes:
     """Return the first value of a request."""
-    data = sent.body[3:] if isinstance(sent, Frame) else sent.rows.data
+    data = sent.body[3:] if isinstance(sent, Frame) else bytes(sent.rows.data)
     begin = 3 + len(_ID) + 2
     (length,) = struct.unpack_from(">i", data, begin)
     return data[begin + 4 :][:length]
