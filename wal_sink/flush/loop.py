@@ -18,9 +18,6 @@ POLL_S, POLL_BILLED_S = 1.0, 10.0
 """How often the loop looks at the checkpoint when no event comes: events are late, and lost in a crash.
 Less often where each look is paid for."""
 
-WATCH_S = 0.005
-"""How often it asks meanwhile whether a local checkpoint has a new file."""
-
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
 
 
@@ -53,25 +50,26 @@ class FlushLoop(threading.Thread):
     def wake(self) -> None:
         """Look now: something may be checkpointed."""
         self._woken.set()
+        self._commit_watcher.interrupt()
 
     def hurry(self) -> None:
         """Try now, even if the last try failed a moment ago: a caller waits for the outcome."""
         if self.is_alive():  # one that has ended does not report over another flusher
             self._reporter.forget_error()
         self._hurried.set()
-        self._woken.set()
+        self.wake()
 
     def end(self) -> None:
         """Finish what is checkpointed, then end: the query has terminated."""
         self._ending = True
-        self._woken.set()
+        self.wake()
 
     def stop(self) -> None:
         """End after the step under way."""
         self._stopping.set()
         self._flusher.interrupt()
         self._hurried.set()
-        self._woken.set()
+        self.wake()
 
     def run(self) -> None:
         """Flush, rest, flush."""
@@ -84,6 +82,7 @@ class FlushLoop(threading.Thread):
                 return  # told to stop while failing; the error is reported
             finally:
                 self._reporter.observer.ended()
+                self._commit_watcher.close()
                 self._disconnect()
                 self._reporter.ended()
 
@@ -102,8 +101,8 @@ class FlushLoop(threading.Thread):
             self._woken.wait(self._poll_s)
             return
         until_s = time.monotonic() + self._poll_s
-        while not self._woken.wait(WATCH_S):
-            if self._commit_watcher.has_new_commit() or time.monotonic() > until_s:
+        while not self._woken.is_set() and (left_s := until_s - time.monotonic()) > 0:
+            if self._commit_watcher.wait(left_s):
                 return
 
     def _flush_until_rest(self) -> None:
