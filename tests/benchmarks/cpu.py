@@ -1,4 +1,4 @@
-"""CPU time of processes, as Linux counts it."""
+"""CPU time of processes and of all that they have started, as Linux counts it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,26 @@ def of_tree(root: int, without: int | None = None) -> float:
 
     :param without: a child whose whole tree does not count.
     """
+    return sum(stat.own_s + stat.reaped_s for stat in _tree(root, without).values())
+
+
+def below(root: int) -> set[int]:
+    """Return the ids of the processes that one has started, directly or not, and that live."""
+    return {*_tree(root)} - {root}
+
+
+def _tree(root: int, without: int | None = None) -> dict[int, _Stat]:
     stats = {pid: stat for pid in _pids() if (stat := _stat(pid))}
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(stat.parent, []).append(pid)
-    total, left = 0.0, [root]
+    found, left = {}, [root]
     while left:
         pid = left.pop()
         if pid != without and pid in stats:
-            total += stats[pid].own_s + stats[pid].reaped_s
+            found[pid] = stats[pid]
             left += children.get(pid, [])
-    return total
+    return found
 
 
 def _pids() -> list[int]:

@@ -118,6 +118,7 @@ def _samples(growth: float) -> list[Sample]:
             client_cpu_s=n + growth * n * n / 200,
             python_mb=100 + growth * n,
             jvm_mb=1_000,
+            workers_mb=500 + 5 * growth * n,
             threads=20,
             handles=30,
             names=40,
@@ -136,6 +137,7 @@ def test_a_long_run_that_grows_is_noticed() -> None:
         "long: client CPU of an epoch",
         "long: commits/N to flushed",
         "long: memory of the driver's Python",
+        "long: memory of Spark's Python workers",
     }
 
 

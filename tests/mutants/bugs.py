@@ -429,6 +429,13 @@ BUGS = (
         INLINE,
     ),
     Bug(
+        "a worker keeps the segments that it has written",
+        "wal_sink/publish/append.py",
+        "lambda: stack.enter_context(backend.open_output(path))",
+        "lambda: stack.enter_context(backend.open_output(self._path))",
+        ("tests/unit/test_segment.py",),
+    ),
+    Bug(
         "a rewind looks for the file of a segment that its manifest holds",
         "wal_sink/model/manifest.py",
         "segment for segment in self.all_segments if segment.is_file)",

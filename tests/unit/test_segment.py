@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import gc
 import math
 import uuid
 from collections.abc import Iterator
@@ -362,6 +364,31 @@ def test_a_small_segment_is_reported_and_a_larger_one_is_a_file(
     data = backend.read(ref.path) if ref.data is msgspec.UNSET else ref.data
     assert (len(data), digest(data)) == (ref.bytes, ref.digest)
     assert list(read_segment(backend, ref)) == [numbers(0, 550)]
+
+
+@pytest.mark.parametrize("most", [0, 1_000_000])
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_worker_keeps_nothing_of_a_segment_that_is_done(
+    backend: StateBackend, most: int, failing: bool
+) -> None:
+    """Spark reuses a worker for thousands of tasks; pyarrow hides what it holds from the collector."""
+
+    def check(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if failing and batch.column("v")[0].as_py() == 5:
+            raise InvalidRow("Column k is null", "Filter such rows out.")
+        return batch
+
+    with contextlib.suppress(InvalidRow):
+        append(
+            (numbers(n, 10_000) for n in range(10)),
+            task=TASK,
+            backend=backend,
+            check=check,
+            compression="none",
+            inline_bytes=most,
+        )
+    gc.collect()
+    assert [each for each in gc.get_objects() if isinstance(each, SegmentWriter)] == []
 
 
 def test_what_tasks_report_is_bounded_for_all_of_them() -> None:

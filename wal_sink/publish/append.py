@@ -107,11 +107,12 @@ class _Segment:
     ) -> None:
         nonce = f"{task.call}{uuid.uuid4().hex}"[:32]
         unique = paths.unique_in_run(task.run_id, nonce)
-        self._path = paths.segment(task.epoch, task.partition, task.attempt, unique)
-        self._stack = stack
-        self._backend = backend
+        path = paths.segment(task.epoch, task.partition, task.attempt, unique)
+        self._path = path
         self._compression = compression
-        self._output = _Output(self._open, inline_bytes)
+        # No method of this object: the garbage collector does not see that pyarrow's writer holds its output,
+        # so an output that leads back to the writer would stay, with its bytes, as long as the worker lives.
+        self._output = _Output(lambda: stack.enter_context(backend.open_output(path)), inline_bytes)
         self._writer: SegmentWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -127,9 +128,6 @@ class _Segment:
         ref = self._writer.close(self._path)
         held = self._output.held
         return (ref if held is None else msgspec.structs.replace(ref, data=bytes(held)),)
-
-    def _open(self) -> BinaryIO:
-        return self._stack.enter_context(self._backend.open_output(self._path))
 
 
 class _Output:

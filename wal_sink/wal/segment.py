@@ -66,7 +66,10 @@ class CheckedSegments:
 
 
 class Output(Protocol):
-    """Where a segment is written."""
+    """Where a segment is written.
+
+    It must not lead back to its `SegmentWriter`: that pyarrow holds it is hidden from the garbage collector.
+    """
 
     def write(self, data: bytes, /) -> object:
         """Append bytes."""

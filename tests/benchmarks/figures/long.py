@@ -66,8 +66,9 @@ def compared(samples: Sequence[Sample]) -> list[Figure]:
         grown("commits/N to flushed, median", _median_ms, "ms", at_most(1.1)),
         grown("commits/N to flushed, 99 %", _p99_ms, "ms", at_most(1.25)),
         grown("memory of the driver's Python", _python_mb, "MB", at_most(1.1)),
-        grown("threads of it", _threads, "threads", at_most(1.1)),
-        grown("files, sockets and pipes of it", _handles, "open", at_most(1.1)),
+        grown("memory of Spark's Python workers", _workers_mb, "MB", at_most(1.1)),
+        grown("threads of the driver's Python", _threads, "threads", at_most(1.1)),
+        grown("files, sockets and pipes of that", _handles, "open", at_most(1.1)),
         grown("files in the log but records", _names, "files", at_most(1.1)),
         figure(
             "long: records of flushed epochs in the log",
@@ -98,6 +99,10 @@ def _p99_ms(samples: Sequence[Sample]) -> float:
 
 def _python_mb(samples: Sequence[Sample]) -> float:
     return statistics.median([each.python_mb for each in samples])
+
+
+def _workers_mb(samples: Sequence[Sample]) -> float:
+    return statistics.median([each.workers_mb for each in samples])
 
 
 def _threads(samples: Sequence[Sample]) -> float:

@@ -36,6 +36,7 @@ def draw(path: Path, samples: Sequence[Sample], rows: int) -> None:
     drawing.label(latency, "from commits/N until epoch N is flushed", up="milliseconds")
     drawing.curve(memory, "driver's Python", epochs, [each.python_mb for each in samples])
     drawing.curve(memory, "its JVM", epochs, [each.jvm_mb for each in samples])
+    drawing.curve(memory, "Python workers", epochs, [each.workers_mb for each in samples])
     drawing.label(memory, "resident memory", up="MB")
     drawing.curve(held, "threads", epochs, [each.threads for each in samples])
     drawing.curve(held, "open files, sockets, pipes", epochs, [each.handles for each in samples])

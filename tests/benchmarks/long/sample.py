@@ -32,6 +32,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     python_mb: float
     """Resident memory of the driver's Python."""
     jvm_mb: float
+    workers_mb: float
+    """Of Spark's Python workers, all together."""
     threads: int
     """Of the driver's Python."""
     handles: int
@@ -112,8 +114,9 @@ class Sampler:
             seconds=time.monotonic() - self._began_s,
             epochs=epochs,
             client_cpu_s=self._used() - self._cpu_s,
-            python_mb=_number(os.getpid(), "VmRSS") / 1_024,
-            jvm_mb=_number(self._jvm, "VmRSS") / 1_024,
+            python_mb=_memory_mb(os.getpid()),
+            jvm_mb=_memory_mb(self._jvm),
+            workers_mb=sum(_of_living(pid) for pid in cpu.below(self._jvm)),
             threads=_number(os.getpid(), "Threads"),
             handles=len(list(Path("/proc/self/fd").iterdir())),
             names=names,
@@ -130,6 +133,17 @@ def files_below(log: Path) -> tuple[int, int]:
     folders = [(Path(folder).name, len(names)) for folder, _, names in os.walk(log)]
     records = sum(number for folder, number in folders if folder == paths.FLUSHED.rstrip("/"))
     return sum(number for _, number in folders) - records, records
+
+
+def _of_living(worker: int) -> float:
+    try:
+        return _memory_mb(worker)
+    except (AssertionError, FileNotFoundError, ProcessLookupError):
+        return 0.0  # it has ended since it was listed; one that is about to has no memory
+
+
+def _memory_mb(pid: int) -> float:
+    return _number(pid, "VmRSS") / 1_024
 
 
 def _number(pid: int, name: str) -> int:
