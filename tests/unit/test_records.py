@@ -337,7 +337,8 @@ def test_unknown_fields_are_ignored_inside_too() -> None:
 def test_a_higher_format_is_refused(name: str) -> None:
     """Even when it can no longer be read as today's: the message names the file and its format."""
     newer = type(GOLDEN_RECORDS[name]).newest + 1
-    for text in (changed(name, format=newer), f'{{"format": {newer}, "all": "else"}}'.encode()):
+    texts = (changed(name, format=newer), f'{{"format": {newer}, "all": "else"}}'.encode())
+    for text in (*texts, *map(laid_out, texts)):
         with pytest.raises(CorruptLog, match=rf"there/x\.json has format {newer}") as caught:
             type(GOLDEN_RECORDS[name]).from_json(text, "there/x.json")
         assert "upgrade" in caught.value.remedy
@@ -363,19 +364,27 @@ def test_every_field_is_needed_and_has_its_type(name: str) -> None:
     kind = type(GOLDEN_RECORDS[name])
     for field in msgspec.structs.fields(kind):
         given: dict[str, Any] = json.loads(golden(name))
-        refused(name, json.dumps(given | {field.name: {"odd": []}}).encode())
+        odd = json.dumps(given | {field.name: {"odd": []}}).encode()
+        refused(name, odd)
+        refused(name, laid_out(odd))
         given.pop(field.name, None)  # it may have come after the golden file
         text = json.dumps(given).encode()
-        if field.required or field.name == "format":
-            refused(name, text)
-        else:
-            kind.from_json(text, "there")
+        for each in (text, laid_out(text)):
+            if field.required or field.name == "format":
+                refused(name, each)
+            else:
+                kind.from_json(each, "there")
 
 
 @pytest.mark.parametrize("value", ["1", 1.5, None, True])
 def test_numbers_are_not_guessed_from_other_values(value: object) -> None:
     """An epoch is an integer, nothing that looks like one."""
     refused("manifest", changed("manifest", epoch=value))
+
+
+def laid_out(text: bytes) -> bytes:
+    """Return JSON as records are written: what begins so is decoded at once."""
+    return msgspec.json.format(text, indent=1) + b"\n"
 
 
 def refused(name: str, text: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import ClassVar, Self
 
@@ -12,6 +13,10 @@ from wal_sink.errors import CorruptLog
 
 FORMAT = 1
 """Version of every JSON object in the log. Raise it for a change that today's version would misread."""
+
+_HEAD = b'{\n "format": '
+"""How `to_json` begins: what begins so has a format, for which no default stands in, and is decoded at once.
+Anything else, such as a file that was edited, is decoded twice, which a manifest with rows would feel."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +36,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
         :raises CorruptLog: not JSON, a field is missing or of the wrong type, or a newer format.
         """
+        if data.startswith(_HEAD):
+            with contextlib.suppress(msgspec.DecodeError):
+                record = msgspec.json.decode(data, type=cls)
+                if record.format <= cls.newest:
+                    return record
+        return cls._read_twice(data, where)
+
+    @classmethod
+    def _read_twice(cls, data: bytes, where: str) -> Self:
+        """Decode by the format alone, and then all: of a newer format, say so, whatever else is new in it."""
         try:
             version = msgspec.json.decode(data, type=_Versioned).format
             if version > cls.newest:
