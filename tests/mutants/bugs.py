@@ -409,8 +409,8 @@ BUGS = (
     Bug(
         "what a manifest holds is sent without a look at its digest",
         "wal_sink/wal/segment.py",
-        "    _refuse_other(measure(io.BytesIO(data), read), ref, backend.url)\n    return data",
-        "    if ref.is_file:\n        _refuse_other(measure(io.BytesIO(data), read), ref, backend.url)\n"
+        "    _refuse_other((len(data), digest(data)), ref, backend.url)\n    return data",
+        "    if ref.is_file:\n        _refuse_other((len(data), digest(data)), ref, backend.url)\n"
         "    return data",
         INLINE,
     ),

@@ -44,22 +44,19 @@ class RateLimit:
 
     def paced(self, slices: Iterable[Slice]) -> Iterator[Slice]:
         """Yield the same rows in pieces, each when it is due."""
-        for rows in slices:
-            for part in self._slices(rows):
-                self._wait(part.batch.num_rows)
-                yield part
-
-    def _slices(self, rows: Slice) -> Iterator[Slice]:
-        count = rows.batch.num_rows
-        most = count if self._rate is None else int(self._rate * _PIECE_S)
-        for begin in range(0, count, max(most, 1)):
-            batch = rows.batch.slice(begin, max(most, 1))
-            yield Slice(rows.epoch, batch, rows.first_us + begin)
-
-    def _wait(self, rows: int) -> None:
         if self._rate is None:
+            yield from (rows for rows in slices if rows.batch.num_rows)
             return
+        most = max(int(self._rate * _PIECE_S), 1)
+        for rows in slices:
+            for begin in range(0, rows.batch.num_rows, most):
+                batch = rows.batch.slice(begin, most)
+                self._wait(batch.num_rows / self._rate)
+                yield Slice(rows.epoch, batch, rows.first_us + begin)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until the next piece is due, which then makes the one behind it due so much later."""
         wait_s = self._due - self._clock()
         if wait_s > 0:
             self._sleep(wait_s)
-        self._due = max(self._due, self._clock()) + rows / self._rate
+        self._due = max(self._due, self._clock()) + seconds
