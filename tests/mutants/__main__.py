@@ -22,6 +22,8 @@ from tests.mutants.bugs import BUGS, Bug
 ROOT = Path(__file__).parents[2]
 _COPIED = ("wal_sink", "state_backends", "tests", "examples", "pyproject.toml", "README.md")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_NO_SERVER = re.compile(r"^E +\S*DidNotStart: ", re.MULTILINE)
+"""On a busy machine: it is no bug that was caught."""
 
 
 def main() -> int:
@@ -80,6 +82,8 @@ def first_failure(tree: Path, tests: tuple[str, ...]) -> str | None:
     )
     if done.returncode == 0:
         return None
+    if _NO_SERVER.search(done.stdout):
+        sys.exit(f"a server did not start, so nothing can be told:\n{done.stdout}")
     failed = _FAILED.search(done.stdout)
     if failed is None:
         sys.exit(f"pytest did not run:\n{done.stdout}\n{done.stderr}")
