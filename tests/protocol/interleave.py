@@ -1,22 +1,21 @@
 """Two processes that take turns at chosen operations, so that every run of a test is the same.
 
-Each process is a thread whose stores stop it before chosen operations until it is told to go on. One
-thread runs at a time, so there is nothing left to chance.
+Each process is a greenlet whose stores stop it before chosen operations until it is told to go on. All run on
+one thread, so there is nothing left to chance, and no turn waits until a thread is scheduled.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Collection, Iterator
+
+from greenlet import getcurrent, greenlet
 
 from tests.protocol import raw
 from tests.protocol.engine import World
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.crash.faults import Faults
-
-_HANGS_S = 60.0
 
 
 class Turns(Faults):
@@ -31,8 +30,6 @@ class Turns(Faults):
         self._stops = list(stops)
         self._counts = counts
         self.stopped_before: list[str] = []
-        self.waits = threading.Event()
-        self._goes_on = threading.Event()
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -41,50 +38,27 @@ class Turns(Faults):
             if self._stops and len(self.operations) == self._stops[0]:
                 del self._stops[0]
                 self.stopped_before.append(name)
-                self._goes_on.clear()
-                self.waits.set()
-                assert self._goes_on.wait(_HANGS_S), f"no other process lets {name} go on"
+                getcurrent().parent.switch()  # until the next turn
             self.operations.append(name)
         yield
 
-    def turn(self) -> None:
-        """Let the process go on; return when it stops again, or has ended."""
-        self.waits.clear()
-        self._goes_on.set()
-        assert self.waits.wait(_HANGS_S), "it hangs"
 
-
-class Process(threading.Thread):
+class Process:
     """Runs `act` as a process of its own, one turn at a time."""
 
     def __init__(self, turns: Turns, act: Callable[[Turns], None]) -> None:
-        super().__init__(daemon=True)
         self.turns = turns
-        self._act = act
-        self._error: BaseException | None = None
-        self.ended = False
+        self._greenlet = greenlet(lambda: act(turns))
 
-    def run(self) -> None:
-        """Act to the end."""
-        try:
-            self._act(self.turns)
-        except BaseException as error:  # noqa: BLE001 - raised where the turn is given
-            self._error = error
-        finally:
-            self.ended = True
-            self.turns.waits.set()
+    @property
+    def ended(self) -> bool:
+        """Whether it has acted to the end."""
+        return bool(self._greenlet.dead)
 
     def turn(self) -> None:
-        """Let it act until it stops, or ends; nothing when it has ended."""
-        if self.ended:
-            return
-        if self.ident is None:
-            self.start()
-            assert self.turns.waits.wait(_HANGS_S), "it hangs"
-        else:
-            self.turns.turn()
-        if self._error is not None:
-            raise self._error
+        """Let it act until it stops, or ends; nothing when it has ended. Its error is raised here."""
+        if not self.ended:
+            self._greenlet.switch()
 
 
 def take_turns(first: Process, second: Process, look: Callable[[], None]) -> None:
@@ -96,8 +70,6 @@ def take_turns(first: Process, second: Process, look: Callable[[], None]) -> Non
         for process in (first, second):
             process.turn()
             look()
-    first.join()
-    second.join()
 
 
 def two_flushers(

@@ -151,7 +151,6 @@ def test_rule_11_of_two_flushers_that_choose_at_once_one_decides(world: SeveralW
         a.publish([("next", 3)])
     flush(world.flusher(name=ADDED))
     first.turn()
-    first.join()
     assert generations(world) == [[1], [1]]
     judged.complete(world, 1, "")
 

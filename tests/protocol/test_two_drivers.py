@@ -102,6 +102,7 @@ def third_takes_over(world: World, where: object) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.slow_first
 @pytest.mark.timeout(900)
 def test_all_pairs_of_stops_give_one_history(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing lost or doubled, no epoch of two attempts, no row that Spark did not keep, at any stop."""
