@@ -28,9 +28,11 @@ from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSi
 from wal_sink.targets.cassandra.driver.classify import classify
 from wal_sink.targets.cassandra.driver.credentials import ENVIRONMENT, login
 from wal_sink.targets.cassandra.driver.internals import (
+    NO_TLS,
     ConnectionException,
     ErrorMessage,
     WideConnection,
+    is_asyncio,
 )
 from wal_sink.targets.cassandra.driver.tls import bundle, tls_context
 from wal_sink.targets.cassandra.options import CassandraOptions
@@ -281,6 +283,8 @@ def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
 def _about_tls(options: CassandraOptions) -> str:
     if not options.ssl_enabled:
         return "A cluster that wants TLS needs cassandra.ssl.enabled."
+    if is_asyncio():
+        return NO_TLS
     if not options.ssl_client_certificate:
         return "Nodes that want a cassandra.ssl.clientCertificate hang up without one."
     return "Nodes that do not trust cassandra.ssl.clientCertificate hang up."

@@ -34,6 +34,7 @@ from wal_sink.targets.cassandra.driver.reader import RESULT, ReadingConnection, 
 
 __all__ = [
     "CAS_WRITE_UNKNOWN",
+    "NO_TLS",
     "ConfigurationException",
     "ConnectionBusy",
     "ConnectionException",
@@ -54,9 +55,16 @@ __all__ = [
     "borrow",
     "connection_of",
     "has_room",
+    "is_asyncio",
     "is_result",
     "pools",
 ]
+
+NO_TLS = (
+    "cassandra-driver runs by asyncio here, which takes no TLS: build it with libev (apt-get install gcc"
+    " python3-dev libev-dev; pip install --force-reinstall --no-binary cassandra-driver cassandra-driver)."
+)
+"""What to do where `is_asyncio`, and the cluster wants TLS."""
 
 CAS_WRITE_UNKNOWN = 0x1700
 """Code of the native protocol, version 5, for which the driver has no exception of its own."""
@@ -70,6 +78,15 @@ class WideConnection(ReadingConnection, Cluster.connection_class):  # type: igno
     """
 
     out_buffer_size = 256 * 1024
+
+
+def is_asyncio() -> bool:
+    """Whether the driver has chosen the event loop of asyncio: from Python 3.12 on, where it has no libev.
+
+    asyncio refuses sockets with TLS ("Socket cannot be of type SSLSocket"), in a task whose exception the
+    driver does not see (3.30.1): each connection is silent until its time-out.
+    """
+    return any(each.__name__ == "AsyncioConnection" for each in WideConnection.__mro__)
 
 
 def has_room(session: Any) -> bool:
