@@ -1427,6 +1427,20 @@ BUGS = (
         ("tests/protocol/test_restored.py", "tests/unit/test_protocol_decisions.py"),
     ),
     Bug(
+        "a row that another log has brought to the same epoch counts as shadowed",
+        "wal_sink/protocol/ledger_updates.py",
+        "    if before is not None and mark.last not in (before.last, window):\n",
+        "    if before is None:\n",
+        ("tests/protocol/test_restored.py", "tests/unit/test_protocol_decisions.py"),
+    ),
+    Bug(
+        "a shadowed row whose last window shows counts as overtaken",
+        "wal_sink/protocol/ledger_updates.py",
+        "    if before is not None and mark.last not in (before.last, window):\n",
+        "    if before is not None and mark.last != before.last:\n",
+        ("tests/unit/test_protocol_decisions.py",),
+    ),
+    Bug(
         "a window of another log taken for this one's",
         "wal_sink/flush/other_log.py",
         "                return published.digest == begun.digest and not self._is_left(begun, attempts)\n",

@@ -273,6 +273,47 @@ def test_rule_16_a_window_that_another_log_overtook_is_not_finished(world: World
     assert isinstance(stops(world), Diverged)
 
 
+def test_rule_16_a_row_that_another_log_brought_to_the_same_epoch_is_not_shadowed(
+    world: World,
+) -> None:
+    """The row is at the epoch before the window again, from the other log: no write of the future did that.
+
+    Its remedy, another ledger table, would let both flush.
+    """
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    run.end()
+    snapshot = files(world.checkpoint), files(world.log_backend)
+    production = world.checkpoint, world.log_backend, dict(world.committed)
+    mount(world, snapshot)
+    run = world.run()
+    run.batch([("clone", 1)], offset="5")
+    world.flush()
+    run.batch([("clone", 2)], offset="6")
+    cloned = world.log_backend, world.checkpoint
+
+    def others(rows: WindowWrite) -> bool:
+        """Write the rows; before they are finished, the original side rewinds and flushes its own epoch."""
+        done = WriteInThread()(rows)
+        world.checkpoint, world.log_backend = production[:2]
+        world.run().batch([("ours", 1)], offset="7")
+        rewind(world, 0, restored=True)
+        world.flush()
+        world.log_backend, world.checkpoint = cloned
+        return done
+
+    flusher = world.flusher()
+    flusher._write_rows = others
+    flusher.run_once()
+    assert world.log.flushed_epochs() == [0, 1]
+    assert world.store.ledger[world.query_id].flushed == 1
+    world.flush()
+    assert world.log.flushed_epochs() == [0, 1, 2]
+    world.checkpoint, world.log_backend = production[:2]
+    assert isinstance(stops(world), Diverged), "one of the two stops"
+
+
 def test_rule_23_a_lost_record_is_made_from_the_ledger(world: World) -> None:
     """The same log: its manifests are the ones that the ledger names, to the byte."""
     run = world.run()

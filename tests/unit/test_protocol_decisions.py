@@ -692,6 +692,29 @@ def test_a_shadowed_ledger(ledger: Mark, *, applied: bool) -> None:
     assert "--to 4 --option TARGET.ledgerTable=NAME`" in caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("ledger", "became"),
+    [
+        (mark(4, last=window(4, nonce="theirs")), "overtaken"),
+        (mark(4), "overtaken"),
+        (mark(4, last=window(4)), "shadowed"),
+        (mark(4, last=window(5, 6)), "shadowed"),
+    ],
+)
+def test_another_log_has_come_to_the_same_epoch(ledger: Mark, became: str) -> None:
+    """It names a window that was not there before this one. A write may hide a part of the row alone."""
+    before = mark(4, last=window(4), begun=window(5, 6))
+
+    def look() -> str:
+        return after_finish(window(5, 6), ledger, applied=False, before=before)
+
+    if became == "overtaken":
+        assert look() == became
+    else:
+        with pytest.raises(LedgerShadowed):
+            look()
+
+
 @pytest.mark.parametrize("applied", [True, False])
 def test_the_ledger_row_vanished(*, applied: bool) -> None:
     """The row was deleted: it is not made anew."""

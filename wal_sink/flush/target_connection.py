@@ -44,6 +44,8 @@ class TargetConnection:
         self._session: Session | None = None
         self._receipts = Receipts()
         self._looked_us = 0
+        self._before: Mark | None = None
+        """The row before the window that is finished next: as it was planned, or found begun."""
         self._asked = ""
         self._interrupted = False
 
@@ -72,6 +74,8 @@ class TargetConnection:
         with self.session() as session:
             mark = session.read_ledger()
         self._looked_us = self._clock_us()
+        if mark is not None and mark.begun is not None:
+            self._before = mark
         return mark
 
     def now_us(self) -> int | None:
@@ -95,6 +99,7 @@ class TargetConnection:
         :param seen: the row from which the window was planned; if it has moved on, `begin` is refused.
         :raises TargetUnavailable: the row is what it was.
         """
+        self._before = seen
         with self.session() as session:
             outcome = session.begin(window)
         return self._won(outcome, window, seen)
@@ -162,7 +167,11 @@ class TargetConnection:
                     raise
                 continue  # `finish` again is harmless; another try of the step writes all rows
             became = after_finish(
-                window, read_back, applied=applied, atomic=self._counted_by_finish
+                window,
+                read_back,
+                applied=applied,
+                atomic=self._counted_by_finish,
+                before=self._before,
             )
             if became != "again":
                 return became == "finished"

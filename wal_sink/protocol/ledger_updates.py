@@ -128,7 +128,12 @@ def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:
 
 
 def after_finish(
-    window: Window, mark: Mark | None, *, applied: bool, atomic: bool = False
+    window: Window,
+    mark: Mark | None,
+    *,
+    applied: bool,
+    atomic: bool = False,
+    before: Mark | None = None,
 ) -> Literal["finished", "again", "overtaken"]:
     """Decide what became of `finish`, from its answers and the ledger read after it (rule 16).
 
@@ -141,6 +146,7 @@ def after_finish(
 
     :param applied: whether the target has acknowledged `finish`, now or at an earlier try.
     :param atomic: rows and `finish` are one transaction; "again" then means all rows, too.
+    :param before: the row from which the window was begun, or in which it was found begun; None: not known.
     :raises LedgerShadowed: an update was acknowledged, of `finish` or of `begin`, but is not there.
     :raises LedgerBehindLog: the row is gone.
     """
@@ -157,6 +163,8 @@ def after_finish(
         return "overtaken"
     if mark.flushed != window.first - 1 or mark.begun not in (None, window):
         return "overtaken"  # neither as before `begin` nor as after it: it was rewound meanwhile
+    if before is not None and mark.last not in (before.last, window):
+        return "overtaken"  # the same, and another log has brought it to the same epoch since
     raise LedgerShadowed(
         f"The ledger acknowledged an update for epoch {window.last} and still says that epoch"
         f" {mark.flushed} is flushed",
