@@ -2188,6 +2188,38 @@ BUGS = (
         ("tests/protocol/test_several_targets.py",),
     ),
     Bug(
+        "what tells attempts apart is trimmed before them",
+        "wal_sink/wal/trim.py",
+        "    log.delete(paths.manifest(each) for attempts in trimmed.values() for each in attempts)\n"
+        "    if trimmed:  # as long as there are attempts, what tells them apart is there\n",
+        "    gone = [paths.manifest(each) for attempts in trimmed.values() for each in attempts]\n"
+        "    log.delete(_chosen(log, max(trimmed, default=-1)) if log.several else ())\n"
+        "    log.delete(gone)\n"
+        "    if trimmed:\n",
+        ("tests/protocol/test_detached_targets.py",),
+    ),
+    Bug(
+        "a target is attached at a manifest whose segments are trimmed",
+        "wal_sink/admin/attach.py",
+        "            each is not None and has_files(log, each.manifest) for each in found\n",
+        "            each is not None for each in found\n",
+        ("tests/protocol/test_detached_targets.py",),
+    ),
+    Bug(
+        "a target is attached at an epoch whose choice is trimmed",
+        "wal_sink/admin/attach.py",
+        "            if log.chosen(epoch) is None:\n                return False\n",
+        "",
+        ("tests/protocol/test_detached_targets.py",),
+    ),
+    Bug(
+        "a target is attached at an attempt that another one did not get",
+        "wal_sink/admin/attach.py",
+        "            attempts = [each for each in attempts if each.generation == record.generation]\n",
+        "",
+        ("tests/protocol/test_detached_targets.py",),
+    ),
+    Bug(
         "the sweep of one target deletes what another one lacks",
         "wal_sink/flush/trimmer.py",
         "                trimmable = self._shared.trimmable(self._log, ())\n",

@@ -19,11 +19,12 @@ from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import LogFull, NoFlusher, OptionError
+from wal_sink.errors import Fenced, LogFull, NoFlusher, OptionError
 from wal_sink.progress.status import read_status
 from wal_sink.progress.status_value import status_lines
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.protocol.steps import Rest
+from wal_sink.testing.crash.faults import Crash, Faults
 from wal_sink.wal.attached import absent, lacking, refuse_other_targets
 
 STORES = ("memory",)
@@ -96,6 +97,63 @@ def test_a_target_is_attached_behind_what_is_trimmed(world: SeveralWorld) -> Non
     assert sorted(world.rows(CELLS)) == [(str(n), n) for n in range(5)]
     assert waiting(world) == []
     assert lacking(world.log.of(ADDED)) == [(1, 2)]
+
+
+def trimmed_in_part(world: SeveralWorld, deleted: int) -> None:
+    """Flush to the target that is left; the process dies while it trims, after so many manifests went."""
+    faults = Faults(at=deleted, matching="delete manifests/")
+    with pytest.raises(Crash):
+        flush(world.flusher(faults, name=CELLS))
+
+
+@pytest.mark.parametrize("deleted", [0, 1])
+def test_a_target_is_attached_behind_what_is_trimmed_in_part(
+    world: SeveralWorld, deleted: int
+) -> None:
+    """Segments go before manifests: an epoch that still has its manifest may have lost its rows."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    epochs(world, 1, 2)
+    trimmed_in_part(world, deleted)
+    assert (waiting(world), world.log.segments()) == ([1, 2][deleted:], [])
+    epochs(world, 3)
+    done = plan_attach(query(world).of(ADDED), world.targets[ADDED]).carry_out(NOW_US)
+    assert done.missing == (1, 2)
+    world.flush_all()
+    assert sorted(world.rows(ADDED)) == [("0", 0), ("3", 3)]
+    assert waiting(world) == []
+    assert lacking(world.log.of(ADDED)) == [(1, 2)]
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("deleted", [0, 1])
+def test_a_target_that_is_attached_gets_no_attempt_that_another_did_not_get(
+    world: SeveralWorld, deleted: int, *, older: bool
+) -> None:
+    """Manifests hold the rows, and what tells which of them was kept is trimmed, too.
+
+    :param older: a version that deleted the choice and its proof before the manifests.
+    """
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.inline_from = 0
+    a = world.run()
+    a.publish([("a", 1)])
+    world.run().publish([("b", 1)])
+    a.write_commit([[("a", 1)]], heard=False)
+    with pytest.raises(Fenced):
+        a.publish([("next", 2)])
+    trimmed_in_part(world, deleted)
+    if older:
+        world.log_backend.delete(
+            [*world.log_backend.list("chosen"), *world.log_backend.list("kept")]
+        )
+    assert waiting(world) == [1, 1][deleted:]
+    done = plan_attach(query(world).of(ADDED), world.targets[ADDED]).carry_out(NOW_US)
+    is_whole = not (deleted or older)
+    assert done.missing == (() if is_whole else (1, 1))
+    world.flush_all()
+    assert sorted(world.rows(ADDED)) == [("0", 0), *([("a", 1)] if is_whole else [])]
+    assert sorted(world.rows(CELLS)) == [("0", 0), ("a", 1)]
+    assert (waiting(world), world.log_backend.list("chosen")) == ([], [])
 
 
 def test_attaching_that_is_interrupted_is_taken_up(world: SeveralWorld) -> None:

@@ -7,16 +7,20 @@ are missing there for good; `verify` lists them, and its ledger row moves over t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from wal_sink.admin.flushed_again import has_files
 from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query, user_and_host
-from wal_sink.errors import OptionError
+from wal_sink.errors import CorruptLog, OptionError
 from wal_sink.model.ledger import BegunEpoch, Mark, Window
+from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch, TargetState
 from wal_sink.protocol.ledger_updates import flush_records
+from wal_sink.protocol.windows import named
 from wal_sink.targets.base import Target
 from wal_sink.wal.attached import (
     announce,
@@ -26,6 +30,7 @@ from wal_sink.wal.attached import (
     record_anywhere,
     state_of,
 )
+from wal_sink.wal.log import Log
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,16 +147,42 @@ def plan_attach(query: Query, target: Target) -> Attachment:
 def _first(query: Query, target: Target) -> tuple[int, Mark | None]:
     """Return the first epoch that the target can get, and its ledger row.
 
-    That is the one behind what it has; or the one behind the last that is checkpointed and has no manifest.
+    That is the one behind what it has; or the one behind the last that is checkpointed and is not whole in
+    the log.
     """
     identity = query.identity()
     with ledger_row(target, query.owner(identity)) as row:
         mark = row.read()
     checkpointed = query.checkpoint.last_commit(fresh=True)
-    published = {attempt.epoch for attempt in query.log.attempts(fresh=True)}
     following = mark.flushed + 1 if mark else identity.first_epoch
-    gone = [e for e in range(following, checkpointed + 1) if e not in published]
-    return max(gone, default=following - 1) + 1, mark
+    attempts = query.log.attempts(fresh=True)
+    needed = range(checkpointed, following - 1, -1)
+    gone = (e for e in needed if not _is_whole(query.log, e, named(attempts, e)))
+    return next(gone, following - 1) + 1, mark
+
+
+def _is_whole(log: Log, epoch: int, attempts: Sequence[Attempt]) -> bool:
+    """Whether nothing of an epoch was trimmed: a flusher that died may have deleted a part of it.
+
+    Of one that another target has, the attempt that was chosen for all of them has to be there. What cannot
+    be read was not trimmed; the flush stops there, and says so.
+
+    :param attempts: those at the epoch that are there.
+    """
+    record = record_anywhere(log, epoch)
+    if record is None:
+        return bool(attempts)  # no target has it, so no flusher trims it
+    try:
+        if record.manifest:
+            if log.chosen(epoch) is None:
+                return False
+            attempts = [each for each in attempts if each.generation == record.generation]
+        found = [log.manifest(each) for each in attempts]
+        return bool(found) and all(
+            each is not None and has_files(log, each.manifest) for each in found
+        )
+    except CorruptLog:
+        return True
 
 
 def _moved(mark: Mark, flushed: int, record: FlushedEpoch | None, now_us: int) -> Mark:

@@ -13,6 +13,7 @@ from wal_sink.progress.scan import read_manifests
 from wal_sink.protocol.rewind import Past
 from wal_sink.protocol.steps import Choose, ManifestMissing
 from wal_sink.protocol.windows import MOST_EPOCHS, fits
+from wal_sink.wal.log import Log
 from wal_sink.wal.retain import has_manifest
 from wal_sink.wal.segment import check_segment
 
@@ -79,15 +80,15 @@ def needed_attempts(query: Query, past: Past, again: range) -> Iterator[Manifest
         if not fits(size, manifest.bytes):
             return
         size += manifest.bytes
-        if _has_segments(query, manifest):
+        if has_files(query.log, manifest):
             yield manifest
 
 
-def _has_segments(query: Query, manifest: Manifest) -> bool:
+def has_files(log: Log, manifest: Manifest) -> bool:
     """Whether the segments of an attempt are there; what is wrong with them is found when it is flushed."""
     try:
         for segment in manifest.files:
-            query.log.backend.size(segment.path)
+            log.backend.size(segment.path)
     except FileNotFoundError:
         return False
     return True

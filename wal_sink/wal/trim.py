@@ -1,10 +1,10 @@
 """Deletes flushed epochs from the log, and nothing else (rules 17 and 18).
 
 The newest `flushed/` record is durable before anything of its epoch is deleted, so a crash in between leaves
-objects to delete and never objects to miss. Segments are deleted before manifests: as long as a manifest of
-a flushed epoch is listed, `protocol.next_step` comes back to finish the work. With `trim.delay` it does so
-when the epoch's time is over; until then nothing of the epoch is deleted, its record included, and `rewind`
-can use it.
+objects to delete and never objects to miss. Segments are deleted before manifests: as long as a manifest of a
+flushed epoch is listed, `protocol.next_step` comes back to finish the work; what is left of notes is swept.
+With `trim.delay` it does so when the epoch's time is over; until then nothing of the epoch is deleted, its
+record included, and `rewind` can use it.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def trim(
             break
         trimmed[epoch] = attempts
     log.delete(path for e in trimmed for path in log.backend.list(paths.segment_folder(e)))
-    if trimmed:
+    log.delete(paths.manifest(each) for attempts in trimmed.values() for each in attempts)
+    if trimmed:  # as long as there are attempts, what tells them apart is there
         log.delete(_notes(log, max(trimmed), paths.KEPT, paths.parse_kept))
         if log.several:
             log.delete(_chosen(log, max(trimmed)))
-    log.delete(paths.manifest(each) for attempts in trimmed.values() for each in attempts)
     remaining = [each for each in listed if each.epoch not in trimmed]
     if retained is not None:
         log.delete(retained.paths_of(trimmed))
