@@ -203,8 +203,10 @@ class Run:
         task = Task(
             query_id=self.world.query_id, run_id=self.run_id, epoch=epoch, partition=0, attempt=0
         )
-        appended = rows.write(Mount(driver.site.log, driver.process), task, attempt.rows)
-        attempt.written = tuple(segment.path for segment in appended.segments)
+        appended = rows.write(
+            Mount(driver.site.log, driver.process), task, attempt.rows, small=self._is_small()
+        )
+        attempt.written = tuple(segment.path for segment in appended.files)
         if poison:
             discard(
                 driver.log, [appended]
@@ -273,6 +275,10 @@ class Run:
         attempt = Computed(self.next, self.run_id, value, rows.rows_of(value, count))
         judge.computed(attempt)
         return attempt
+
+    def _is_small(self) -> bool:
+        """Whether the rows of a batch are few enough for the manifest."""
+        return "small segments" in self.world.swarm and self.world.chance.random() < 0.8
 
     def _room(self) -> Backpressure | None:
         world, driver = self.world, self.driver

@@ -36,9 +36,11 @@ class Computed:
     written: tuple[str, ...] = ()
     """The segments that its tasks have written."""
     segments: tuple[str, ...] = ()
-    """Those that its manifest names."""
+    """Those that its manifest names, and does not hold."""
     manifest: str = ""
     """The path of its manifest."""
+    offsets: str = ""
+    """The data of the source from which it was computed, as its manifest says."""
     published: bool = False
     """Whether its manifest was created."""
     committed: bool = False
@@ -115,8 +117,11 @@ class Judge(logging.Handler):
         manifest = json.loads(data)
         attempt = self.attempts[manifest["epoch"], manifest["run_id"]]
         attempt.published = True
+        attempt.offsets = sources(manifest["offsets"])
         attempt.manifest = paths.manifest(Attempt(attempt.epoch, manifest["generation"]))
-        attempt.segments = tuple(segment["path"] for segment in manifest["segments"])
+        attempt.segments = tuple(
+            segment["path"] for segment in manifest["segments"] if "data" not in segment
+        )
         self._by_digest[hashlib.sha256(data).hexdigest()] = attempt
         for path in attempt.segments:
             self._by_segment[path] = attempt
@@ -140,11 +145,27 @@ class Judge(logging.Handler):
         if attempt is None:
             return
         attempt.committed = True
+        if not attempt.published and (flushed := self._replayed(site, epoch)) is not None:
+            site.kept[epoch] = flushed
+            flushed.lost = False
+            return
         if not attempt.published:
             self.violate(f"Spark completed {attempt.name}, which is not published")
-        gone = [path for path in attempt.segments if not site.log.has(path)]
+        gone = [path for path in (*attempt.segments, attempt.manifest) if not site.log.has(path)]
         if gone and not attempt.flushed:
             self.violate(f"Spark completed {attempt.name}, of which {gone} is gone from the log")
+
+    def _replayed(self, site: Site, epoch: int) -> Computed | None:
+        """Return what is flushed as an epoch that Spark merely replays; None: it is flushed from other data.
+
+        A backup that was made between manifest and `commits/N` has the manifest. If the target has its rows,
+        the restored log records that, and Spark computes N again from the plan that was restored, too.
+        """
+        record = site.record(epoch)
+        flushed = self._by_digest.get(record.get("digest", "")) if record else None
+        if flushed is None or flushed.offsets != site.planned(epoch):
+            return None
+        return flushed
 
     def left(self, site: Site, attempt: Computed) -> None:
         """Learn that a run has ended in order before it published an attempt: its segments are garbage."""
@@ -221,9 +242,9 @@ class Judge(logging.Handler):
         """
         for epoch, attempt in list(site.kept.items()):
             newer = site.completed.get(epoch)
-            if attempt is None or epoch <= flushed or self.cloned:
+            if attempt is None or epoch <= flushed:
                 continue
-            attempt.flushed = False
+            attempt.flushed = attempt.flushed and self.cloned
             if newer is not None and newer is not attempt and site.log.has(newer.manifest):
                 # The checkpoint was set back behind the mark, and Spark has computed the epoch again.
                 site.leave(epoch)
@@ -254,8 +275,15 @@ class Judge(logging.Handler):
             }
 
     def deleted(self, site: Site, path: str) -> None:
-        """Look at an object of the log that is about to be deleted."""
-        attempt = self._by_segment.get(path)
+        """Look at a segment of the log that is about to be deleted."""
+        self._deleted(site, path, self._by_segment.get(path))
+
+    def manifest_deleted(self, site: Site, path: str, data: bytes) -> None:
+        """Look at a manifest, which may hold rows, that is about to be deleted."""
+        attempt = self._by_digest.get(hashlib.sha256(data).hexdigest())
+        self._deleted(site, path, attempt)
+
+    def _deleted(self, site: Site, path: str, attempt: Computed | None) -> None:
         if attempt is None or attempt.flushed or attempt.epoch in site.given_up:
             return
         if site.kept.get(attempt.epoch) is attempt:
@@ -288,6 +316,11 @@ class Judge(logging.Handler):
             )
             if shown is not kept[newest] and not stays:
                 self.violate(f"the newest value of {SHARED} is of {kept[newest].name}, not {shown}")
+
+
+def sources(plan: str) -> str:
+    """Return what a file of `offsets/` says of the sources, without the time of the batch."""
+    return plan.split("\n", 2)[2]
 
 
 def body_run(data: bytes) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Host, Process
@@ -37,16 +38,22 @@ def rows_of(value: int, count: int) -> dict[str, int]:
     return dict.fromkeys((SHARED, f"a{value}", f"b{value}")[:count], value)
 
 
-def write(backend: Mount, task: Task, rows: dict[str, int]) -> Appended:
-    """Do as a task does that appends rows to the log; no segment without rows."""
+def write(backend: Mount, task: Task, rows: dict[str, int], *, small: bool) -> Appended:
+    """Do as a task does that appends rows to the log; no segment without rows.
+
+    :param small: the segment is for the manifest, and no file (rule 4).
+    """
     segments: tuple[SegmentRef, ...] = ()
     if rows:
         encoded = _encoding(rows)
         name = paths.segment(task.epoch, task.partition, task.attempt, _unique())
-        with backend.open_output(name) as output:
-            output.write(encoded.data)
-        found = encoded.ref
-        segments = (SegmentRef(path=name, rows=found.rows, bytes=found.bytes, digest=found.digest),)
+        found = replace(encoded.ref, path=name)
+        if small:
+            found = replace(found, data=encoded.data)
+        else:
+            with backend.open_output(name) as output:
+                output.write(encoded.data)
+        segments = (found,)
     return Appended(query_id=task.query_id, run_id=task.run_id, epoch=task.epoch, segments=segments)
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+import json
+import re
+from typing import Any, NamedTuple
 
-from tests.simulator.judge import Computed, Judge, body_run
+from tests.simulator.judge import Computed, Judge, body_run, sources
 from tests.simulator.process import Process
 from tests.simulator.volume import Files, Mount, Volume
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.wal.log import Log
+
+MANIFEST = re.compile(rf"(?:^|/)(?:{paths.MANIFESTS}|{paths.RETAINED})[0-9]+-[0-9]+\.json$")
+"""The path of a manifest, or of its second name: `aside/` has first names below it."""
 
 
 class Backup(NamedTuple):
@@ -107,9 +112,10 @@ class Site:
         """Forget what Spark had completed as an epoch."""
         attempt = self.kept.pop(epoch)
         self.given_up.discard(epoch)
-        if attempt is not None:
-            attempt.committed = False
-            attempt.lost = bool(attempt.arrived)  # under a ledger that hid that it was begun
+        if attempt is None or any(s.kept.get(epoch) is attempt for s in self._judge.sites):
+            return  # a clone has gone on from it
+        attempt.committed = False
+        attempt.lost = bool(attempt.arrived)  # under a ledger that hid that it was begun
 
     def settled(self) -> int:
         """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none."""
@@ -127,6 +133,18 @@ class Site:
             if begun.digest in manifests or self.without_rows(begun.epoch)
         )
         return max([*self.recorded(), *begun], default=-1)
+
+    def record(self, epoch: int) -> dict[str, Any] | None:
+        """Return what the log records of a flushed epoch."""
+        path = paths.flushed(epoch)
+        found: dict[str, Any] | None = (
+            json.loads(self.log.get(path)) if self.log.has(path) else None
+        )
+        return found
+
+    def planned(self, epoch: int) -> str:
+        """Return from what data Spark has planned an epoch."""
+        return sources(self.checkpoint.get(f"offsets/{epoch}").decode())
 
     def recorded(self) -> list[int]:
         """Return the epochs that the log records as flushed."""
@@ -148,7 +166,13 @@ class Site:
             self.given_up.add(epoch)
 
     def _deleted(self, path: str) -> None:
-        """Tell the judge when the last name of a segment goes; a rewind gives it a second one."""
+        """Tell the judge when the last name of a segment or a manifest goes; both may have a second one."""
+        if MANIFEST.search(path):
+            data = self.log.get(path)
+            copies = [p for p in self.log.paths() if p != path and MANIFEST.search(p)]
+            if not any(self.log.get(other) == data for other in copies):
+                self._judge.manifest_deleted(self, path, data)
+            return
         _, found, name = path.partition(paths.SEGMENTS)
         segment = f"{found}{name}"
         names = [segment, *(p for p in self.log.paths(paths.ASIDE) if p.endswith(segment))]

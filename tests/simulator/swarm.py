@@ -43,6 +43,7 @@ FAULTS = (
     "copies",
     "ledgers",
     "operators",
+    "small segments",
 )
 """What a history may draw."""
 
