@@ -898,8 +898,8 @@ BUGS = (
     Bug(
         "manifests are not listed again after notes and events",
         "wal_sink/flush/choose_window.py",
-        "        listed = {*step.attempts, *self._log.attempts(fresh=True)}\n",
-        "        listed = {*step.attempts}\n",
+        "        return replace(told, attempts=tuple(sorted({*step.attempts, *there})))\n",
+        "        return replace(told, attempts=step.attempts)\n",
     ),
     Bug(
         "empty epochs publish nothing",
@@ -2216,6 +2216,13 @@ BUGS = (
         "a target is attached at an attempt that another one did not get",
         "wal_sink/admin/attach.py",
         "            attempts = [each for each in attempts if each.generation == record.generation]\n",
+        "",
+        ("tests/protocol/test_detached_targets.py",),
+    ),
+    Bug(
+        "attempts whose notes may be trimmed are chosen from",
+        "wal_sink/flush/choose_window.py",
+        "        if not read.keys() <= set(there):\n            return None  # notes go after manifests\n",
         "",
         ("tests/protocol/test_detached_targets.py",),
     ),

@@ -19,13 +19,15 @@ from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import Fenced, LogFull, NoFlusher, OptionError
+from wal_sink.errors import Fenced, LogFull, MissingManifest, NoFlusher, OptionError
+from wal_sink.model.records import Kept
 from wal_sink.progress.status import read_status
 from wal_sink.progress.status_value import status_lines
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.protocol.steps import Rest
 from wal_sink.testing.crash.faults import Crash, Faults
 from wal_sink.wal.attached import absent, lacking, refuse_other_targets
+from wal_sink.wal.log import Log
 
 STORES = ("memory",)
 
@@ -154,6 +156,33 @@ def test_a_target_that_is_attached_gets_no_attempt_that_another_did_not_get(
     assert sorted(world.rows(ADDED)) == [("0", 0), *([("a", 1)] if is_whole else [])]
     assert sorted(world.rows(CELLS)) == [("0", 0), ("a", 1)]
     assert (waiting(world), world.log_backend.list("chosen")) == ([], [])
+
+
+def test_rule_11_a_flusher_that_stood_still_over_a_detach_takes_no_attempt_unproven(
+    world: SeveralWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read two attempts, and before it looks for proofs its target is detached, and all is trimmed."""
+    world.inline_from = 0
+    a = world.run()
+    a.publish([("a", 1)])
+    world.run().publish([("b", 1)])
+    a.write_commit([[("a", 1)]], heard=False)
+    with pytest.raises(Fenced):
+        a.publish([("next", 2)])
+    kept = Log.kept
+
+    def late(log: Log, epoch: int) -> list[Kept]:
+        monkeypatch.setattr(Log, "kept", kept)
+        plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+        flush(world.flusher(name=CELLS))
+        return kept(log, epoch)
+
+    monkeypatch.setattr(Log, "kept", late)
+    with pytest.raises(MissingManifest):
+        flush(world.flusher(name=ADDED))
+    assert (world.rows(ADDED), world.log_backend.list("chosen")) == ([("0", 0)], [])
+    assert isinstance(world.flusher(name=ADDED).run_once(), Rest)
+    assert sorted(world.rows(CELLS)) == [("0", 0), ("a", 1)]
 
 
 def test_attaching_that_is_interrupted_is_taken_up(world: SeveralWorld) -> None:

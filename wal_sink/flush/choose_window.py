@@ -18,7 +18,15 @@ from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.records import Chosen, Decision
 from wal_sink.progress.given_up import highest, in_force, newest_decision
 from wal_sink.protocol.choose_attempt import as_chosen, choose, doubts
-from wal_sink.protocol.steps import Begin, Choose, Contender, Evidence, PassOver, View
+from wal_sink.protocol.steps import (
+    Begin,
+    Choose,
+    Contender,
+    Evidence,
+    ManifestMissing,
+    PassOver,
+    View,
+)
 from wal_sink.protocol.windows import Choice, fits, following, is_final, joined, named
 from wal_sink.wal.log import Log
 from wal_sink.wal.segment import CheckedSegments
@@ -78,7 +86,8 @@ class WindowChooser:
         read = self._manifests(step)
         if self._log.several and (chosen := self._log.chosen(step.epoch)) is not None:
             return as_chosen(chosen, read)
-        choice = choose(self._evidence(step, read))
+        evidence = self._evidence(step, read)
+        choice = choose(evidence) if evidence is not None else ManifestMissing(step.epoch)
         if not isinstance(choice, Begin):
             return choice
         return replace(choice, manifests=tuple(read[attempt] for attempt in choice.attempts))
@@ -161,8 +170,8 @@ class WindowChooser:
         found = ((each, self._log.manifest(each)) for each in named(step.attempts, step.epoch))
         return {attempt: read for attempt, read in found if read is not None}
 
-    def _evidence(self, step: Choose, read: Mapping[Attempt, Published]) -> Evidence:
-        """Read offsets and notes of the epoch, as far as they can matter."""
+    def _evidence(self, step: Choose, read: Mapping[Attempt, Published]) -> Evidence | None:
+        """Read offsets and notes of the epoch, as far as they can matter; None: they may be trimmed."""
         epoch, planned = step.epoch, self._checkpoint.planned
         # A batch of the state repartition has no manifest.
         followed = bool(named(step.attempts, epoch + 1))
@@ -201,8 +210,10 @@ class WindowChooser:
             running=seen.running(self._query_id),
         )
         # After notes and events: a later manifest says which of them come of a `commits/N` made anew.
-        listed = {*step.attempts, *self._log.attempts(fresh=True)}
-        return replace(told, attempts=tuple(sorted(listed)))
+        there = self._log.attempts(fresh=True)
+        if not read.keys() <= set(there):
+            return None  # notes go after manifests
+        return replace(told, attempts=tuple(sorted({*step.attempts, *there})))
 
     def _is_whole(self, manifest: Manifest) -> bool:
         """Whether plan and segments can be read; what is wrong is raised when the epoch is the first one."""
