@@ -790,7 +790,8 @@ BUGS = (
         "trim before finish",
         "wal_sink/flush/flusher.py",
         "        if not self._target.finish(window):\n            return\n",
-        "        self.trimmer.trim([epoch.epoch for epoch in window.epochs])\n"
+        "        attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}\n"
+        "        self.trimmer.trim([epoch.epoch for epoch in window.epochs], attempts)\n"
         "        if not self._target.finish(window):\n            return\n",
     ),
     Bug(
@@ -800,7 +801,8 @@ BUGS = (
         "        if trimmable := self.trimmer.at_once(window):\n"
         "            attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}\n"
         "            self.trimmer.trim(trimmable, attempts)\n",
-        "        self.trimmer.trim([epoch.epoch for epoch in window.epochs])\n"
+        "        attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}\n"
+        "        self.trimmer.trim([epoch.epoch for epoch in window.epochs], attempts)\n"
         "        self._record(window, given_up)\n",
     ),
     Bug(

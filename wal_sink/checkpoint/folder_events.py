@@ -1,4 +1,4 @@
-"""Waits until a file comes into a folder, as Linux tells it: inotify(7), of which Python has no module.
+"""Waits until a file comes into a folder, as Linux tells it: inotify(7).
 
 A thread that waits takes no processor; one that looks every few milliseconds takes up to two percent of one,
 for as long as the query is idle.
@@ -6,22 +6,16 @@ for as long as the query is idle.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
-import struct
 import threading
 from pathlib import Path
 
-_CREATE, _MOVED_TO, _CLOSE_WRITE = 0x100, 0x80, 0x8
-_DELETE_SELF, _MOVE_SELF = 0x400, 0x800
-_WATCHED = _CREATE | _MOVED_TO | _CLOSE_WRITE | _DELETE_SELF | _MOVE_SELF
-_GONE = _DELETE_SELF | _MOVE_SELF | 0x8000 | 0x2000  # and IN_IGNORED, IN_UNMOUNT
-"""Masks of inotify(7): what is watched, and after what the path names another folder, or none."""
+from inotify_simple import INotify, flags
 
-_HEADER = struct.Struct("iIII")
-"""Watch, mask, cookie, and how many bytes of name follow."""
-_BUFFER = 64 * 1024
+_GONE = flags.DELETE_SELF | flags.MOVE_SELF | flags.IGNORED | flags.UNMOUNT
+"""After one of these the path names another folder, or none."""
+_WATCHED = flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE | flags.DELETE_SELF | flags.MOVE_SELF
 
 
 class FolderEvents:
@@ -34,7 +28,7 @@ class FolderEvents:
         self._folder = folder
         self._lock = threading.Lock()
         self._interrupts: int | None = None
-        self._events: int | None = None
+        self._events: INotify | None = None
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until a file comes, until `interrupt`, or for so long; whether a file may have come.
@@ -46,17 +40,17 @@ class FolderEvents:
         if self._interrupts is None:
             self._interrupts = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         if self._events is None:
-            self._events = _inotify(self._folder)
+            self._events = _watching(self._folder)
             return True
         poll = select.poll()
-        for descriptor in (self._events, self._interrupts):
+        for descriptor in (self._events.fd, self._interrupts):
             poll.register(descriptor, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll(timeout_s * 1_000)}
         if self._interrupts in ready:
             os.eventfd_read(self._interrupts)
-        if self._events not in ready:
+        if self._events.fd not in ready:
             return False
-        if any(mask & _GONE for mask in _masks(os.read(self._events, _BUFFER))):
+        if any(event.mask & _GONE for event in self._events.read(timeout=0)):
             self._forget_folder()
         return True
 
@@ -77,34 +71,14 @@ class FolderEvents:
     def _forget_folder(self) -> None:
         events, self._events = self._events, None
         if events is not None:
-            os.close(events)
+            events.close()
 
 
-def _masks(events: bytes) -> list[int]:
-    masks, at = [], 0
-    while at < len(events):
-        _, mask, _, length = _HEADER.unpack_from(events, at)
-        masks.append(mask)
-        at += _HEADER.size + length
-    return masks
-
-
-def _inotify(folder: Path) -> int:
-    """Return a descriptor from which the events of a folder can be read.
-
-    :raises OSError: by inotify_init1(2) or inotify_add_watch(2).
-    """
-    library = ctypes.CDLL(None, use_errno=True)
-    descriptor: int = library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-    if descriptor < 0:
-        raise _last_error(folder)
-    if library.inotify_add_watch(descriptor, os.fsencode(folder), ctypes.c_uint32(_WATCHED)) < 0:
-        error = _last_error(folder)
-        os.close(descriptor)
-        raise error
-    return descriptor
-
-
-def _last_error(folder: Path) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number), str(folder))
+def _watching(folder: Path) -> INotify:
+    events = INotify()
+    try:
+        events.add_watch(folder, _WATCHED)
+    except OSError:
+        events.close()
+        raise
+    return events
