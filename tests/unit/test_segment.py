@@ -388,7 +388,7 @@ def test_a_worker_keeps_nothing_of_a_segment_that_is_done(
             inline_bytes=most,
         )
     gc.collect()
-    assert [each for each in gc.get_objects() if isinstance(each, SegmentWriter)] == []
+    assert [each for each in gc.get_objects() if type(each) is SegmentWriter] == []
 
 
 def test_what_tasks_report_is_bounded_for_all_of_them() -> None:
