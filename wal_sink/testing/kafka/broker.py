@@ -15,6 +15,9 @@ from wal_sink.testing.servers.child import HOST, Child
 
 VERSION = "4.1.0"
 
+_ANSWER_S, _OPEN_S = 30.0, 1.0
+"""How long a reader waits for a record, and for the end of a transaction."""
+
 
 class KafkaDidNotStart(DidNotStart):
     """The broker did not come up; the text ends with the last lines of its log."""
@@ -73,7 +76,11 @@ class Broker(Child):
     def records(
         self, topic: str, isolation: str = "read_committed"
     ) -> list[tuple[bytes | None, bytes | None]]:
-        """Read a topic from its beginning to its end; return key and value of each record."""
+        """Read a topic from its beginning to its end; return key and value of each record.
+
+        A broker answers a commit before readers see the records, so a reader of what is committed waits for
+        them. It gives up after a second: a transaction may stay open.
+        """
         from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 -- as above
 
         consumer = Consumer(
@@ -88,19 +95,43 @@ class Broker(Child):
         )
         found = []
         try:
-            partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-            left = set(partitions)
+            numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            partitions = [TopicPartition(topic, number, 0) for number in numbers]
+            left = self._ends(partitions)
+            consumer.assign(partitions)
+            answered_s, at_open = time.monotonic(), set[int]()
             while left:
-                message = consumer.poll(30)
-                assert message is not None, f"{topic} does not answer"
-                if message.error():
-                    left.discard(message.partition())
-                else:
+                message = consumer.poll(0.1)
+                if message is None:
+                    waited_s = time.monotonic() - answered_s
+                    if waited_s > _OPEN_S and left.keys() <= at_open:
+                        break
+                    assert waited_s < _ANSWER_S, f"{topic} does not answer"
+                    continue
+                answered_s = time.monotonic()
+                number = message.partition()
+                if not message.error():
                     found.append((message.key(), message.value()))
+                elif message.offset() >= left.get(number, 0):
+                    left.pop(number, None)
+                else:
+                    at_open.add(number)
         finally:
             consumer.close()
         return found
+
+    def _ends(self, partitions: Sequence[Any]) -> dict[int, int]:
+        """Return the offset behind the last record of each partition, in a transaction or not."""
+        from confluent_kafka import IsolationLevel  # noqa: PLC0415 -- as above
+        from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 -- as above
+
+        admin = self._admin()
+        futures = admin.list_offsets(
+            {each: OffsetSpec.latest() for each in partitions},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=_ANSWER_S,
+        )
+        return {each.partition: future.result().offset for each, future in futures.items()}
 
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 -- as above
