@@ -212,7 +212,7 @@ def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
     planned.buffer.add(rows)
     (stamped,) = planned.buffer.take()
     for request in writer._requests(planned.tables[0], stamped):
-        future = writer._session.execute_async(request)
+        future = writer._session.execute_async(frames.of_driver(request))
         future.result()
         said.update(future.warnings or ())
     return said

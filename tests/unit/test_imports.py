@@ -66,7 +66,7 @@ ENTRANCES = {
     "driver": Entrance(
         "pyspark.sql",
         "__import__('wal_sink').register",
-        "pyspark py4j pyarrow numpy msgspec typing_extensions tenacity rich",
+        "pyspark py4j pyarrow numpy msgspec typing_extensions tenacity rich inotify_simple",
     ),
 }
 """Numpy comes with pyarrow. Nowhere is a database's driver, which the flusher loads as a query starts, or
