@@ -126,6 +126,17 @@ def test_a_target_is_attached_behind_what_is_trimmed_in_part(
     assert lacking(world.log.of(ADDED)) == [(1, 2)]
 
 
+def two_attempts(world: SeveralWorld) -> None:
+    """Publish an epoch twice, with the rows in the manifests; a note proves that Spark has kept the first."""
+    world.inline_from = 0
+    a = world.run()
+    a.publish([("a", 1)])
+    world.run().publish([("b", 1)])
+    a.write_commit([[("a", 1)]], heard=False)
+    with pytest.raises(Fenced):
+        a.publish([("next", 2)])
+
+
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("deleted", [0, 1])
 def test_a_target_that_is_attached_gets_no_attempt_that_another_did_not_get(
@@ -136,13 +147,7 @@ def test_a_target_that_is_attached_gets_no_attempt_that_another_did_not_get(
     :param older: a version that deleted the choice and its proof before the manifests.
     """
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
-    world.inline_from = 0
-    a = world.run()
-    a.publish([("a", 1)])
-    world.run().publish([("b", 1)])
-    a.write_commit([[("a", 1)]], heard=False)
-    with pytest.raises(Fenced):
-        a.publish([("next", 2)])
+    two_attempts(world)
     trimmed_in_part(world, deleted)
     if older:
         world.log_backend.delete(
@@ -162,13 +167,7 @@ def test_rule_11_a_flusher_that_stood_still_over_a_detach_takes_no_attempt_unpro
     world: SeveralWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read two attempts, and before it looks for proofs its target is detached, and all is trimmed."""
-    world.inline_from = 0
-    a = world.run()
-    a.publish([("a", 1)])
-    world.run().publish([("b", 1)])
-    a.write_commit([[("a", 1)]], heard=False)
-    with pytest.raises(Fenced):
-        a.publish([("next", 2)])
+    two_attempts(world)
     kept = Log.kept
 
     def late(log: Log, epoch: int) -> list[Kept]:

@@ -6,6 +6,7 @@ Its rows stay in the log, and `rewind` makes the ledger row follow it.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -242,6 +243,27 @@ def test_rule_23_a_clone_at_the_same_path_stops_one_of_the_two(world: World) -> 
     assert world.table() == expected | {"staging": 99}
 
 
+def overtaken_by(
+    world: World, original: tuple[StateBackend, StateBackend]
+) -> Callable[[WindowWrite], bool]:
+    """Return how a clone's flusher writes rows while the other side rewinds, and flushes its own epoch.
+
+    :param original: checkpoint and log of the other side.
+    """
+
+    def write(rows: WindowWrite) -> bool:
+        done = WriteInThread()(rows)
+        cloned = world.checkpoint, world.log_backend
+        world.checkpoint, world.log_backend = original
+        world.run().batch([("ours", 1)], offset="7")
+        rewind(world, 0, restored=True)
+        world.flush()
+        world.checkpoint, world.log_backend = cloned
+        return done
+
+    return write
+
+
 def test_rule_16_a_window_that_another_log_overtook_is_not_finished(world: World) -> None:
     """While the clone writes, the other side rewinds the row and flushes on: nothing is recorded."""
     run = world.run()
@@ -249,23 +271,12 @@ def test_rule_16_a_window_that_another_log_overtook_is_not_finished(world: World
     world.flush()
     run.end()
     snapshot = files(world.checkpoint), files(world.log_backend)
-    production = world.checkpoint, world.log_backend, dict(world.committed)
+    production = world.checkpoint, world.log_backend
     mount(world, snapshot)
     world.run().batch([("clone", 1)], offset="5")
-    cloned = world.log_backend, world.checkpoint
-
-    def others(rows: WindowWrite) -> bool:
-        """Write the rows; before they are finished, the original side rewinds and flushes its own epoch."""
-        done = WriteInThread()(rows)
-        world.checkpoint, world.log_backend = production[:2]
-        world.run().batch([("ours", 1)], offset="7")
-        rewind(world, 0, restored=True)
-        world.flush()
-        world.log_backend, world.checkpoint = cloned
-        return done
 
     flusher = world.flusher()
-    flusher._write_rows = others
+    flusher._write_rows = overtaken_by(world, production)
     before = set(world.log_backend.list())
     flusher.run_once()
     assert world.log.flushed_epochs() == [0]
@@ -285,32 +296,21 @@ def test_rule_16_a_row_that_another_log_brought_to_the_same_epoch_is_not_shadowe
     world.flush()
     run.end()
     snapshot = files(world.checkpoint), files(world.log_backend)
-    production = world.checkpoint, world.log_backend, dict(world.committed)
+    production = world.checkpoint, world.log_backend
     mount(world, snapshot)
     run = world.run()
     run.batch([("clone", 1)], offset="5")
     world.flush()
     run.batch([("clone", 2)], offset="6")
-    cloned = world.log_backend, world.checkpoint
-
-    def others(rows: WindowWrite) -> bool:
-        """Write the rows; before they are finished, the original side rewinds and flushes its own epoch."""
-        done = WriteInThread()(rows)
-        world.checkpoint, world.log_backend = production[:2]
-        world.run().batch([("ours", 1)], offset="7")
-        rewind(world, 0, restored=True)
-        world.flush()
-        world.log_backend, world.checkpoint = cloned
-        return done
 
     flusher = world.flusher()
-    flusher._write_rows = others
+    flusher._write_rows = overtaken_by(world, production)
     flusher.run_once()
     assert world.log.flushed_epochs() == [0, 1]
     assert world.store.ledger[world.query_id].flushed == 1
     world.flush()
     assert world.log.flushed_epochs() == [0, 1, 2]
-    world.checkpoint, world.log_backend = production[:2]
+    world.checkpoint, world.log_backend = production
     assert isinstance(stops(world), Diverged), "one of the two stops"
 
 

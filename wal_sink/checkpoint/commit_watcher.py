@@ -63,9 +63,8 @@ class CommitWatcher:
     def _wait(self, timeout_s: float) -> bool:
         """Wait; whether the system told of a file, or may have missed to."""
         if self._events is not None and self._untold < _MOST_UNTOLD:
-            with contextlib.suppress(
-                OSError
-            ):  # the folder is not there yet, or too many are watched
+            # The folder may not be there yet, or too many are watched.
+            with contextlib.suppress(OSError):
                 return self._events.wait(min(timeout_s, _UNTOLD_S))
         time.sleep(min(timeout_s, LOOK_S))
         return False
