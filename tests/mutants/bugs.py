@@ -1388,7 +1388,7 @@ BUGS = (
     Bug(
         "a rewind leaves the last copy to a flusher that stands still",
         "wal_sink/admin/rewind.py",
-        "                set_aside(query.log, self.new.last_us, objects)\n",
+        "                    set_aside(query.log, self.new.last_us, [path])\n",
         "",
         ("tests/protocol/test_stalled_flusher.py",),
     ),
@@ -1844,6 +1844,20 @@ BUGS = (
         "        self._epoch, self._synced = epoch, Future()\n",
         "        if self._epoch == epoch:\n            return\n"
         "        self._epoch, self._synced = epoch, Future()\n",
+    ),
+    Bug(
+        "a rewind deletes records of what was flushed again since",
+        "wal_sink/admin/rewind.py",
+        "                row.refuse_moved(self.new)  #",
+        "                pass  #",
+        ("tests/protocol/test_two_rewinds.py",),
+    ),
+    Bug(
+        "a rewind does not report that it is under way",
+        "wal_sink/admin/rewind.py",
+        "        reporter = Reporter(self.query.log)\n",
+        "        reporter = Reporter(None)\n",
+        ("tests/protocol/test_two_rewinds.py",),
     ),
     Bug(
         "a rewind brings timestamps back that were left behind",

@@ -57,12 +57,24 @@ class LedgerRow:
             raise TargetUnavailable(
                 "The ledger row could not be replaced", "See to the target, and run this again."
             )
-        says = f"it says that epoch {found.flushed} is flushed" if found else "it is gone"
-        raise FlusherAtWork(
-            f"The ledger row was moved meanwhile: {says}",
-            "See with `wal-sink status CHECKPOINT` which process flushes, and decide again after"
-            " `wal-sink verify CHECKPOINT`.",
-        )
+        raise _moved(found)
+
+    def refuse_moved(self, mine: Mark) -> None:
+        """See that the row still is what this command has made it.
+
+        :raises FlusherAtWork: another process has moved it since.
+        """
+        if (found := self.read()) != mine:
+            raise _moved(found)
+
+
+def _moved(found: Mark | None) -> FlusherAtWork:
+    says = f"it says that epoch {found.flushed} is flushed" if found else "it is gone"
+    return FlusherAtWork(
+        f"The ledger row was moved meanwhile: {says}",
+        "See with `wal-sink status CHECKPOINT` which process flushes, and decide again after"
+        " `wal-sink verify CHECKPOINT`.",
+    )
 
 
 @contextmanager

@@ -23,6 +23,15 @@ _REMEDY = (
 )
 
 
+REWINDING = "rewinding"
+"""What `wal-sink rewind` reports to do: it counts as a flusher, since two of them would undo each other."""
+
+_REWINDS = (
+    "Let it end, then see with `wal-sink status CHECKPOINT` what is left to do. If it was killed, run this"
+    " command again: it goes on where that one died."
+)
+
+
 class Patience(NamedTuple):
     """How a command waits for a flusher's sign of life."""
 
@@ -55,6 +64,8 @@ def refuse_flusher(
         alive = watch.look(report)
         if alive is False:
             return
+        if alive and report.doing.startswith(REWINDING):
+            raise FlusherAtWork(f"{report.flusher} rewinds this query just now", _REWINDS)
         if alive:
             raise FlusherAtWork(
                 f"{report.flusher} flushes this query: just now it was {report.doing!r}", _REMEDY

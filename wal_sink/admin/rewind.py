@@ -12,22 +12,22 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.flushed_again import flushed_attempt, is_usable, needed_attempts, stops_flush
+from wal_sink.admin.flushed_again import is_usable, needed_attempts, stops_flush
 from wal_sink.admin.foreign import is_foreign
 from wal_sink.admin.ledger_row import ledger_row
+from wal_sink.admin.pin_attempt import pin_attempt
 from wal_sink.admin.query import Query, user_and_host
-from wal_sink.admin.refuse_flusher import PATIENCE, Patience, refuse_flusher
+from wal_sink.admin.refuse_flusher import PATIENCE, REWINDING, Patience, refuse_flusher
 from wal_sink.clock import iso
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.choose_window import WindowChooser
+from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import (
     LEFT_FIRST,
     LEFT_LAST,
-    Decision,
-    FlushedEpoch,
     Intervention,
 )
 from wal_sink.progress.given_up import in_force
@@ -143,10 +143,18 @@ class Rewind(NamedTuple):
         return self.query.log.where(paths.aside(self.new.last_us, ""))
 
     def carry_out(self, now_us: int, why: str = "") -> Rewound:
-        """Set ledger and log back; can be repeated at any point.
+        """Set ledger and log back; can be repeated at any point. Reports itself as a flusher does meanwhile.
 
-        :raises FlusherAtWork: the ledger row was moved since it was read.
+        :raises FlusherAtWork: the ledger row was moved since it was read, by a flusher or another rewind.
         """
+        reporter = Reporter(self.query.log)
+        reporter.say(REWINDING, None)
+        try:
+            return self._carry_out(now_us, why, reporter)
+        finally:
+            reporter.ended()
+
+    def _carry_out(self, now_us: int, why: str, reporter: Reporter) -> Rewound:
         query, past = self.query, self.past
         before, after = _row(past.mark), _row(self.new)
         if self.left:
@@ -159,11 +167,13 @@ class Rewind(NamedTuple):
         put_back(query.log, self.to)
         try:
             for manifest in self.needed:
-                objects = [segment.path for segment in manifest.files]
-                objects.append(paths.manifest(manifest.attempt))
-                set_aside(query.log, self.new.last_us, objects)
+                files = [segment.path for segment in manifest.files]
+                for path in (*files, paths.manifest(manifest.attempt)):
+                    reporter.say(REWINDING, manifest.epoch)
+                    set_aside(query.log, self.new.last_us, [path])
             for epoch in self.again:
-                _pin(self, epoch, now_us)
+                reporter.say(REWINDING, epoch)
+                pin_attempt(query, past, epoch, self.new.last_us, now_us)
         except FileNotFoundError as error:
             raise WalSinkError(
                 f"What is to be flushed again was changed meanwhile: {error}",
@@ -174,11 +184,13 @@ class Rewind(NamedTuple):
             for entry in entries(query.log)
             if entry.epoch > self.to and entry.epoch not in past.given_up
         ]
+        recorded = {epoch for epoch in (*past.records, *past.late) if epoch > self.to}
         with ledger_row(self.target, query.owner(past.identity)) as row:
             row.replace(past.mark, self.new)
-        recorded = (*past.records, *past.late)
-        for epoch in sorted((epoch for epoch in recorded if epoch > self.to), reverse=True):
-            query.log.delete([paths.flushed(epoch), paths.retained_record(epoch)])
+            for epoch in sorted(recorded, reverse=True):
+                reporter.say(REWINDING, epoch)
+                row.refuse_moved(self.new)  # what is there now may be about a later flush
+                query.log.delete([paths.flushed(epoch), paths.retained_record(epoch)])
         query.log.delete(refused)  # the flush keeps them again, with newer timestamps
         return Rewound(
             query_id=query.query_id,
@@ -269,42 +281,6 @@ def plan_rewind(
 
 def _left(row: dict[str, str]) -> LeftBehind:
     return LeftBehind(int(row["flushed"]), int(row[LEFT_FIRST]), int(row[LEFT_LAST]))
-
-
-def _pin(plan: Rewind, epoch: int, now_us: int) -> None:
-    """Keep only the attempt that was flushed, so that the epoch is flushed again as it was before."""
-    query, past = plan.query, plan.past
-    if past.unflushed_here(epoch):
-        return  # this log has never begun it: rule 11 chooses
-    if past.passed_over(epoch):
-        if epoch not in past.given_up:
-            decision = _without_rows(past.records[epoch], now_us, query.log.highest_generation())
-            query.log.create_decision(decision, len(query.log.decisions(epoch)))
-        return
-    kept = flushed_attempt(query, past, epoch)
-    if kept is None:
-        raise WalSinkError(f"Epoch {epoch} was changed meanwhile", "Run the command again.")
-    others = [a for a in query.log.attempts() if a.epoch == epoch and a != kept]
-    lost = [paths.manifest(attempt) for attempt in others]
-    set_aside(query.log, plan.new.last_us, lost, lost=True)
-    query.log.delete(lost)
-
-
-def _without_rows(record: FlushedEpoch, now_us: int, highest: int) -> Decision:
-    return Decision(
-        verb="rewind",
-        epoch=record.epoch,
-        by=user_and_host(),
-        at_us=now_us,
-        why="it was flushed without rows before: Spark's state repartition made it",
-        where="",
-        files=(),
-        generation=record.generation,
-        offsets_digest=record.offsets_digest,
-        rows=0,
-        last_us=0,
-        highest=highest,
-    )
 
 
 def _row(mark: Mark | None) -> dict[str, str]:

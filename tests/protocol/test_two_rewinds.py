@@ -1,0 +1,125 @@
+"""Two `wal-sink rewind` of one query overlap: of two operators, or one is run again while the first lives."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from tests.protocol.cases import covered
+from tests.protocol.engine import NOW_US, World
+from tests.protocol.interleave import Process, Turns
+from tests.protocol.test_corruption import EPOCHS, look, query
+from tests.protocol.test_ways_out import faulty, set_up_rewind
+from wal_sink import errors
+from wal_sink.admin.refuse_flusher import PATIENCE
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.testing.crash.faults import FaultyTarget
+
+_CLOCK = itertools.count(NOW_US)
+
+
+def rewinding(world: World, *stops: int) -> tuple[Process, list[str]]:
+    """Return `wal-sink rewind --to 0` as a process that stops before some looks at the ledger row."""
+    refused: list[str] = []
+
+    def act(turns: Turns) -> None:
+        now_us = next(_CLOCK)
+        plan = plan_rewind(faulty(world, turns), FaultyTarget(world.target, turns), 0, now_us)
+        try:
+            plan.carry_out(now_us)
+        except errors.FlusherAtWork as error:
+            refused.append(error.what)
+
+    return Process(Turns(*stops, counts=lambda name: name == "read ledger"), act), refused
+
+
+def silent(world: World, to: int) -> None:
+    """`wal-sink rewind` of an operator who has waited until the first one seemed to be dead."""
+    now_us = itertools.count(0, 60)
+    patience = PATIENCE._replace(now_s=lambda: next(now_us), sleep=lambda _: None)
+    plan = plan_rewind(query(world), world.target, to, next(_CLOCK), patience=patience)
+    plan.carry_out(next(_CLOCK))
+
+
+def test_rule_22_a_rewind_that_stood_still_takes_back_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It wakes before its look at the row, after another one has ended, and some epochs are flushed again."""
+    monkeypatch.setattr(
+        "wal_sink.protocol.windows.MOST_EPOCHS", 1
+    )  # the ledger knows the last window
+    whole, _ = rewinding(set_up_rewind())
+    whole.turn()
+    stops = range(1, len(whole.turns.operations))
+    assert len(stops) == EPOCHS - 1  # the row is read back, and before each record goes
+    for stop, to, flushed in itertools.product(stops, (0, 2), range(EPOCHS + 1)):
+        world = set_up_rewind()
+        first, refused = rewinding(world, stop)
+        first.turn()
+        there = world.log.flushed_epochs()
+        if to in there:  # else there is no such mark any more
+            silent(world, to)
+        flusher = world.flusher(run_history=RunHistory())
+        for _ in range(flushed):
+            if to in there:
+                flusher.run_once()
+        flusher.close()
+        moved = world.store.ledger[world.query_id].flushed != 0
+        why = f"stops before look {stop}, the other one goes to {to}, then {flushed} steps"
+        first.turn()
+        assert first.ended
+        assert bool(refused) == moved, why
+        world.flush()
+        missing = {key for key in world.expected() if key not in world.table()}
+        assert missing == ({"a1", "b1", "a2", "b2"} if to in there and to else set()), why
+        assert world.log.flushed_epochs() == list(range(EPOCHS)), why
+        assert look(world).findings == (), why
+        world.forget()
+    covered("two rewinds", f"{len(stops) * 2 * (EPOCHS + 1)} overlaps")
+
+
+def test_rule_22_a_rewind_is_refused_while_another_one_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error names the other one; nothing is changed, and afterwards the command can be run again."""
+    monkeypatch.setattr("wal_sink.flush.reporter.BEAT_S", 0.0)  # the first one is quick
+    world = set_up_rewind()
+    first, _ = rewinding(world, 1, 2, 3)
+    first.turn()
+    patience = PATIENCE._replace(sleep=lambda _: first.turn(), say=lambda _: None)
+    said = world.log.last_report()
+    assert said is not None
+    with pytest.raises(errors.FlusherAtWork, match=f"{said.flusher} rewinds this query just now"):
+        plan_rewind(query(world), world.target, 0, next(_CLOCK), patience=patience)
+    assert len(world.log.interventions("rewind")) == 1
+    assert world.log.flushed_epochs() != [0]
+    while not first.ended:
+        first.turn()
+    world.flush()
+    assert world.table() == world.expected()
+
+
+def test_rule_22_a_rewind_that_was_killed_holds_up_no_other_one() -> None:
+    """Its host has no process of that name, so nothing is waited for; the next one goes on where it died."""
+    world = set_up_rewind()
+    first, _ = rewinding(world, 3)
+    first.turn()  # one record is gone, and it acts no more
+    said = world.log.last_report()
+    assert said is not None
+    assert said.doing.startswith("rewinding")
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    name = f"{socket.gethostname()}:{gone.pid}"
+    world.log.report(msgspec.structs.replace(said, flusher=name))
+    assert world.log.flushed_epochs() == list(range(EPOCHS - 2))
+    patience = PATIENCE._replace(sleep=lambda _: pytest.fail("it waits"))
+    plan_rewind(query(world), world.target, 0, NOW_US, patience=patience).carry_out(NOW_US)
+    world.flush()
+    assert world.table() == world.expected()
+    assert world.log.flushed_epochs() == list(range(EPOCHS))
