@@ -1846,6 +1846,12 @@ BUGS = (
         "        self._epoch, self._synced = epoch, Future()\n",
     ),
     Bug(
+        "a sync that has failed is forgotten by the next pass",
+        "wal_sink/checkpoint/local_files.py",
+        "            _FAILED[written] = error\n",
+        "            raise\n",
+    ),
+    Bug(
         "a rewind deletes records of what was flushed again since",
         "wal_sink/admin/rewind.py",
         "                row.refuse_moved(self.new)  #",

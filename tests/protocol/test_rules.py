@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import shutil
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -411,6 +414,45 @@ def test_rule_8_what_cannot_be_made_durable_is_not_acted_on(
     with pytest.raises(errors.LogUnavailable, match="disk failure"):
         world.flush()
     assert world.store.ledger[world.query_id].begun is None
+
+
+@pytest.mark.parametrize("repaired", ["by hand", "by later epochs"])
+def test_rule_8_a_sync_that_has_failed_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repaired: str
+) -> None:
+    """Linux reports an error of writing once, and drops what it could not write: the next sync succeeds."""
+    folder = tmp_path / "checkpoint"
+    world = World(open_backend(str(folder)), open_backend("memory://failed-once"))
+    run = world.run()
+    run.batch([("a", 1)])
+    commit = folder / "commits" / "0"
+    failed, fsync = threading.Event(), os.fsync
+
+    def fail_once(descriptor: int) -> None:
+        if not failed.is_set() and os.fstat(descriptor).st_ino == commit.stat().st_ino:
+            failed.set()
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_once)
+    flusher = world.flusher()
+    assert isinstance(flusher.run_once(), CreateLedger)  # begins a sync, and asks for no result
+    assert failed.wait(10)
+    for again in (flusher, flusher, world.flusher()):
+        with pytest.raises(errors.LogUnavailable, match=r"commits/0 could not be synced"):
+            again.run_once()
+    assert (row := world.ledger()) is not None
+    assert (row.flushed, row.begun) == (-1, None)
+    if repaired == "by hand":
+        shutil.copy2(commit, folder / "copy")
+        (folder / "copy").replace(commit)
+    else:
+        run.batch([("b", 2)])
+        with pytest.raises(errors.LogUnavailable, match=r"commits/0"):
+            flusher.run_once()  # Spark reads this file, too, when it starts behind the next one
+        run.batch([("c", 3)])
+    world.flush()
+    assert world.table() == world.expected()
 
 
 def test_rule_8_purged_files_need_not_be_durable(tmp_path: Path) -> None:

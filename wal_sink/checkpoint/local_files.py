@@ -8,6 +8,13 @@ from pathlib import Path
 
 _LOCAL = "file://"
 
+_FAILED: dict[tuple[int, int, int], OSError] = {}
+"""Syncs that have failed in this process: device and inode, and when what they name was written last.
+
+A system reports an error of writing once, and may drop what it could not write. A later sync of the same
+bytes then succeeds, and says nothing (rule 8).
+"""
+
 
 def local_folder(url: str) -> Path | None:
     """Return the folder that a URL names; None for another kind of store."""
@@ -20,7 +27,8 @@ def make_durable(url: str, paths: Iterable[str]) -> None:
     Does nothing in other stores, which keep what they have acknowledged. Passes over files that Spark has
     purged.
 
-    :raises OSError: a file could not be synced, so its content must not be acted on.
+    :raises OSError: a file could not be synced, now or earlier in this process, so its content must not be
+        acted on.
     """
     root = local_folder(url)
     if root is None:
@@ -39,7 +47,20 @@ def _sync(path: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        os.fsync(descriptor)
+        found = os.fstat(descriptor)
+        written = found.st_dev, found.st_ino, found.st_mtime_ns
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            _FAILED[written] = error
+        # After the sync: that of another thread may have failed meanwhile.
+        if (failed := _FAILED.get(written)) is not None:
+            raise OSError(
+                failed.errno,
+                f"{path} could not be synced ({failed}), and no later sync tells whether the disk has it. The"
+                " flush goes on when the file is written anew (copy it, and move the copy into its place), or"
+                " when Spark has committed two more epochs",
+            ) from failed
     finally:
         os.close(descriptor)
 
