@@ -1345,8 +1345,8 @@ BUGS = (
     Bug(
         "options of a run that failed as it started are taken for the query's",
         "wal_sink/publish/orphans.py",
-        "        claim_generation(log, run_id, options, early=True)\n",
-        "        claim_generation(log, run_id, options)\n",
+        "        claim_generation(log, run_id, options, checkpointed + 1, early=True)\n",
+        "        claim_generation(log, run_id, options, checkpointed + 1)\n",
         ("tests/protocol/test_sweep_orphans.py",),
     ),
     Bug(
@@ -1844,6 +1844,13 @@ BUGS = (
         "        self._epoch, self._synced = epoch, Future()\n",
         "        if self._epoch == epoch:\n            return\n"
         "        self._epoch, self._synced = epoch, Future()\n",
+    ),
+    Bug(
+        "where a run went back to is forgotten",
+        "wal_sink/progress/given_up.py",
+        " and claim.epoch is not msgspec.UNSET and claim.epoch <= decision.epoch:\n",
+        " and claim.epoch is decision:\n",
+        ("tests/protocol/test_set_back.py",),
     ),
     Bug(
         "a sync that has failed is forgotten by the next pass",

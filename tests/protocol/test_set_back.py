@@ -138,11 +138,13 @@ def test_rule_22_a_begun_attempt_from_after_a_decision_is_finished(world: World)
     assert world.table() == {"a": 0, "b": 2}
 
 
+@pytest.mark.parametrize("inline_from", [0, None])
 @pytest.mark.parametrize("purged", [True, False])
 def test_rule_12_a_manifest_that_is_lost_after_an_outdated_decision_is_missed(
-    world: World, *, purged: bool
+    world: World, inline_from: int | None, *, purged: bool
 ) -> None:
-    """Spark has computed the epoch again from the same offsets; only its segments tell that by now."""
+    """Spark has computed the epoch again from the same offsets; its segments tell, or the run's claim."""
+    world.inline_from = inline_from
     checkpoint = lost(world)
     skip(world, 1)
     set_back(world, checkpoint)

@@ -140,7 +140,7 @@ def test_rule_3_a_listing_from_before_the_claim_lets_no_run_go_on(
     world.run().publish([("b", 2)])
     error = Fenced if asks_again else StateBackendError
     with pytest.raises(error):
-        claim_generation(Log(mount), older.run_id, {})
+        claim_generation(Log(mount), older.run_id, {}, older.next)
 
 
 def test_rule_5_a_listing_from_before_the_commit_lets_no_run_publish(world: World) -> None:

@@ -103,6 +103,7 @@ GOLDEN_RECORDS: dict[str, Record] = {
     "stop": Stop(run_id=RUN),
     "claim": Claim(run_id=RUN, options={"cassandra.port": "9042", "keyspace": "shop"}),
     "claim_early": Claim(run_id=RUN, options={"keyspace": "shop"}, early=True),
+    "claim_with_epoch": Claim(run_id=RUN, options={"keyspace": "shop"}, epoch=41),
     "manifest": MANIFEST,
     "manifest_without_rows": msgspec.structs.replace(MANIFEST, segments=()),
     "plan": Plan(

@@ -48,6 +48,9 @@ class Claim(Record, frozen=True, kw_only=True):
     early: bool | msgspec.UnsetType = msgspec.UNSET
     """The run claimed as it started, to make room: it may have failed before its first `commit()`, over these
     very options. Not there for other claims, and in records of version 0.1.0."""
+    epoch: int | msgspec.UnsetType = msgspec.UNSET
+    """The epoch from which on Spark computed in this run: of a record about a later one it tells, without any
+    manifest, that Spark went back behind it (rule 12). Not there in records of earlier versions."""
 
 
 class Kept(Record, frozen=True, kw_only=True):

@@ -28,10 +28,12 @@ def in_force(
 ) -> Decision | None:
     """Return the decision if its epoch is passed over; None if Spark has computed the epoch again since.
 
-    :param attempts: the manifests there are. Where one is lost, the segments tell that there was one.
+    :param attempts: the manifests there are. Where one is lost, the segments tell that there was one, or the
+        claim of a run that went back behind the epoch.
     """
     published = [each.generation for each in attempts if each.epoch == decision.epoch]
     published += _generations_of_segments(log, decision.epoch)
+    published += _generations_of_claims(log, decision)
     try:
         planned = checkpoint.planned(decision.epoch)
     except UnknownOffsetsFormat:  # nothing of an epoch that is given up has to be readable
@@ -49,6 +51,19 @@ def _generations_of_segments(log: Log, epoch: int) -> list[int]:
         with contextlib.suppress(CorruptLog):
             if (ticket := log.ticket(run)) is not None:
                 found.append(ticket.generation + 1)
+    return found
+
+
+def _generations_of_claims(log: Log, decision: Decision) -> list[int]:
+    """Return the generations of the runs that went back behind an epoch after it was given up."""
+    covered = highest(decision)
+    if covered is None:
+        return []
+    found = []
+    for generation in log.generations(fresh=False):
+        claim = log.claimed(generation) if generation > covered else None
+        if claim is not None and claim.epoch is not msgspec.UNSET and claim.epoch <= decision.epoch:
+            found.append(generation)
     return found
 
 

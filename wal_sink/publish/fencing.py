@@ -43,7 +43,7 @@ class Claimed(NamedTuple):
 
 
 def claim_generation(
-    log: Log, run_id: str, options: Mapping[str, str], *, early: bool = False
+    log: Log, run_id: str, options: Mapping[str, str], epoch: int, *, early: bool = False
 ) -> Claimed:
     """Return the run's generation: one above its ticket, claimed once, and still the highest (rule 3).
 
@@ -51,6 +51,7 @@ def claim_generation(
     then be made again, but only below a higher one that is there.
 
     :param options: the sink's options without secrets, kept with the claim.
+    :param epoch: the first one that the run computes, kept with the claim.
     :param early: the run starts, and has nothing to publish yet.
     :raises NotRegistered: the run has no ticket, or no longer.
     :raises Fenced: a newer run has claimed a generation.
@@ -60,7 +61,7 @@ def claim_generation(
         raise _without_ticket(log, run_id)
     mine = ticket.generation + 1
     present = log.claimed(mine)
-    made = Claim(run_id=run_id, options=dict(options), early=early or msgspec.UNSET)
+    made = Claim(run_id=run_id, options=dict(options), early=early or msgspec.UNSET, epoch=epoch)
     claim = present or log.claim(mine, made)
     if claim.run_id != run_id:
         raise fenced(f"Generation {mine} is claimed by run {claim.run_id}")

@@ -71,7 +71,7 @@ def make_room(
         crowded = is_crowded(log)
         if not crowded and not (left and _is_filled(log, checkpoint, left, budget)):
             return
-        claim_generation(log, run_id, options, early=True)
+        claim_generation(log, run_id, options, checkpointed + 1, early=True)
         sweep_orphans(log, run_id, checkpointed=checkpointed)
         halves = log.backend.sweep_unfinished(time.monotonic() - began_s, paths.SEGMENTS)
         tickets = forget_void(log) if crowded else 0  # last: they tell of which run an orphan is

@@ -129,7 +129,9 @@ class Publisher:
         self._see_checkpoint(batch.query_id)
         owned(self._log, self._checkpoint)  # before the claim: a copy must not fence the original
         try:
-            generation, is_new = claim_generation(self._log, batch.run_id, self._options)
+            generation, is_new = claim_generation(
+                self._log, batch.run_id, self._options, batch.epoch
+            )
             checkpointed = self._checkpoint.last_commit(fresh=True)
             if checkpointed >= batch.epoch:  # rule 5
                 raise fenced(f"Epoch {batch.epoch} is checkpointed already, by another run")
