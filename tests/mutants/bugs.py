@@ -64,6 +64,13 @@ BUGS = (
         ("tests/protocol/test_stale_listing.py",),
     ),
     Bug(
+        "of the first epoch only a name is looked up",
+        "wal_sink/flush/choose_window.py",
+        "(behind or not self._log.backend.billed)",
+        "behind",
+        ("tests/protocol/test_stale_listing.py",),
+    ),
+    Bug(
         "rows that are in a total are added again",
         "wal_sink/targets/cassandra/totals/sums.py",
         "            done[key] = added.epoch, added.row\n",

@@ -52,8 +52,8 @@ class Clock:
         return self.us
 
 
-def a_decision(epoch: int) -> Decision:
-    """Return a decision to go on without an epoch, published once."""
+def a_decision(epoch: int, highest: int = 1) -> Decision:
+    """Return a decision to go on without an epoch, published `highest` times at the most."""
     return Decision(
         verb="accept-gap",
         epoch=epoch,
@@ -66,7 +66,7 @@ def a_decision(epoch: int) -> Decision:
         offsets_digest="",
         rows=-1,
         last_us=0,
-        highest=1,
+        highest=highest,
     )
 
 

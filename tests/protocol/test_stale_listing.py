@@ -16,6 +16,7 @@ from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.steps import Rest
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.wal.log import Log
@@ -35,13 +36,21 @@ class CachingMount(LocalBackend):
         super().__init__(root)
         self.asks_again = asks_again
         self._cached: dict[str, list[tuple[str, str]]] = {}
+        self._absent: set[str] = set()
 
     def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
         found, folder = list(super()._files(prefix)), prefix.rstrip("/")
         made_here = any(name.startswith(".") for _, name in found)
-        if folder in self._cached and self.asks_again and made_here:
-            self._cached[folder] = found
+        if self.asks_again and made_here:
+            self._absent = {path for path in self._absent if not path.startswith(prefix)}
+            if folder in self._cached:
+                self._cached[folder] = found
         yield from self._cached.get(folder, found)
+
+    def read(self, path: str) -> bytes:
+        if path in self._absent:
+            raise FileNotFoundError(path)
+        return super().read(path)
 
     def delete(self, paths: Iterable[str]) -> None:
         super().delete(paths)
@@ -52,9 +61,14 @@ class CachingMount(LocalBackend):
         """Answer a listing of this folder from now on with what is there at this moment."""
         self._cached[prefix.rstrip("/")] = list(super()._files(prefix))
 
+    def cache_absence(self, path: str) -> None:
+        """Answer from now on that there is no such object, as it is at this moment."""
+        self._absent.add(path)
+
     def forget(self) -> None:
         """Answer what is there."""
         self._cached.clear()
+        self._absent.clear()
 
 
 def mounted(world: World, *, asks_again: bool) -> CachingMount:
@@ -126,6 +140,29 @@ def test_rule_22_a_listing_from_before_the_decision_begins_nothing(
         mount.forget()
         until_rest(flusher)
     assert world.table() == {"k0": 0, "k2": 2}
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+def test_rule_22_a_lookup_from_before_the_decision_begins_no_lost_attempt(
+    world: World, asks_again: bool
+) -> None:
+    """`skip` died after it had deleted one of two attempts; this host still knows of no decision."""
+    world.run().publish([("lost attempt", 1)])
+    world.run().batch([("kept attempt", 2)])
+    world.run().batch([("c", 3)])
+    mount = mounted(world, asks_again=asks_again)
+    mount.cache(paths.DECISIONS)
+    mount.cache_absence(paths.decision(0, 0))
+    Log(world.log_backend).create_decision(a_decision(epoch=0, highest=3))
+    world.log.delete([paths.manifest(Attempt(0, 2))])
+    flusher = flusher_over(world, mount)
+    if not asks_again:
+        with pytest.raises(LogUnavailable, match="answers with an old listing"):
+            until_rest(flusher)
+        assert world.table() == {}
+        mount.forget()
+    until_rest(flusher)
+    assert world.table() == {"c": 3}
 
 
 @pytest.mark.parametrize("asks_again", [True, False])

@@ -153,8 +153,8 @@ class WindowChooser:
         decided: Collection[int] | None = None
         for step in following(first, checkpointed):
             behind = step.epoch > first.epoch
-            if behind and decided is None:
-                # One listing in place of many reads.
+            if decided is None and (behind or not self._log.backend.billed):
+                # One listing in place of many reads; and a mount may say of a name what it said long ago.
                 decided = frozenset(self._log.decided(fresh=True))
             choice = self.epoch(step, decided)
             if is_final(choice):
