@@ -17,6 +17,7 @@ import pytest
 from cassandra.cluster import Cluster
 from cassandra.io.asyncioreactor import AsyncioConnection
 
+from tests.cassandra.asyncio_driver import Asyncio
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
@@ -24,7 +25,6 @@ from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import frames
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
-from wal_sink.targets.cassandra.driver.reader import ReadingConnection
 from wal_sink.targets.cassandra.write.batches import Batches
 from wal_sink.targets.cassandra.write.writer import Writer
 from wal_sink.testing.cassandra.node import Node
@@ -158,12 +158,6 @@ def test_the_same_rows_as_by_the_drivers_own_classes(
         writer.write(plan, rows)
         writer.drain()
     assert table.rows(WRITTEN) == by_encoding
-
-
-class Asyncio(ReadingConnection, AsyncioConnection):  # type: ignore[misc]  # the driver has no types
-    """What `WideConnection` is where the driver chooses asyncio: from Python 3.12 on, without libev."""
-
-    out_buffer_size = WideConnection.out_buffer_size
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -14,7 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cassandra import OperationTimedOut
+from cassandra.io.asyncioreactor import AsyncioConnection
 
+from tests.cassandra.asyncio_driver import Asyncio
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
@@ -22,12 +24,13 @@ from wal_sink.observer import Observer
 from wal_sink.options import parse
 from wal_sink.targets.base import Kind, Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.driver import connection as driver_connection
 from wal_sink.targets.cassandra.driver.classify import was_not_sent
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.write.concurrency import Concurrency
+from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.write.in_flight import InFlight
 from wal_sink.targets.cassandra.write.send import Sender
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
@@ -299,6 +302,52 @@ def test_a_full_socket_is_no_failure(
     assert refused < 20 if seen else refused > 0
     assert not [record for record in caplog.records if record.name == Sender.__module__]
     assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(80_000, 80_050))
+    node.execute("TRUNCATE ks.t")
+
+
+def test_by_asyncio_what_a_silent_node_does_not_read_is_bounded(
+    node: EmbeddedCassandra,
+    target: CassandraTarget,
+    plan: Plan,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver's queue takes what it is given, and its socket never seems full; every row arrives.
+
+    What is in flight bounds it, once for each time that what has timed out is sent again.
+    """
+    monkeypatch.setattr(driver_connection, "WideConnection", Asyncio)
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.concurrency.FIRST", MOST)
+    count, first = 3_000, 100_000
+    ids = pa.array(range(first, first + count), pa.int32())
+    batch = target.check(pa.record_batch({"id": ids, "v": ["x" * 20_000] * count}), plan)
+    slices = [Slice(0, batch.slice(i, 100), US + i) for i in range(0, count, 100)]
+    most = 0
+    with (
+        target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert isinstance(session, CassandraSession)
+        (pooled,) = session._connection.session.get_pools()
+        connection = pooled._connection
+        assert isinstance(connection, AsyncioConnection)
+        connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        session.report_to(observer := Retries())
+        writing = pool.submit(write, session, plan, *slices)
+        while not (observer.in_flight or writing.done()):
+            time.sleep(0.001)
+        node.pause()
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            most = max(most, sum(map(len, list(connection._write_queue._queue))))
+            time.sleep(0.05)
+        assert connection._socket_writable
+        node.resume()
+        writing.result(120)
+    assert observer.retries["retry"] > 0
+    assert 0 < most < 4 * MOST * 96 * 1024 < batch.nbytes / 2
+    got = node.execute("SELECT id, writetime(v) AS us FROM ks.t")
+    written = {row.id: row.us for row in got if row.id >= first}
+    assert written == {first + i: US + i for i in range(count)}
     node.execute("TRUNCATE ks.t")
 
 
