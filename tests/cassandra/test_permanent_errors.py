@@ -24,19 +24,21 @@ from tests.cassandra.certificates import PASSWORD, Certificates
 from tests.cassandra.login import SETTINGS
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import OptionError, TargetUnavailable
+from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.reporter import Reporter
 from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.light import LightRequests, Sent
 from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
@@ -210,19 +212,16 @@ def test_a_retyped_column(flushing: Flushing, admin: Any) -> None:
     assert table(admin) == {"b": 2}
 
 
-@pytest.mark.parametrize(
-    ("said", "changes"),
-    [
-        (
-            "v was bigint",
-            ("DROP TABLE ks.t", "CREATE TABLE ks.t (k text PRIMARY KEY, v timestamp)"),
-        ),
-        (
-            "was without v for a while",
-            ("ALTER TABLE ks.t DROP v", "ALTER TABLE ks.t ADD v bigint"),
-        ),
-    ],
-)
+CHANGES = [
+    (
+        "v was bigint",
+        ("DROP TABLE ks.t", "CREATE TABLE ks.t (k text PRIMARY KEY, v timestamp)"),
+    ),
+    ("was without v for a while", ("ALTER TABLE ks.t DROP v", "ALTER TABLE ks.t ADD v bigint")),
+]
+
+
+@pytest.mark.parametrize(("said", "changes"), CHANGES)
 def test_a_column_that_changes_while_rows_are_written(
     flushing: Flushing,
     admin: Any,
@@ -237,6 +236,44 @@ def test_a_column_that_changes_while_rows_are_written(
     flushing.batch(("b", 2))
     flushing.stops("SchemaMismatch", said)
     assert flushing.status().flushed == 0
+
+
+def write_all(session: Session, plan: Plan, rows: Slice) -> None:
+    session.write(plan, rows)
+    session.drain()
+
+
+@pytest.mark.parametrize("moment", ["_schema_version", "_compare", "add"])
+@pytest.mark.parametrize(("said", "changes"), CHANGES)
+def test_a_table_that_changes_while_it_is_compared(
+    node: EmbeddedCassandra,
+    admin: Any,
+    role: str,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    changes: tuple[str, ...],
+    moment: str,
+) -> None:
+    """Before it is read, is watched, or its statement is prepared: no row counts as written."""
+    monkeypatch.setattr("wal_sink.targets.cassandra.schema.drift.CHECK_EVERY_S", 3_600)
+    target = CassandraTarget(options(node, username=role, password="first"))
+    batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
+    plan, left = target.plan(batch.schema, "k"), list(changes)
+    step = getattr(DriftWatch, moment)
+
+    def then_it_changes(self: DriftWatch, *args: Any) -> Any:
+        done = step(self, *args)
+        while left:
+            admin.execute(left.pop(0))
+        return done
+
+    monkeypatch.setattr(DriftWatch, moment, then_it_changes)
+    with (
+        target.connect(Owner(role, "log", "checkpoint")) as session,
+        pytest.raises(SchemaMismatch, match=said),
+    ):
+        write_all(session, plan, Slice(0, target.check(batch, plan), 1))
+    assert not left
 
 
 def test_a_column_that_is_dropped_and_added_again(flushing: Flushing, admin: Any) -> None:
