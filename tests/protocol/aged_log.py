@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -10,6 +10,7 @@ from tests.protocol.engine import World
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Claim, Ticket
+from wal_sink.wal.log import Log
 from wal_sink.wal.retain import put_back, retained_paths
 from wal_sink.wal.trim import RECORDS_KEPT
 
@@ -38,6 +39,15 @@ def leave_in_place(world: World) -> None:
         path = paths.retained_record(epoch)
         world.log_backend.create_missing({paths.flushed(epoch): world.log_backend.read(path)})
         world.log.delete([path])
+
+
+def record_each(log: Log, lost: Collection[int] = ()) -> None:
+    """Give each flushed epoch an object of its own, as older code did; those of some are lost."""
+    records = log.flushed_since(-1)
+    log.delete(each.path for each in log.recorded())
+    for record in records:
+        if record.epoch not in lost:
+            log.create(paths.flushed(record.epoch), record)
 
 
 def _add_starts(write: Write, starts: int) -> None:

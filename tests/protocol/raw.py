@@ -26,6 +26,18 @@ def objects(backend: StateBackend, folder: str) -> dict[str, Any]:
     }
 
 
+def records(backend: StateBackend, folder: str = "flushed/") -> dict[int, Any]:
+    """Read the records of flushed epochs, by epoch; those that share an object count up to the mark."""
+    found = objects(backend, folder)
+    flushed = {int(name): found[name] for name in found if name.isdecimal()}
+    for name in found.keys() - {f"{epoch:020}" for epoch in flushed}:
+        _, last, _ = map(int, name.split("-"))
+        if last < max(flushed, default=-1):
+            for record in found[name]["epochs"]:
+                flushed.setdefault(record["epoch"], record)
+    return dict(sorted(flushed.items()))
+
+
 def segment_bytes(backend: StateBackend, segment: dict[str, Any]) -> bytes:
     """Return a segment's bytes: they are in its manifest, or in a file."""
     if "data" in segment:
@@ -48,7 +60,7 @@ def decided(world: World) -> dict[int, str]:
     mark = world.ledger()
     windows = [window for window in (mark.begun, mark.last) if window] if mark else []
     generations = {begun.epoch: begun.generation for w in windows for begun in w.epochs}
-    for record in objects(world.log_backend, "flushed/").values():
+    for record in records(world.log_backend).values():
         generations[record["epoch"]] = record["generation"]
     claims = objects(world.log_backend, "runs/")
     return {epoch: claims[f"{g:06}"]["run_id"] for epoch, g in generations.items()}
@@ -92,7 +104,7 @@ def safe(world: World, why: object) -> None:
 def needed_is_there(world: World, why: object) -> None:
     """Every segment of a kept attempt above the flushed mark exists, to the byte."""
     backend = world.log_backend
-    mark = max((int(epoch) for epoch in objects(backend, "flushed/")), default=-1)
+    mark = max(records(backend), default=-1)
     whose = kept(world)
     for manifest in objects(backend, "manifests/").values():
         epoch = manifest["epoch"]
@@ -113,18 +125,18 @@ def complete(world: World, epochs: int, why: object) -> None:
     verdict = judge(expected(epochs, world), world.visible())
     assert verdict.exact, f"{verdict} ({why})"
     backend = world.log_backend
-    records = list(objects(backend, "flushed/").values())
-    assert [record["epoch"] for record in records] == list(range(epochs)), why
+    flushed = list(records(backend).values())
+    assert [record["epoch"] for record in flushed] == list(range(epochs)), why
     ledger = world.ledger()
     assert ledger is not None
     assert (ledger.flushed, ledger.begun) == (epochs - 1, None), why
-    for older, newer in pairwise(records):
+    for older, newer in pairwise(flushed):
         assert newer["base_us"] > older["base_us"] + max(older["rows"], 1) - 1, why
     for (key,), row in world.store.table.items() if world.dates else ():
         (epoch,) = {
             e for (e, _), rows in world.computed.items() if rows.get(key) == row.cells["v"].value
         }
-        record = records[epoch]
+        record = flushed[epoch]
         assert 0 <= row.cells["v"].us - record["base_us"] < record["rows"], f"{key} ({why})"
     world.flush()  # a flusher that starts deletes what goes every hour
     left = {path.split("/")[0] for path in backend.list()}

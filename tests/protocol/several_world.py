@@ -67,7 +67,7 @@ class SeveralWorld(World):
 
     def records(self, name: str) -> list[dict[str, Any]]:
         """Return what the log says was flushed to a target."""
-        return list(raw.objects(self.log_backend, f"flushed/{name}/").values())
+        return list(raw.records(self.log_backend, f"flushed/{name}/").values())
 
     def flush_all(self) -> None:
         """Flush to each target until there is nothing to do; once more, since the last one trims."""

@@ -132,7 +132,6 @@ def test_a_pending_epoch_costs_one_read_of_each_object_and_one_deletion(
     assert {request: count / 6 for request, count in more.items() if count} == {
         "read manifests/#.json": 1,
         "read segments/#/#.arrow": 2,
-        "create flushed/#.json": 1,
         "list segments/#/": 1,
         "delete segments/#/#.arrow": 2,
         "delete manifests/#.json": 1,
@@ -147,7 +146,6 @@ def test_a_pending_epoch_whose_rows_are_in_its_manifest_is_one_object(
     more.subtract(window_costs(young, 6, inline=True))
     assert {request: count / 6 for request, count in more.items() if count} == {
         "read manifests/#.json": 1,
-        "create flushed/#.json": 1,
         "list segments/#/": 1,
         "delete manifests/#.json": 1,
     }

@@ -124,7 +124,7 @@ def test_rule_18_a_manifest_without_a_record_is_no_loser_by_its_age_alone(
     manifest = world.log_backend.read(path)
     for epoch in range(1, 9):
         run.batch([("a", epoch)])
-    world.flush()
+        world.flush()
     world.log_backend.create(path, manifest)
     with pytest.raises(Diverged, match="no record"):
         world.flush()

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from state_backends import StateBackend, open_backend
+from tests.protocol.aged_log import record_each
 from tests.protocol.engine import NOW_US, Run, World
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -281,7 +282,7 @@ def test_rule_5_a_replay_of_what_was_flushed_long_ago_diverges(world: World) -> 
     run.batch([("a", 1)])
     run.batch([("b", 2)])
     world.flush()
-    world.log_backend.delete([paths.flushed(0)])
+    record_each(world.log, lost=[0])
     for epoch in range(2):
         edit(world.checkpoint, f"commits/{epoch}", None)
     with pytest.raises(errors.Diverged, match="long ago"):
@@ -1347,8 +1348,25 @@ def test_rule_17_old_records_are_forgotten_the_newest_stay(
     run = world.run()
     for epoch in range(6):
         run.batch([("k", epoch)])
-    world.flush()
+        world.flush()
     assert world.log_backend.list(paths.FLUSHED) == [paths.flushed(n) for n in (3, 4, 5)]
+
+
+def test_rule_17_records_of_a_window_are_forgotten_together(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that share an object stay as long as the newest one of them."""
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
+    run = world.run()
+    for epoch in range(4):
+        run.batch([("k", epoch)])
+    world.flush()
+    left = [world.log.flushed_epochs()]
+    for epoch in range(4, 7):
+        run.batch([("k", epoch)])
+        world.flush()
+        left.append(world.log.flushed_epochs())
+    assert left == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [3, 4, 5], [4, 5, 6]]
 
 
 def test_rule_18_what_is_flushed_leaves_the_log(world: World) -> None:

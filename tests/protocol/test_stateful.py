@@ -284,7 +284,7 @@ class Histories(RuleBasedStateMachine):
     def set_back_to_other_data(self, back: int) -> None:
         """Restore an older checkpoint, from which Spark plans other data; undo it if that is refused."""
         commits = sorted(int(p.split("/")[1]) for p in self.world.checkpoint.list("commits/"))
-        mark = max((int(n) for n in raw.objects(self.world.log_backend, "flushed/")), default=-1)
+        mark = max(raw.records(self.world.log_backend), default=-1)
         if len(commits) <= back or commits[-back] > mark:
             return
         self._end()
@@ -348,7 +348,7 @@ class Histories(RuleBasedStateMachine):
     @rule(lost=st.booleans())
     def ledger_lost(self, lost: bool) -> None:
         """The ledger is truncated, or restored from a backup; nothing is flushed until it is back."""
-        records = [int(n) for n in raw.objects(self.world.log_backend, "flushed/")]
+        records = [*raw.records(self.world.log_backend)]
         mark = self._mark()
         if not records or mark is None:
             return
@@ -395,7 +395,7 @@ class Histories(RuleBasedStateMachine):
             return
         self._settle()
         raw.safe(self.world, "")
-        records = list(raw.objects(self.world.log_backend, "flushed/").values())
+        records = list(raw.records(self.world.log_backend).values())
         assert [record["epoch"] for record in records] == list(range(len(records)))
         for older, newer in pairwise(records):
             assert newer["base_us"] > older["base_us"] + max(older["rows"], 1) - 1

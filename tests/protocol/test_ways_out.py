@@ -18,6 +18,7 @@ import pytest
 
 import wal_sink
 from state_backends import StateBackend, open_backend
+from tests.protocol.aged_log import record_each
 from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, World
 from tests.protocol.looks import Looks
@@ -532,12 +533,10 @@ def test_no_rewind_above_the_mark_of_the_log_is_advised(world: World) -> None:
     assert advised(world, 0) is None
 
 
-def test_a_rewind_to_an_epoch_that_has_a_record_is_advised(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewind_to_an_epoch_that_has_a_record_is_advised(world: World) -> None:
     """The one before the newest records is forgotten, so it cannot become the mark."""
-    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 2)
     backup = fill_and_keep(world)
+    record_each(world.log, lost=[0, 1])
     assert world.log.flushed_epochs() == [2, 3]
     restore(world, backup, range(2, EPOCHS - 1))
     with pytest.raises(errors.OptionError, match=r"no record of epoch 1,(.|\n)*only to 2,"):
@@ -581,7 +580,7 @@ def test_a_rewind_over_epochs_that_were_given_up(world: World) -> None:
     late = max(row.cells["v"].us for row in world.store.table.values())
     assert late > given.decision.last_us
     truncate_ledger(world)
-    world.log.delete([paths.flushed(3), paths.flushed(4)])
+    record_each(world.log, lost=[3, 4])
     go_back(world, 2)
     assert world.store.ledger[world.query_id].last_us == given.decision.last_us
 

@@ -136,11 +136,7 @@ class Site:
 
     def record(self, epoch: int) -> dict[str, Any] | None:
         """Return what the log records of a flushed epoch."""
-        path = paths.flushed(epoch)
-        found: dict[str, Any] | None = (
-            json.loads(self.log.get(path)) if self.log.has(path) else None
-        )
-        return found
+        return self._records().get(epoch)
 
     def planned(self, epoch: int) -> str:
         """Return from what data Spark has planned an epoch."""
@@ -148,8 +144,18 @@ class Site:
 
     def recorded(self) -> list[int]:
         """Return the epochs that the log records as flushed."""
-        found = map(paths.parse_flushed, self.log.paths(paths.FLUSHED))
-        return [epoch for epoch in found if epoch is not None]
+        return sorted(self._records())
+
+    def _records(self) -> dict[int, dict[str, Any]]:
+        """Return the records by epoch: those that share an object count up to the mark, the latest of one."""
+        read = [json.loads(self.log.get(path)) for path in self.log.paths(paths.FLUSHED)]
+        found = {record["epoch"]: record for record in read if "epoch" in record}
+        mark = max(found, default=-1)
+        for window in (record["epochs"] for record in read if "epochs" in record):
+            for record in window if window[-1]["epoch"] < mark else ():
+                before = found.setdefault(record["epoch"], record)
+                found[record["epoch"]] = max(before, record, key=lambda each: each["base_us"])
+        return found
 
     def without_rows(self, epoch: int) -> bool:
         """Whether an epoch was given up, or made by a tool of Spark's."""

@@ -88,8 +88,9 @@ def inspect(query: Query, begun: Window | None, most: int, *, asked: bool = Fals
     above = {attempt.epoch for attempt in standing.attempts if attempt.epoch > flushed}
     if (identity := query.log.identity()) is not None:
         above |= set(range(max(flushed + 1, identity.first_epoch), checkpointed + 1))
-    done = [query.log.flushed(epoch) for epoch in recorded[max(0, len(recorded) - most) :]]
-    lines = [_recorded(record, standing.given_up) for record in done if record is not None]
+    newest = recorded[max(0, len(recorded) - most) :]
+    done = query.log.flushed_since(newest[0] - 1) if newest else []
+    lines = [_recorded(record, standing.given_up) for record in done]
     for epoch in sorted(above)[:most]:
         lines += _unflushed(query, epoch, standing)
     return Inspected(

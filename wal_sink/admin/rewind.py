@@ -43,7 +43,7 @@ from wal_sink.protocol.rewind import (
 from wal_sink.targets.base import Delivery, Target
 from wal_sink.wal.aside import bring_back, set_aside
 from wal_sink.wal.quarantine import entries
-from wal_sink.wal.retain import put_back, recorded_epochs
+from wal_sink.wal.retain import put_back, recorded
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +164,7 @@ class Rewind(NamedTuple):
                 verb="rewind", by=user_and_host(), at_us=now_us, why=why, before=before, after=after
             )
         )
+        query.log.cut_window(self.to)
         put_back(query.log, self.to)
         try:
             for manifest in self.needed:
@@ -184,13 +185,13 @@ class Rewind(NamedTuple):
             for entry in entries(query.log)
             if entry.epoch > self.to and entry.epoch not in past.given_up
         ]
-        recorded = {epoch for epoch in (*past.records, *past.late) if epoch > self.to}
+        above = query.log.recorded_above(self.to, (*past.records, *past.late))
         with ledger_row(self.target, query.owner(past.identity)) as row:
             row.replace(past.mark, self.new)
-            for epoch in sorted(recorded, reverse=True):
+            for epoch, objects in above:
                 reporter.say(REWINDING, epoch)
                 row.refuse_moved(self.new)  # what is there now may be about a later flush
-                query.log.delete([paths.flushed(epoch), paths.retained_record(epoch)])
+                query.log.delete(objects)
         query.log.delete(refused)  # the flush keeps them again, with newer timestamps
         return Rewound(
             query_id=query.query_id,
@@ -235,15 +236,15 @@ def plan_rewind(
         present_us = row.present_us(now_us) if reset_timestamps or once else 0
         reset_us = present_us if reset_timestamps else None
     log = query.log
-    records = {e: record for e in recorded_epochs(log) if (record := log.flushed(e)) is not None}
+    records = recorded(log)
     floor = max(log.flushed_epochs(), default=-1)  # the flusher's mark
     late = {epoch: records.pop(epoch) for epoch in list(records) if epoch > floor}
     decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}
     earlier = [done.after for done in log.interventions("rewind")]
     rewound_us = [int(row["last_us"]) for row in earlier]
     rewound_us += [decision.last_us for each in decisions.values() for decision in each]
-    recorded = (*records.items(), *late.items())
-    published = {*log.attempts(), *(Attempt(e, record.generation) for e, record in recorded)}
+    flushed = (*records.items(), *late.items())
+    published = {*log.attempts(), *(Attempt(e, record.generation) for e, record in flushed)}
     past = Past(
         identity,
         mark,

@@ -109,13 +109,14 @@ class _Verification:
 
     def _recorded(self) -> tuple[int, FlushedEpoch | None]:
         """Read every record; return the log's mark and its record, None when that is unreadable."""
-        newest: FlushedEpoch | None = None
-        epochs = self._log.flushed_epochs()
-        for epoch in epochs:
-            newest = None
-            with self._findings.noting(epoch, self._log.where(paths.flushed(epoch))):
-                newest = self._log.flushed(epoch)
-        return max(epochs, default=-1), newest
+        mark, newest = -1, None
+        for each in self._log.recorded():
+            found: tuple[FlushedEpoch, ...] = ()
+            with self._findings.noting(each.last, self._log.where(each.path)):
+                found = self._log.read_recorded(each)
+            if each.is_mark:
+                mark, newest = each.last, found[0] if found else None
+        return mark, newest
 
     def _identity(self) -> LogIdentity | None:
         """Read to which checkpoint the log belongs; `verify` goes on although it is another one."""

@@ -128,8 +128,17 @@ def unique_in_run(run_id: str, nonce: str) -> str:
 
 
 def flushed(epoch: int) -> str:
-    """Path of the record of a flushed epoch."""
+    """Path of the record of a flushed epoch, which is alone in its window, or the last one there."""
     return f"{FLUSHED}{epoch:020}.json"
+
+
+def flushed_window(first: int, last: int, us: int) -> str:
+    """Path of the records of a flushed window, but for its last epoch, which is `last` + 1.
+
+    :param us: the write timestamp of the window's first row. A window that is begun anew after a rewind has a
+        later one, so no name stands for two windows.
+    """
+    return f"{FLUSHED}{first:020}-{last:020}-{us:020}.json"
 
 
 def retained_manifest(attempt: Attempt) -> str:
@@ -247,7 +256,12 @@ parse_segment_task = _parser(
 """Spark partition and task attempt that wrote a segment."""
 
 parse_flushed = _parser(rf"{FLUSHED}{_EPOCH}\.json", int)
-"""Epoch of a record of a flushed epoch."""
+"""Epoch of a record that is an object of its own: that of the last epoch of its window."""
+
+parse_flushed_window = _parser(
+    rf"{FLUSHED}{_EPOCH}-{_EPOCH}-[0-9]{{20}}\.json", lambda first, last: (int(first), int(last))
+)
+"""First and last epoch of the records of a window that are in one object."""
 
 parse_retained_manifest = _parser(rf"{RETAINED}{_EPOCH}-{_GENERATION}\.json", _attempt)
 """Attempt whose manifest is retained."""

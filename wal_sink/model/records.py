@@ -122,7 +122,10 @@ class TargetState(Record, frozen=True, kw_only=True):
 
 
 class FlushedEpoch(Record, frozen=True, kw_only=True):
-    """`flushed/<epoch>.json`: an epoch is in the target. The newest is the log's flushed mark (rule 17)."""
+    """`flushed/<epoch>.json`: an epoch is in the target. The newest is the log's flushed mark (rule 17).
+
+    Of a window of several epochs, only the last one has an object of its own, see `FlushedWindow`.
+    """
 
     epoch: int
     generation: int
@@ -153,6 +156,16 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
         if self.digest is msgspec.UNSET:
             return self.offsets_digest == offsets_digest
         return self.digest == digest
+
+
+class FlushedWindow(Record, frozen=True, kw_only=True):
+    """`flushed/<first>-<last>-<us>.json`: the epochs of a window are in the target, but for its last one.
+
+    That one has a record of its own, `flushed/<last + 1>.json`; without it this one counts for nothing.
+    """
+
+    epochs: tuple[FlushedEpoch, ...]
+    """Contiguous and ascending."""
 
 
 class FileCopy(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,8 +36,8 @@ class Rate(NamedTuple):
 def read_rate(log: Log) -> Rate:
     """Read the newest records."""
     most = _READ_BILLED if log.backend.billed else _READ
-    found = (log.flushed(epoch) for epoch in log.flushed_epochs()[-most:])
-    return rate_of([record for record in found if record is not None])
+    epochs = log.flushed_epochs()[-most:]
+    return rate_of(log.flushed_since(epochs[0] - 1) if epochs else [])
 
 
 def rate_of(records: Sequence[FlushedEpoch]) -> Rate:

@@ -6,7 +6,7 @@ An object that is created twice keeps its first content.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -22,7 +22,6 @@ from wal_sink.model.records import (
     Chosen,
     Claim,
     Decision,
-    FlushedEpoch,
     FlusherReport,
     Intervention,
     Kept,
@@ -33,10 +32,10 @@ from wal_sink.model.records import (
     Ticket,
     WithoutSink,
 )
-from wal_sink.wal.objects import LogObjects
+from wal_sink.wal.flush_records import FlushRecords
 
 
-class Log(LogObjects):
+class Log(FlushRecords):
     """The folder `<wal.location>/<query id>`, as one of the log's targets sees it; see `LogObjects`."""
 
     def __init__(self, backend: StateBackend, target: str = "", *, several: bool = False) -> None:
@@ -210,46 +209,6 @@ class Log(LogObjects):
         """Decide about epochs for all targets, unless that was done; whether it is decided so."""
         self.backend.create_missing({paths.chosen(each.epoch): each.to_json() for each in chosen})
         return all(self.chosen(each.epoch) == each for each in chosen)
-
-    # --- what is flushed (rule 17) ---
-
-    def newest_flushed(self, *, fresh: bool = False) -> FlushedEpoch | None:
-        """Read the newest record: the flushed mark of the log.
-
-        :param fresh: to conclude from a record that is missing, see `StateBackend.list_fresh`.
-        """
-        newest = self.newest_flushed_epoch(fresh=fresh)
-        return None if newest is None else self.flushed(newest)
-
-    def newest_flushed_epoch(self, *, fresh: bool = False) -> int | None:
-        """Return the epoch of the newest record; it is not read."""
-        names = reversed(self.names(paths.FLUSHED, fresh=fresh))  # which ascend as the epochs do
-        parsed = map(paths.parse_flushed, names)
-        return next((epoch for epoch in parsed if epoch is not None), None)
-
-    def flushed(self, epoch: int) -> FlushedEpoch | None:
-        """Read the record of one epoch; None when it is not flushed, or long ago."""
-        path = paths.flushed(epoch)
-        data = self.read_bytes(path, paths.retained_record(epoch))
-        return None if data is None else FlushedEpoch.from_json(data, self.where(path))
-
-    def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
-        """Read the records of all epochs above `epoch`, ascending."""
-        records = (self.flushed(e) for e in self.flushed_epochs() if e > epoch)
-        return [record for record in records if record is not None]
-
-    def record_flushed(self, records: Iterable[FlushedEpoch]) -> None:
-        """Record that epochs are in the target, each once, in this order."""
-        self.backend.create_missing(
-            {self.own(paths.flushed(record.epoch)): record.to_json() for record in records}
-        )
-
-    def flushed_epochs(self, *, fresh: bool = False) -> list[int]:
-        """List the epochs that have a record, ascending.
-
-        :param fresh: see `newest_flushed`.
-        """
-        return self._listed(paths.FLUSHED, paths.parse_flushed, fresh=fresh)
 
     # --- what operators have decided (rule 22) ---
 

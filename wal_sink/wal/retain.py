@@ -88,9 +88,13 @@ def has_manifest(log: Log, attempt: Attempt) -> bool:
     return False
 
 
-def recorded_epochs(log: Log) -> list[int]:
-    """List the epochs that have a record, retained ones too, ascending."""
-    return sorted({*log.flushed_epochs(), *retained_paths(log)})
+def recorded(log: Log) -> dict[int, FlushedEpoch]:
+    """Read the records of all epochs, retained ones too, by epoch, ascending."""
+    found = {record.epoch: record for record in log.flushed_since(-1)}
+    for epoch in retained_paths(log):
+        if epoch not in found and (record := log.flushed(epoch)) is not None:
+            found[epoch] = record
+    return dict(sorted(found.items()))
 
 
 def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch]) -> list[str]:

@@ -83,7 +83,7 @@ def trim(
 
 def lost_records(log: Log, epochs: Iterable[int]) -> tuple[int, ...]:
     """Return those of some flushed epochs that have no record, although it is not yet time to delete it."""
-    there = log.flushed_epochs()
+    there = frozenset(log.flushed_epochs())
     newest = max(there, default=-1)
     return tuple(
         epoch for epoch in epochs if newest - RECORDS_KEPT < epoch < newest and epoch not in there
@@ -197,9 +197,16 @@ def _old_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] 
     :param copied: epochs that have another copy of their record, for `trim.delay`.
     """
     first = min((attempt.epoch for attempt in remaining), default=None)
-    listed = log.names(paths.FLUSHED)[:-RECORDS_KEPT]
-    old = [epoch for path in listed if (epoch := paths.parse_flushed(path)) is not None]
-    return [paths.flushed(e) for e in old if first is None or e < first or e in copied]
+    listed = log.recorded()
+    upto = max((each.last for each in listed if each.is_mark), default=-1) - RECORDS_KEPT
+    return [
+        each.path
+        for each in listed
+        if each.last <= upto
+        if first is None
+        or each.last < first
+        or all(epoch in copied for epoch in range(each.first, each.last + 1))
+    ]
 
 
 def _copied_manifests(log: Log, epoch: int) -> set[str]:
