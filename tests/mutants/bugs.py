@@ -1564,8 +1564,8 @@ BUGS = (
     Bug(
         "a rewind leaves the records of the window that it goes into",
         "wal_sink/wal/flush_records.py",
-        "            places.setdefault(each.window_end, []).insert(0, each.path)\n",
-        "            places.setdefault(each.last, []).insert(0, each.path)\n",
+        "        for each in reversed(self.recorded()):\n",
+        "        for each in (each for each in self.recorded() if each.is_mark):\n",
         ("tests/protocol/test_flush_records.py",),
     ),
     Bug(

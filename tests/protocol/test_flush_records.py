@@ -105,6 +105,7 @@ def test_rule_22_a_rewind_into_a_window_leaves_its_first_records(world: World, t
     before = world.log.flushed_since(-1)
     world.log.delete(paths.retained_record(epoch) for epoch in range(EPOCHS))
     rewind(world, to)
+    assert all(each.window_end <= to for each in world.log.recorded())
     assert world.log.flushed_since(-1) == before[: to + 1]
     assert [world.log.flushed(epoch) for epoch in range(to + 1)] == before[: to + 1]
     assert all(world.log.flushed(epoch) is None for epoch in range(to + 1, EPOCHS))
