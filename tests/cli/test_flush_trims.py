@@ -122,8 +122,9 @@ def test_old_records_go_as_well(
 ) -> None:
     """As many stay as the flusher keeps."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
+    window, _ = left.log_backend.list(paths.FLUSHED)
     planned = preview(query_of(tmp_path), 0)
-    assert paths.flushed(0) in {file.path for file in planned.trimmed}
+    assert window in {file.path for file in planned.trimmed}
     only_trim(left, tmp_path)
     assert left.log_backend.list(paths.FLUSHED) == [paths.flushed(1)]
 

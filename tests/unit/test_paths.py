@@ -23,6 +23,7 @@ PARSERS: list[Callable[[str], object]] = [
     paths.parse_swept,
     paths.parse_run,
     paths.parse_flushed,
+    paths.parse_flushed_window,
     paths.parse_segment_epoch,
 ]
 
@@ -81,6 +82,15 @@ def test_a_flushed_record_is_parsed_back(epoch: int) -> None:
     path = paths.flushed(epoch)
     assert paths.parse_flushed(path) == epoch
     only(paths.parse_flushed, path)
+
+
+@given(EPOCHS, EPOCHS, NUMBERS)
+@settings(deadline=None)
+def test_the_records_of_a_window_are_parsed_back(first: int, last: int, us: int) -> None:
+    """They are no record of one epoch, which could be the mark."""
+    path = paths.flushed_window(first, last, us)
+    assert paths.parse_flushed_window(path) == (first, last)
+    only(paths.parse_flushed_window, path)
 
 
 @given(EPOCHS, NUMBERS, NUMBERS, st.uuids())

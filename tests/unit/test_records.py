@@ -26,6 +26,7 @@ from wal_sink.model.records import (
     ErrorReport,
     FileCopy,
     FlushedEpoch,
+    FlushedWindow,
     FlusherReport,
     Intervention,
     Kept,
@@ -192,6 +193,23 @@ GOLDEN_RECORDS: dict[str, Record] = {
         published_us=US + 2_000,
         begun_us=US + 2_000,
         recorded_us=US + 3_000,
+    ),
+    "flushed_window": FlushedWindow(
+        epochs=(
+            FlushedEpoch(
+                epoch=41,
+                generation=3,
+                manifest="manifests/00000000000000000041-000003.json",
+                digest="d" * 64,
+                offsets_digest="c" * 64,
+                rows=1,
+                bytes=730,
+                base_us=US + 5,
+                published_us=US,
+                begun_us=US + 1_000,
+                recorded_us=US + 2_000,
+            ),
+        )
     ),
     "decision": Decision(
         verb="set-aside",
