@@ -1564,7 +1564,7 @@ BUGS = (
     Bug(
         "a rewind leaves the records of the window that it goes into",
         "wal_sink/wal/flush_records.py",
-        "        for each in reversed(self.recorded()):\n",
+        "        for each in self.recorded():\n",
         "        for each in (each for each in self.recorded() if each.is_mark):\n",
         ("tests/protocol/test_flush_records.py",),
     ),

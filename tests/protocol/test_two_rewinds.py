@@ -47,17 +47,18 @@ def silent(world: World, to: int) -> None:
     plan.carry_out(next(_CLOCK))
 
 
+@pytest.mark.parametrize("together", [1, 2])
 def test_rule_22_a_rewind_that_stood_still_takes_back_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     """It wakes before its look at the row, after another one has ended, and some epochs are flushed again."""
-    monkeypatch.setattr(
-        "wal_sink.protocol.windows.MOST_EPOCHS", 1
-    )  # the ledger knows the last window
+    # The ledger knows the last window alone.
+    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", together)
     whole, _ = rewinding(set_up_rewind())
     whole.turn()
     stops = range(1, len(whole.turns.operations))
-    assert len(stops) == EPOCHS - 1  # the row is read back, and before each record goes
+    # The row is read back, and before the records of each window above epoch 0 go.
+    assert len(stops) == 1 + (EPOCHS - 2 if together == 1 else 2)
     for stop, to, flushed in itertools.product(stops, (0, 2), range(EPOCHS + 1)):
         world = set_up_rewind()
         first, refused = rewinding(world, stop)
@@ -105,8 +106,11 @@ def test_rule_22_a_rewind_is_refused_while_another_one_lives(
     assert world.table() == world.expected()
 
 
-def test_rule_22_a_rewind_that_was_killed_holds_up_no_other_one() -> None:
+def test_rule_22_a_rewind_that_was_killed_holds_up_no_other_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its host has no process of that name, so nothing is waited for; the next one goes on where it died."""
+    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 1)  # each record is of its own
     world = set_up_rewind()
     first, _ = rewinding(world, 3)
     first.turn()  # one record is gone, and it acts no more
