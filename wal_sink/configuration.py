@@ -128,7 +128,7 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
         kind = given.get("target", "cassandra")
         target = target_type(kind)
         refuse_undeclared(given, target.name, target.options_type)
-        refuse_unknown(raw, names(SinkOptions, target.options_type))
+        refuse_unknown(raw, names(SinkOptions, target.options_type), is_installed)
         parsed = parse(raw, target.options_type)
         destinations = (Destination("", kind, parsed, target(parsed)),)
     sink = parse(raw, SinkOptions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -204,14 +204,29 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         ) from error
 
 
-def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
+def refuse_unknown(
+    raw: Mapping[str, str],
+    known: Iterable[str],
+    is_target: Callable[[str], bool] = lambda _: False,
+) -> None:
     """Refuse an option in `raw` that is neither known nor Spark's own.
 
-    :raises OptionError: names the option and the nearest known one.
+    :param is_target: whether there is a target of that name, with whose options this query has nothing to do.
+    :raises OptionError: names the option and the nearest known one, or the target that has it.
     """
     by_lower = {name.lower(): name for name in (*known, *SPARK_OPTIONS)}
     for key in raw:
         if named(key, by_lower.values()) is None:
+            other, dot, _ = key.lower().partition(".")
+            if (
+                dot
+                and not any(name.startswith(f"{other}.") for name in by_lower)
+                and is_target(other)
+            ):
+                raise OptionError(
+                    f"Option {key} is for target {other}, and the query writes to another one.",
+                    f'Add .option("target", "{other}") to write there; otherwise leave it out.',
+                )
             near = [by_lower[name] for name in _nearest(key.lower(), by_lower)]
             raise OptionError(
                 f"Unknown option {key}.",

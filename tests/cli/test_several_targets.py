@@ -12,7 +12,10 @@ from typer.testing import CliRunner, Result
 
 from sqlite_target import SqliteOptions, SqliteTarget
 from tests.protocol.engine import World
+from wal_sink.admin.attach import plan_attach, plan_detach
+from wal_sink.admin.query import find_query
 from wal_sink.cli.main import app
+from wal_sink.errors import OptionError
 from wal_sink.targets.base import Target
 
 
@@ -154,6 +157,16 @@ def test_options_of_several_targets_for_a_query_with_one(world: World, tmp_path:
     found = json.loads(refused.stdout)
     assert (refused.exit_code, found["error"]) == (2, "OptionError"), refused.output
     assert "leave option targets out" in found["remedy"], found
+
+
+def test_the_only_target_of_a_query_has_no_name(world: World, tmp_path: Path) -> None:
+    """It is neither let go nor brought back: `attach` would move it over what it lacks."""
+    world.run().batch([("a", 1)])
+    query = find_query(str(tmp_path / "checkpoint"), None, {})
+    with pytest.raises(OptionError, match="has one target, without a name"):
+        plan_detach(query)
+    with pytest.raises(OptionError, match="has one target, without a name"):
+        plan_attach(query, world.store)
 
 
 def test_a_query_that_was_moved_is_adopted_for_each_target(two: TwoTables) -> None:

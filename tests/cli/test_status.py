@@ -184,6 +184,22 @@ def test_watching_for_a_reader_who_leaves(world: World, tmp_path: Path) -> None:
         assert watching.stderr.read() == ""
 
 
+def test_watching_into_a_pipe(world: World, tmp_path: Path) -> None:
+    """As in `… | tee FILE`: the whole status at once, then a line at each change; Ctrl-C is no error."""
+    batches = world.run()
+    batches.batch([("a", 1)])
+    with start(tmp_path, "status", "checkpoint", "--watch") as watching:
+        assert watching.stdout is not None
+        assert world.query_id in watching.stdout.readline()
+        while not watching.stdout.readline().startswith("delete it?"):
+            pass
+        batches.batch([("b", 2)])
+        assert watching.stdout.readline().endswith("1, 2 epochs with 2 rows waiting\n")
+        watching.send_signal(signal.SIGINT)
+        out, err = watching.communicate(timeout=30)
+    assert (watching.returncode, out, err) == (0, "", "")
+
+
 def test_watching_on_a_screen(world: World, tmp_path: Path) -> None:
     """The screen is there until Ctrl-C, which is no error."""
     world.run().batch([("a", 1)])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import random
+from pathlib import Path
 
 import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import Rows, World
 from tests.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
-from wal_sink.errors import LogFull
-from wal_sink.wal.store_errors import full_disk_errors
+from wal_sink.errors import LogFull, LogUnavailable
+from wal_sink.wal.store_errors import log_errors
 
 MEGABYTE = 1_000_000
 
@@ -60,8 +61,23 @@ def test_a_task_that_fills_the_disk_leaves_nothing(
 
 
 def test_other_errors_are_not_taken_for_it() -> None:
-    """A quota is; a denied folder is not."""
-    with pytest.raises(LogFull, match="file:///log"), full_disk_errors("file:///log"):
+    """A quota is; a denied folder is a log that cannot be written."""
+    with pytest.raises(LogFull, match="file:///log"), log_errors("file:///log"):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
-    with pytest.raises(PermissionError), full_disk_errors("file:///log"):
+    refused = pytest.raises(LogUnavailable, match=r"file:///log cannot be used: .*denied")
+    with refused as caught, log_errors("file:///log"):
         raise PermissionError(errno.EACCES, "denied")
+    assert "start the query again" in caught.value.remedy
+
+
+def test_a_task_that_cannot_write(tmp_path: Path) -> None:
+    """It raises an error of the sink, which tells what to do: `failure` finds that in what Spark says."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    run = world.run()
+    run.batch([("a", 1)])
+    run.write_offsets()
+    folder = tmp_path / "log" / "segments"
+    folder.rename(tmp_path / "moved")
+    folder.write_text("in the way")
+    with pytest.raises(LogUnavailable, match="cannot be a folder"):
+        run.tasks(large(1))

@@ -216,7 +216,7 @@ def test_rule_4_a_failing_task_leaves_no_segment(world: World) -> None:
     """What a task wrote before it failed is gone."""
     faults = Faults(at=0, when="before", error=lambda: OSError("disk full"), matching="output")
     run = world.run(faults)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(errors.LogUnavailable, match="disk full"):
         run.publish([("a", 1)])
     assert faults.injected is not None
     assert world.log_backend.list(paths.SEGMENTS) == []

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.protocol.engine import Run, World
 from wal_sink.configuration import Configuration, Destination
-from wal_sink.errors import WalSinkError
+from wal_sink.errors import LogUnavailable, WalSinkError, WrongOwner
 from wal_sink.model import paths
 from wal_sink.options import SinkOptions
-from wal_sink.publish.micro_batch import MicroBatch
+from wal_sink.publish.micro_batch import MicroBatch, agree
 from wal_sink.spark.data_source import Message, WalSinkStreamWriter
 from wal_sink.testing.cell_store import CellStoreOptions
 from wal_sink.wal.location import locate
@@ -28,6 +29,35 @@ def started(tmp_path: Path) -> tuple[Run, WalSinkStreamWriter]:
     only = Destination("", "cell_store", CellStoreOptions(keys="k"), world.store)
     configuration = Configuration(SinkOptions(checkpoint=str(tmp_path)), (only,), location)
     return run, WalSinkStreamWriter(MicroBatch(configuration, run.plans))
+
+
+def test_a_place_that_is_not_the_log_stays_empty(
+    started: tuple[Run, WalSinkStreamWriter], tmp_path: Path
+) -> None:
+    """`wal.location` was changed: not even a plan is written there, so a log can be moved to it."""
+    run, writer = started
+    run.batch([("a", 1)])
+    elsewhere = tmp_path / "elsewhere"
+    (only,) = writer.micro_batch.configuration.destinations
+    sink = SinkOptions(checkpoint=str(tmp_path), wal_location=str(elsewhere))
+    moved = Configuration(sink, (only,), locate(str(tmp_path), str(elsewhere)))
+    with pytest.raises(WrongOwner, match="elsewhere"):
+        agree(moved, pa.schema({"k": pa.string(), "v": pa.int64()}))
+    assert not elsewhere.exists()
+
+
+def test_a_commit_that_cannot_write_says_what_to_do(
+    started: tuple[Run, WalSinkStreamWriter], tmp_path: Path
+) -> None:
+    """Its error is one of the sink, which `failure` finds in what Spark says."""
+    run, writer = started
+    messages = [Message(appended) for appended in run.tasks([("a", 1)])]
+    (manifests := next(tmp_path.glob("wal_sink/*")) / "manifests").write_text("in the way")
+    with pytest.raises(LogUnavailable, match="cannot be used") as caught:
+        writer.commit(messages, 0)
+    assert "start the query again" in caught.value.remedy
+    manifests.unlink()
+    writer.commit(messages, 0)
 
 
 def test_rule_7_abort_after_an_effective_commit_deletes_nothing(

@@ -207,6 +207,15 @@ def test_without_a_near_name_all_are_listed(typed: str) -> None:
     assert [name for name in KNOWN if name not in caught.value.remedy] == []
 
 
+def test_an_option_of_another_target_names_that_target() -> None:
+    """Who forgets option `target` gives the options of it all the same."""
+    with pytest.raises(OptionError, match=r"postgresql\.uri is for target postgresql") as caught:
+        configure(GIVEN | {"postgresql.uri": "x"})
+    assert '.option("target", "postgresql")' in caught.value.remedy
+    with pytest.raises(OptionError, match=r"Unknown option zzzz\.uri"):
+        configure(GIVEN | {"zzzz.uri": "x"})
+
+
 def test_the_value_of_an_unknown_option_is_not_shown() -> None:
     """It may be a misspelled password."""
     with pytest.raises(OptionError) as caught:

@@ -257,6 +257,14 @@ def test_a_sink_that_joins_late_starts_at_its_first_epoch() -> None:
     assert step(7, None, mark(6), [(7, 1)], first=7) == Begin((Attempt(7, 1),))
 
 
+def test_the_remedy_for_a_log_that_was_made_anew_can_be_carried_out() -> None:
+    """Epochs before its first one cannot be flushed from it, so no `rewind` to before them is named."""
+    with pytest.raises(LedgerBehindLog, match="never had epochs 5 to 6") as caught:
+        step(7, None, mark(4), [(7, 1)], first=7)
+    assert "`wal-sink rewind CHECKPOINT --to 6`" in caught.value.remedy
+    assert "--to 4" not in caught.value.remedy
+
+
 @pytest.mark.parametrize("checkpointed", [4, 3, -1])
 def test_what_is_flushed_is_trimmed_also_while_resting(checkpointed: int) -> None:
     """The target is not asked for it: no ledger was read."""
@@ -275,8 +283,8 @@ def test_what_is_not_checkpointed_is_left_alone() -> None:
     [
         (4, ABSENT, LedgerBehindLog, "no row for query query, .* epoch 4 is flushed"),
         (4, mark(3), LedgerBehindLog, "epoch 3 is flushed, the log says 4"),
-        (ABSENT, mark(-2), LedgerBehindLog, "epoch -2 is flushed, the log says -1"),
-        (4, mark(4, log_id="other"), WrongOwner, "belongs to log other"),
+        (ABSENT, mark(-2), LedgerBehindLog, "begins with epoch 0: it never had epochs -1 to -1"),
+        (4, mark(4, log_id="other"), WrongOwner, "log other, and the log of .* is another one"),
         (4, mark(4, checkpoint="file:///copy"), WrongOwner, "of checkpoint file:///copy"),
         # whose row it is comes before what it says
         (4, mark(3, log_id="other"), WrongOwner, "belongs to log other"),

@@ -114,8 +114,9 @@ class Attachment(NamedTuple):
 def plan_detach(query: Query) -> Detachment:
     """Check that a target can be detached.
 
-    :raises OptionError: it is detached, or the only one that is attached.
+    :raises OptionError: it is detached, or the only one that is attached, or has no name.
     """
+    _refuse_unnamed(query)
     state = state_of(query.log)
     if state is not None and state.verb == "detached":
         raise OptionError(
@@ -133,8 +134,9 @@ def plan_detach(query: Query) -> Detachment:
 def plan_attach(query: Query, target: Target) -> Attachment:
     """Check that a target can be attached again.
 
-    :raises OptionError: it is attached.
+    :raises OptionError: it is attached, or has no name.
     """
+    _refuse_unnamed(query)
     state = state_of(query.log)
     if state is not None and state.verb == "attached":
         raise OptionError(
@@ -142,6 +144,15 @@ def plan_attach(query: Query, target: Target) -> Attachment:
             "See how far it is: `wal-sink status CHECKPOINT`.",
         )
     return Attachment(query, target)
+
+
+def _refuse_unnamed(query: Query) -> None:
+    if not query.log.target:
+        raise OptionError(
+            f"{query.log.url} has one target, without a name.",
+            "Only one of several targets can be detached and attached. See how far this one is:"
+            " `wal-sink status CHECKPOINT`.",
+        )
 
 
 def _first(query: Query, target: Target) -> tuple[int, Mark | None]:

@@ -109,7 +109,7 @@ def export(queries: Sequence[Query], file: str) -> Exported:
     """Write the rows in quarantine to a file, JSON lines or Parquet by its suffix; they stay in quarantine.
 
     :param queries: one query, as each of its targets sees it.
-    :raises OptionError: the suffix is another one, or the file exists.
+    :raises OptionError: the suffix is another one, or the file exists or cannot be written.
     """
     path = Path(file)
     if path.suffix.lower() not in (*_LINES, _PARQUET):
@@ -130,6 +130,11 @@ def export(queries: Sequence[Query], file: str) -> Exported:
             os.link(part, path)  # atomic, and replaces nothing
     except FileExistsError:
         raise OptionError(f"--export {file} exists.", "Name a file that does not.") from None
+    except OSError as error:
+        raise OptionError(
+            f"--export {file} cannot be written: {error.strerror or error}.",
+            "Name a file in a folder that is there, with room, to which this user may write.",
+        ) from error
     return Exported(query_id=queries[0].query_id, file=str(path.absolute()), rows=len(lines))
 
 

@@ -18,6 +18,7 @@ from wal_sink.cli.lines import Lines, Named
 from wal_sink.cli.output import AsJson, Failure, document, document_line, output
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.heartbeat import FlusherWatch
+from wal_sink.progress.printable import printable
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.status_value import Mood, status_lines
 from wal_sink.wal.attached import view_of
@@ -42,7 +43,7 @@ def status(
     """Say how far the flush is, what the flusher does, and its last error.
 
     Reads checkpoint and log only: it works with the target down, and disturbs no other process. With
-    --watch and --json, one document a line.
+    --watch and --json, one document a line; with --watch into a file or a pipe, a line at each change.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
@@ -57,8 +58,10 @@ def status(
         try:
             if as_json:
                 _stream(query)
-            else:
+            elif console.is_terminal:
                 _watch(query, console)
+            else:
+                _print_changes(query, console)
         except KeyboardInterrupt:
             return  # how it ends
 
@@ -110,6 +113,25 @@ def _watch(query: Query, console: Console) -> None:
                 if not error.transient:
                     raise
                 live.update(Text(f"{type(error).__name__}: {error}", "red"), refresh=True)
+
+
+def _print_changes(query: Query, console: Console) -> None:
+    """Print the screen once, then a line at each change, until Ctrl-C: a file or a pipe has no screen."""
+    watches: dict[str, FlusherWatch] = {}
+    found = _look(query, watches)
+    console.print(screen(found))
+    said = found.headline
+    while True:
+        time.sleep(_EVERY_S)
+        try:
+            line = _look(query, watches).headline
+        except WalSinkError as error:
+            if not error.transient:
+                raise
+            line = f"{type(error).__name__}: {error}"
+        if line != said:
+            console.print(Text(printable(" ".join(line.split()))))
+            said = line
 
 
 def _stream(query: Query) -> None:

@@ -121,6 +121,15 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Rec
         )
     refuse_other_owner(mark, owner)
     floor = recorded.epoch if recorded else view.identity.first_epoch - 1
+    first = view.identity.first_epoch
+    if mark.flushed < first - 1:  # rule 19; the row was adopted from a log that is gone
+        raise LedgerBehindLog(
+            f"The ledger says that epoch {mark.flushed} is flushed, and this log begins with epoch {first}:"
+            f" it never had epochs {mark.flushed + 1} to {first - 1}",
+            "They were in a log that was deleted or replaced. What the table lacks of them has to be loaded"
+            f" from a copy of that log, or from the source. Then {remedies.rewind(first - 1)}: the flush goes"
+            " on behind them.",
+        )
     if mark.flushed < floor:  # rule 19
         raise LedgerBehindLog(
             f"The ledger says that epoch {mark.flushed} is flushed, the log says {floor}",
@@ -150,13 +159,22 @@ def refuse_other_owner(mark: Mark | None, owner: Owner) -> None:
 
     :raises WrongOwner: it does.
     """
-    if mark is not None and (mark.log_id, mark.checkpoint) != (owner.log_id, owner.checkpoint):
+    if mark is None or (mark.log_id, mark.checkpoint) == (owner.log_id, owner.checkpoint):
+        return
+    if mark.checkpoint == owner.checkpoint:
         raise WrongOwner(
-            f"The ledger row of query {owner.query_id} belongs to log {mark.log_id} of checkpoint"
-            f" {mark.checkpoint}, not to log {owner.log_id} of {owner.checkpoint}",
-            "A copied checkpoint must not flush: start the copy with a new checkpoint, or give it a"
-            f" ledger table of its own ({remedies.LEDGER_TABLE}). If it was moved: {remedies.ADOPT}.",
+            f"The ledger row of query {owner.query_id} belongs to log {mark.log_id}, and the log of"
+            f" {owner.checkpoint} is another one, {owner.log_id}: the former one was deleted or replaced",
+            f"Epochs that waited in it are not in this one. To go on with this one: {remedies.ADOPT}, then"
+            " `wal-sink verify CHECKPOINT` names the epochs that neither log nor ledger has. A copied"
+            " checkpoint must not flush: start the copy with a new one.",
         )
+    raise WrongOwner(
+        f"The ledger row of query {owner.query_id} belongs to log {mark.log_id} of checkpoint"
+        f" {mark.checkpoint}, not to log {owner.log_id} of {owner.checkpoint}",
+        "A copied checkpoint must not flush: start the copy with a new checkpoint, or give it a"
+        f" ledger table of its own ({remedies.LEDGER_TABLE}). If it was moved: {remedies.ADOPT}.",
+    )
 
 
 def refuse_foreign(foreign: int | None, view: View) -> None:

@@ -23,7 +23,7 @@ from wal_sink.model.task import Appended, Task
 from wal_sink.publish.sift import sift
 from wal_sink.wal.refused import refused_rows
 from wal_sink.wal.segment import Compression, SegmentWriter
-from wal_sink.wal.store_errors import full_disk_errors
+from wal_sink.wal.store_errors import log_errors
 
 OnInvalidRow = Literal["fail", "quarantine"]
 
@@ -61,8 +61,9 @@ def append(
         of refused rows, which are few and rare, is a file.
     :raises InvalidRow: from `check`; nothing of the epoch is published then.
     :raises LogFull: the disk is full.
+    :raises LogUnavailable: the store of the log refuses, or does not answer.
     """
-    with full_disk_errors(backend.url), contextlib.ExitStack() as stack:
+    with log_errors(backend.url), contextlib.ExitStack() as stack:
         taken, refused = (
             _Segment(stack, task, backend, compression, inline) for inline in (inline_bytes, 0)
         )

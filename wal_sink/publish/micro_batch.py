@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from state_backends import StateBackendError
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration
 from wal_sink.errors import InvalidRow, LogUnavailable
@@ -26,7 +27,8 @@ from wal_sink.publish.publisher import Publisher
 from wal_sink.publish.refuse_quarantine import refuse_quarantine
 from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
-from wal_sink.wal.store_errors import full_disk_errors, store_errors
+from wal_sink.wal.ownership import owned
+from wal_sink.wal.store_errors import log_errors, store_errors
 
 
 class MicroBatch(NamedTuple):
@@ -82,7 +84,7 @@ class MicroBatch(NamedTuple):
             clock_us=now_us,
             room=Backpressure(budget, checkpoint, log, clock_us=now_us),
         )
-        with full_disk_errors(log.url):
+        with log_errors(log.url):
             publisher.publish(execution, appended)
 
     def discard(self, appended: Sequence[Appended]) -> None:
@@ -104,21 +106,27 @@ def agree(configuration: Configuration, schema: pa.Schema) -> MicroBatch:
     :param schema: of the DataFrame, timestamps in UTC.
     :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
     :raises CheckpointNotVisible: the query has no checkpoint here.
+    :raises WrongOwner: the log is not that of the checkpoint.
     """
     checkpoint = configuration.location.open_checkpoint()
     log = configuration.location.open_log(checkpoint.query_id())
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
     there = {each.name: each.target for each in configuration.destinations}
     key = several_plans_key(columns, {n: (each.name, each.shape) for n, each in there.items()})
-    plans = {name: _agreed(log.of(name), target, key, columns) for name, target in there.items()}
+    plans = {
+        name: _agreed(log.of(name), checkpoint, target, key, columns)
+        for name, target in there.items()
+    }
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     return MicroBatch(configuration, plans)
 
 
-def _agreed(log: Log, target: Target, key: str, schema: pa.Schema) -> Plan:
+def _agreed(log: Log, checkpoint: Checkpoint, target: Target, key: str, schema: pa.Schema) -> Plan:
     """Read the plan from the log; make it where the log has none, which alone connects to the target."""
     with store_errors():
         plan = log.plan(key)
+        if plan is None:
+            owned(log, checkpoint)  # else a folder would stay where wal.location must not be
     if plan is None:
         try:
             log.backend.probe()

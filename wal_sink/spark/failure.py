@@ -42,7 +42,7 @@ def failure_in(text: str) -> WalSinkError | None:
         )
     if (found := _APPEND_ONLY.search(text)) is not None:
         return OptionError(
-            f"Format wal_sink does not take output mode {found[1].lower()}",
+            f"Format wal_sink does not take output mode {found[1].lower()}.",
             'Use outputMode("append"); an aggregation needs a watermark for it. Update mode goes through'
             " foreachBatch, with wal_sink.batch_writer.",
         )

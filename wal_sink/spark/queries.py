@@ -44,6 +44,7 @@ from wal_sink.spark.waiting_message import say_left
 from wal_sink.wal.attached import attach_targets, refuse_other_targets
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
+from wal_sink.wal.store_errors import store_errors
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +88,12 @@ class Queries:
         self.closed = False
         """Whether no further flush starts."""
 
+    @store_errors()
     def started(self, query_id: str, run_id: str) -> None:
-        """Start the flush and take the run's ticket; on Spark's thread, inside `start()`."""
+        """Start the flush and take the run's ticket; on Spark's thread, inside `start()`.
+
+        :raises LogUnavailable: log or checkpoint cannot be used.
+        """
         query = self._spark.streams.get(query_id)
         if query is not None and (begun := self._begin(query, run_id)) is not None:
             flush, configuration = begun

@@ -28,17 +28,23 @@ def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def full_disk_errors(url: str) -> Iterator[None]:
-    """Turn the errors of a full disk in code that writes to the log; others pass unchanged.
+def log_errors(url: str) -> Iterator[None]:
+    """Turn errors of a query's code, which writes to the log: what Spark shows has to say what to do.
 
     :param url: of the log.
     :raises LogFull: there is no space, or the quota is used up.
+    :raises LogUnavailable: the store does not answer, or refuses.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise
+    except (OSError, StateBackendError) as error:
+        if not isinstance(error, OSError) or error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            text = str(error) if isinstance(error, StateBackendError) else repr(error)
+            raise LogUnavailable(
+                f"The log {url} cannot be used: {text}",
+                "Nothing is lost. See to the store that holds it, and to its options, then start the query"
+                " again: Spark computes the epoch anew.",
+            ) from error
         raise LogFull(
             f"The disk of {url} is full: {error}",
             "Nothing is lost, and what was half written is deleted. Free space there, then start the query"

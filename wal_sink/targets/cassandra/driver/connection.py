@@ -241,7 +241,7 @@ def _cluster(options: CassandraOptions) -> Any:
             monitor_reporting_enabled=False,
         )
     except UnresolvableContactPoints as error:
-        raise _no_connection(error, options) from error
+        raise _no_connection(OSError("none of these names has an address"), options) from error
     except Exception as error:
         if "cloud" not in place:
             raise
@@ -272,9 +272,9 @@ def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
             return _no_login(cause, options)
         if any(word in str(cause) for word in _CERTIFICATE):
             return _no_trust(cause, options)
-    described = "; ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes))
+    said = dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes)
     return TargetUnavailable(
-        f"No connection to Cassandra at {options.where}, port {options.port}: {described or error}",
+        f"No connection to Cassandra at {options.where}, port {options.port}: {'; '.join(said) or error}",
         "See that the nodes are up and that this host reaches them, and check "
         f"cassandra.contactPoints and cassandra.port. {_about_tls(options)}",
     )

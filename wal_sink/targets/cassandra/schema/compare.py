@@ -167,7 +167,8 @@ def _refuse_table(schema: pa.Schema, live: TableMetadata) -> None:
     if keyspace not in live.keyspaces:
         raise SchemaMismatch(
             f"Keyspace {keyspace} does not exist. {did_you_mean(keyspace, live.keyspaces)}".rstrip(),
-            f"Create it with the replication that you need:\n{ddl.create_keyspace(keyspace)}",
+            f"Correct option keyspace, or create it with the replication that you need:\n"
+            f"{ddl.create_keyspace(keyspace)}",
         )
     refuse_not_durable(live)
     if table in live.views:
