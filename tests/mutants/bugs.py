@@ -1896,10 +1896,17 @@ BUGS = (
     ),
     Bug(
         "what an earlier pass has synced counts for all later ones",
-        "wal_sink/checkpoint/early_sync.py",
-        "        self._epoch, self._synced = epoch, Future()\n",
-        "        if self._epoch == epoch:\n            return\n"
-        "        self._epoch, self._synced = epoch, Future()\n",
+        "wal_sink/checkpoint/local_files.py",
+        "            if state != known:\n",
+        "            if known is None:\n",
+        ("tests/protocol/test_rules.py",),
+    ),
+    Bug(
+        "a file counts as synced although its folder was not",
+        "wal_sink/checkpoint/local_files.py",
+        "                    synced[file] = state\n            for folder",
+        "                    synced[file] = self._states[file] = state\n            for folder",
+        ("tests/protocol/test_rules.py",),
     ),
     Bug(
         "where a run went back to is forgotten",

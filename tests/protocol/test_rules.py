@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import threading
 import time
 import uuid
@@ -379,26 +380,113 @@ def test_rule_8_the_checkpoint_is_durable_before_it_is_acted_on(
     assert seen == {"offsets", "commits", *newest}  # of the others nothing is read again
 
 
-def test_what_an_earlier_pass_has_synced_is_synced_again(
+class Disk:
+    """A checkpoint's folder, and which files of it are synced how often; folders are left out."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._synced: list[int] = []
+        fsync = os.fsync
+
+        def note(descriptor: int) -> None:
+            fsync(descriptor)
+            self._synced.append(os.fstat(descriptor).st_ino)
+
+        monkeypatch.setattr(os, "fsync", note)
+        for name in ("offsets", "commits"):
+            (folder / name).mkdir()
+
+    def write(self, path: str, text: str = "v1") -> None:
+        """Write a file as Spark does, by a rename."""
+        unfinished = self.folder / f"{path}.tmp"
+        unfinished.write_text(text)
+        unfinished.rename(self.folder / path)
+
+    def syncs(self, path: str) -> int:
+        return self._synced.count((self.folder / path).stat().st_ino)
+
+
+def test_rule_8_what_is_as_it_was_synced_is_not_synced_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two passes the checkpoint may have become another one, with files of the same names."""
-    checkpoint = Checkpoint(open_backend(str(tmp_path)))
-    for name in ("offsets", "commits"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "3").write_text("v1")
-    synced, fsync = [], os.fsync
+    disk = Disk(tmp_path, monkeypatch)
+    early = EarlySync(Checkpoint(open_backend(str(tmp_path))))
 
-    def note(descriptor: int) -> None:
-        synced.append(os.fstat(descriptor).st_ino)
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", note)
-    early = EarlySync(checkpoint)
-    for again in (1, 2):
+    def synced() -> None:
         early.start(3)
         early.make_durable({3})
-        assert synced.count((tmp_path / "commits" / "3").stat().st_ino) == again
+
+    for folder in ("offsets", "commits"):
+        disk.write(f"{folder}/3")
+    for _ in range(2):
+        synced()
+        assert (disk.syncs("offsets/3"), disk.syncs("commits/3")) == (1, 1)
+    folders = disk.syncs("offsets"), disk.syncs("commits")
+    disk.write("commits/3")
+    synced()
+    assert (disk.syncs("offsets/3"), disk.syncs("commits/3")) == (1, 1), "it is another file"
+    assert (disk.syncs("offsets"), disk.syncs("commits")) == (folders[0], folders[1] + 1)
+    time.sleep(0.02)  # the clock of a file system ticks in steps
+    (tmp_path / "offsets" / "3").write_text("v2")
+    synced()
+    assert (disk.syncs("offsets/3"), disk.syncs("commits/3")) == (2, 1)
+    (tmp_path / "offsets" / ".3.crc").write_text("late")
+    synced()
+    assert disk.syncs("offsets/.3.crc") == 1
+
+
+def test_rule_8_a_file_whose_folder_was_not_synced_is_synced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name could be lost."""
+    disk = Disk(tmp_path, monkeypatch)
+    disk.write("commits/3")
+    early = EarlySync(Checkpoint(open_backend(str(tmp_path))))
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError("disk failure")
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        early.start(3)
+        with pytest.raises(OSError, match="disk failure"):
+            early.make_durable({3})
+    time.sleep(0.02)  # the clock of a file system ticks in steps
+    disk.write("commits/.4")  # a folder that could not be synced counts again when it has changed
+    early.start(3)
+    early.make_durable({3})
+    assert (disk.syncs("commits/3"), disk.syncs("commits")) == (2, 1)
+
+
+def test_what_spark_has_written_before_it_checkpoints_is_synced_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then two files and a folder are left."""
+    disk = Disk(tmp_path, monkeypatch)
+    early = EarlySync(Checkpoint(open_backend(str(tmp_path))))
+    for epoch in (2, 3):
+        disk.write(f"offsets/{epoch}")
+    disk.write("commits/2")
+    early.start(2)
+    early.make_durable({2})
+    for _ in range(2):
+        early.ahead()
+    deadline = time.monotonic() + 10
+    while disk.syncs("offsets") < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    disk.write("commits/3")
+    early.start(3)
+    early.make_durable({2, 3})
+    found = {
+        path: disk.syncs(path) for path in ("offsets/2", "commits/2", "offsets/3", "commits/3")
+    }
+    assert found == dict.fromkeys(found, 1)
+    assert (disk.syncs("offsets"), disk.syncs("commits")) == (2, 2)
 
 
 def test_rule_8_what_cannot_be_made_durable_is_not_acted_on(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -197,6 +198,31 @@ def test_on_a_local_checkpoint_it_need_not_wait_for_the_event(
         run.batch([("k", epoch)])
         until(lambda epoch=epoch: it.is_flushed(epoch))  # type: ignore[misc]
     assert world.table() == {"k": 2}
+
+
+def test_what_spark_is_about_to_checkpoint_is_synced_by_then(
+    tmp_path: Path, flushing_in: Callable[..., Flushing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as something is written to `commits/`; the epoch waits for its commit all the same."""
+    folder, synced, fsync = tmp_path / "checkpoint", set[int](), os.fsync
+    world = World(open_backend(str(folder)), open_backend(f"{tmp_path}/log"))
+    run = world.run()
+    run.batch([("k", 0)])
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", note)
+    it = flushing_in(world).start()
+    until(it.rests)
+    until(lambda: it.is_flushed(0))
+    run.publish([("k", 1)])
+    planned = (folder / "offsets" / "1").stat().st_ino
+    synced.clear()
+    (folder / "commits" / ".1.tmp").write_text("v1")
+    until(lambda: planned in synced)
+    assert not it.is_flushed(1)
 
 
 # --- when it fails --------------------------------------------------------------------------------

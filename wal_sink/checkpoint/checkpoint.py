@@ -10,7 +10,7 @@ import json
 import re
 
 from state_backends import StateBackend
-from wal_sink.checkpoint.local_files import local_folder, make_durable
+from wal_sink.checkpoint.local_files import local_folder
 from wal_sink.errors import CheckpointNotVisible
 from wal_sink.model.offsets import Offsets, parse_offsets
 from wal_sink.model.records import LogUrl
@@ -125,14 +125,6 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         return parse_offsets(text, f"{self.url}/{path}")
-
-    def make_durable(self, *epochs: int) -> None:
-        """Sync what says that epochs are planned and checkpointed, so that no power loss undoes it (rule 8).
-
-        :raises OSError: a file could not be synced, so the epochs must not be acted on.
-        """
-        folders = ("offsets", "commits")
-        make_durable(self.url, [f"{folder}/{epoch}" for epoch in epochs for folder in folders])
 
 
 def _one_name(query_id: object) -> str:

@@ -42,6 +42,8 @@ class CommitWatcher:
         self._untold = 0
         self._changed_s = 0.0
         self._newest = -1
+        self.stirs = False
+        """Whether the last wait ended as something else was written: Spark begins under another name."""
 
     @property
     def can_watch(self) -> bool:
@@ -55,7 +57,9 @@ class CommitWatcher:
         `LOOK_S` at most.
         """
         told = self._wait(timeout_s)
-        if not self.has_new_commit():
+        is_new = self.has_new_commit()
+        self.stirs = told and not is_new
+        if not is_new:
             return False
         self._untold = 0 if told else self._untold + 1
         return True

@@ -1,41 +1,45 @@
-"""Syncs the newest checkpointed epoch while the flusher reads what else it needs (rule 8)."""
+"""Syncs what says that epochs are planned and checkpointed, as early as can be (rule 8).
+
+A sync takes about as long as a request to the target. Nothing is begun before both are done, but neither
+needs the other. And what Spark has written of an epoch before it checkpoints that is synced by then.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.checkpoint.local_files import local_folder
+from wal_sink.checkpoint.local_files import Synced, local_folder
+
+_FOLDERS = ("offsets", "commits")
 
 
 class EarlySync:
-    """Syncs the files of one checkpoint, for one flusher.
-
-    A sync takes about as long as a request to the target. Nothing is begun before both are done, but neither
-    needs the other.
-    """
+    """Syncs the files of one checkpoint, for one flusher; does nothing where that is in no local folder."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
+        self._files = Synced(checkpoint.url)
         self._is_local = local_folder(checkpoint.url) is not None
-        self._epoch = -1
+        self._epoch = self._ahead = -1
         self._synced: Future[None] = Future()
+
+    def ahead(self) -> None:
+        """Begin to sync what there is of the next epoch, once: Spark is about to checkpoint it."""
+        epoch = self._epoch + 1
+        if self._is_local and epoch != self._ahead and self._files.has(f"offsets/{epoch}"):
+            self._ahead = epoch
+            self._in_thread((epoch - 1, epoch), Future())
 
     def start(self, epoch: int) -> None:
         """Begin to sync an epoch that this pass has found checkpointed; forget that of a pass before.
 
-        What an earlier pass has synced tells nothing of this one: the checkpoint may be another one by now.
+        Files that have changed since are synced again: the checkpoint may be another one by now.
         """
         self._epoch, self._synced = epoch, Future()
         if self._is_local:
-            threading.Thread(
-                target=_sync,
-                args=(self._checkpoint, epoch, self._synced),
-                name="wal_sink-sync",
-                daemon=True,
-            ).start()
+            self._in_thread((epoch,), self._synced)
         else:
             self._synced.set_result(None)
 
@@ -44,15 +48,20 @@ class EarlySync:
 
         :raises OSError: a file could not be synced, so the epochs must not be acted on.
         """
-        self._checkpoint.make_durable(*(epoch for epoch in epochs if epoch != self._epoch))
+        self._sync(epoch for epoch in epochs if epoch != self._epoch)
         if self._epoch in epochs:
             self._synced.result()
 
+    def _sync(self, epochs: Iterable[int]) -> None:
+        self._files.make_durable(f"{folder}/{epoch}" for epoch in epochs for folder in _FOLDERS)
 
-def _sync(checkpoint: Checkpoint, epoch: int, synced: Future[None]) -> None:
-    try:
-        checkpoint.make_durable(epoch)
-    except BaseException as error:  # noqa: BLE001 - it is raised where the flusher waits
-        synced.set_exception(error)
-    else:
-        synced.set_result(None)
+    def _in_thread(self, epochs: Iterable[int], synced: Future[None]) -> None:
+        def sync() -> None:
+            try:
+                self._sync(epochs)
+            except BaseException as error:  # noqa: BLE001 - it is raised where the flusher waits
+                synced.set_exception(error)
+            else:
+                synced.set_result(None)
+
+        threading.Thread(target=sync, name="wal_sink-sync", daemon=True).start()

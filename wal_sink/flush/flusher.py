@@ -102,7 +102,7 @@ class Flusher:
         self.reporter = reporter or Reporter(None)
         self._log, self._checkpoint = pipeline.log, pipeline.checkpoint
         self._clock_us = clock_us
-        self._sync = EarlySync(pipeline.checkpoint)
+        self.sync = EarlySync(pipeline.checkpoint)
         self._write_rows = write_rows
         self._ledger_key = ledger_key(pipeline.query_id, pipeline.log.target)
         owner = Owner(self._ledger_key, "", pipeline.checkpoint.url)
@@ -176,7 +176,7 @@ class Flusher:
             # At start-up the ledger is read in any case: it may be ahead of the records (rule 17).
             asked = not self._started or not resting(checkpointed, recorded, identity)
             if asked:
-                self._sync.start(checkpointed)
+                self.sync.start(checkpointed)
             mark = self._target.read_ledger() if asked else None
             self._started = True
         attempts = self._log.attempts(fresh=asked)
@@ -248,7 +248,7 @@ class Flusher:
             window = self._attempts.plan(chosen, view.mark, begun_us, nonce)
         self._clocks.look_ahead(window, begun_us)
         self.reporter.say("beginning", window.first)
-        self._sync.make_durable(to_sync(window.first, window.last, view.checkpointed))  # rule 8
+        self.sync.make_durable(to_sync(window.first, window.last, view.checkpointed))  # rule 8
         if self._chooser.settle(step, chosen) and self._target.begin(window, view.mark):
             self._flush(window, chosen)
 

@@ -104,6 +104,8 @@ class FlushLoop(threading.Thread):
         while not self._woken.is_set() and (left_s := until_s - time.monotonic()) > 0:
             if self._commit_watcher.wait(left_s):
                 return
+            if self._commit_watcher.stirs:
+                self._flusher.sync.ahead()
 
     def _flush_until_rest(self) -> None:
         while (step := self._tries(self._step)) is not None:
