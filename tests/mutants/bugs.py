@@ -1909,6 +1909,20 @@ BUGS = (
         ("tests/protocol/test_rules.py",),
     ),
     Bug(
+        "of a ledger row that was not read again the mark alone is compared",
+        "wal_sink/flush/target_connection.py",
+        "            if seen is self._known:",
+        "            if seen is None:",
+        ("tests/protocol/test_known_row.py",),
+    ),
+    Bug(
+        "what a rewind has set aside goes by a row that was not read",
+        "wal_sink/protocol/steps.py",
+        "self.mark is None or self.known or",
+        "self.mark is None or",
+        ("tests/protocol/test_known_row.py",),
+    ),
+    Bug(
         "where a run went back to is forgotten",
         "wal_sink/progress/given_up.py",
         " and claim.epoch is not msgspec.UNSET and claim.epoch <= decision.epoch:\n",

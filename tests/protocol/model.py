@@ -93,6 +93,10 @@ class Rules:
     """14. Off: timestamps are those of the publisher's clock."""
     bounded: bool = True
     """14. Off: the flusher's clock is believed, whatever the target's says."""
+    knows: bool = False
+    """A flusher may go on from the row as it has left it, and not read it."""
+    whole: bool = True
+    """14. Off: `begin` compares of such a row no more than of one that was just read."""
     trim_after_finish: bool = True
     """17. Off: segments go before `finish`."""
     early: bool = False
@@ -155,7 +159,7 @@ class Rules:
     refuses: bool = False
     """24: the target refuses row 0 of each attempt, until it is repaired; `--retry` sends such rows again."""
     rewinds: bool = False
-    """With `refuses`: an operator may rewind, once, and flushers stand still in their rows meanwhile."""
+    """An operator may rewind, once, and flushers stand still in their rows meanwhile."""
     kept_first: bool = True
     """24. Off: a flusher passes over a refused row whose entry is not durable."""
     by_timestamp: bool = True
@@ -220,6 +224,8 @@ class Fl(NamedTuple):
     """How many rows of a try before are still under the receipts."""
     passed: frozenset[Row] = frozenset()
     """What was in quarantine when it resumed the window."""
+    known: Mark | None = None
+    """The row as it has left it."""
 
 
 class Listed(NamedTuple):
@@ -511,13 +517,15 @@ def _fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901, PLR0912 - 
             ):
                 return
             listed = frozenset() if rules.commits_first else s.man
-            yield f"flusher{f} begins a pass", to(Fl("commits", listed=listed))
+            yield f"flusher{f} begins a pass", to(Fl("commits", listed=listed, known=me.known))
         case "commits":
             yield f"flusher{f} reads commits/", to(me._replace(at="ledger", com=committed(s)))
         case "ledger":
             at = "list" if rules.sweeper or rules.purges else "decide"
             seen = me._replace(at=at, recorded=s.recorded, mark=s.mark)
-            yield f"flusher{f} reads the ledger", to(seen)
+            yield f"flusher{f} reads the ledger", to(seen._replace(known=None))
+            if me.known is not None and me.known.flushed == _recorded(s):
+                yield f"flusher{f} knows the ledger", to(seen._replace(mark=me.known))
         case "list":
             at = "notes" if rules.purges else "decide"
             yield f"flusher{f} lists the manifests", to(me._replace(at=at, listed=s.man))
@@ -569,7 +577,7 @@ def _decide(  # noqa: C901 - a list of steps
     step = decide(rules, me.com, me.recorded, me.mark, told, s.gens, limit)
     match step:
         case Rest(why):
-            yield f"{who} rests: {why}", to(Fl(), s)
+            yield f"{who} rests: {why}", to(Fl(known=me.known), s)
         case CreateLedger(flushed):
             yield (
                 f"{who} creates the ledger",
@@ -581,7 +589,10 @@ def _decide(  # noqa: C901 - a list of steps
             )
             record = flush_record(begun, window, NOW)
             newest = max(s.recorded, record, key=lambda r: r.epoch) if s.recorded else record
-            yield f"{who} records {begun.epoch}", to(Fl(), s._replace(recorded=newest))
+            yield (
+                f"{who} records {begun.epoch}",
+                to(Fl(known=me.mark if rules.knows else None), s._replace(recorded=newest)),
+            )
         case Trim(epochs):
             n = epochs[0]
             rest = s._replace(
@@ -591,7 +602,7 @@ def _decide(  # noqa: C901 - a list of steps
                 swept=frozenset(x for x in s.swept if x[0] > n),
                 decided=frozenset(x for x in s.decided if x[0] != n),
             )
-            yield f"{who} trims {n}", to(Fl(), rest)
+            yield f"{who} trims {n}", to(Fl(known=me.known), rest)
         case Resume(window):
             if not rules.names_all and (chosen := _again(rules, me, listed, s)) is not None:
                 window = chosen
@@ -606,7 +617,8 @@ def _decide(  # noqa: C901 - a list of steps
             window = plan(rules, attempts, me.mark, s.gens, listed, s.emp, f)
             at = "begin" if rules.begin else "write"
             at = "settle" if s.other is not None and rules.chosen else at
-            yield f"{who} takes {[*map(tuple, attempts)]}", to(Fl(at, window=window), s)
+            taken = Fl(at, window=window, known=me.known)
+            yield f"{who} takes {[*map(tuple, attempts)]}", to(taken, s)
         case _:
             raise AssertionError(step)
 
@@ -657,9 +669,10 @@ def _without_manifest(rules: Rules, s: State, f: int, n: int) -> Next:
 
 
 def _begin(rules: Rules, s: State, f: int, window: Window) -> Next:
-    mark, outcome = s.mark, Outcome.REFUSED
+    mark, outcome, known = s.mark, Outcome.REFUSED, s.fls[f].known
     assert mark is not None
-    if mark.flushed == window.first - 1 and mark.begun is None:
+    as_seen = known is None or not rules.whole or mark == known
+    if mark.flushed == window.first - 1 and mark.begun is None and as_seen:
         named = (
             window if rules.names_all else msgspec.structs.replace(window, epochs=window.epochs[:1])
         )
@@ -800,8 +813,10 @@ def _shown(rules: Rules, s: State, written: Row) -> State:
         raise BrokenError("two histories")
     if s.com[n] != run and rules.judged:
         raise BrokenError("attempt that Spark did not keep")
-    cell = (us, n)
-    cell = cell if rules.atomic else max(s.cells[row], cell)
+    cell, there = (us, n), s.cells[row]
+    if cell[0] == there[0] and cell[1] != there[1] and not rules.atomic:
+        raise BrokenError("an old value wins")  # of two with one timestamp the larger one
+    cell = cell if rules.atomic else max(there, cell)
     cells = (*s.cells[:row], cell, *s.cells[row + 1 :])
     return s._replace(seen=(*s.seen[:n], seen, *s.seen[n + 1 :]), cells=cells)
 
@@ -900,7 +915,7 @@ def _look_for(s: State, n: int, run: int) -> None:
 
 def operator_steps(rules: Rules, s: State) -> Next:
     """What an operator may do about refused rows, and to the ledger; each command may stand still."""
-    if not s.repaired:
+    if rules.refuses and not s.repaired:
         yield "the target is repaired", s._replace(repaired=True)
     if s.retry is None:
         for refused in sorted(s.quarantine):
@@ -1100,7 +1115,7 @@ def explore(rules: Rules, most: int = 400_000, until: str | None = None) -> Foun
             *(fl_steps(rules, state, f) for f in range(rules.flushers)),
             *((sweeper_steps(rules, state),) if rules.sweeper else ()),
             *((late_steps(rules, state),) if rules.staged else ()),
-            *((operator_steps(rules, state),) if rules.refuses else ()),
+            *((operator_steps(rules, state),) if rules.refuses or rules.rewinds else ()),
             *((arriving_steps(rules, state),) if rules.attempts else ()),
         ):
             try:

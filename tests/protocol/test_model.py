@@ -28,6 +28,10 @@ REFUSED = Rules(runs=1, refuses=True)
 """A target that refuses rows, until it is repaired; `--retry` and a rewind may come at any time."""
 
 
+KNOWN = Rules(runs=1, flushers=2, rewinds=True, knows=True)
+"""A flusher goes on from the ledger row as it has left it, though it may have been rewound since."""
+
+
 BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
 """Two ledgers: without a proof, what is flushed may be the wrong attempt; but it is the same in both."""
 
@@ -63,6 +67,7 @@ BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
             "staged rows, 2 runs, 2 epochs in one window, a late commit",
             replace(STAGED, runs=2, epochs=2, window=2, flushers=1),
         ),
+        ("a row that is known, 1 run, 2 epochs, 2 flushers, a rewind", KNOWN),
         ("2 targets, 2 runs, 1 epoch, a choice that waits for no proof", BOTH),
         ("refused rows, 1 run, 1 epoch, 2 flushers", replace(REFUSED, epochs=1, flushers=2)),
         ("refused rows, 2 runs, 1 epoch", replace(REFUSED, runs=2, epochs=1)),
@@ -118,6 +123,11 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
             Rules(window=2, flushers=2, names_all=False, proof=False),
             MIXED,
             id="14-only-the-first-of-a-window",
+        ),
+        pytest.param(
+            replace(KNOWN, whole=False),
+            "an old value wins",
+            id="14-of-a-known-row-not-all-is-compared",
         ),
         pytest.param(
             Rules(atomic=True, one_transaction=False, zombie=False),

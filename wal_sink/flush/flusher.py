@@ -115,8 +115,7 @@ class Flusher:
         self._missing = Missing(pipeline.log, self._target)
         self._attempts = Attempts(pipeline.log, self._target)
         self.trimmer = Trimmer(pipeline.log, pipeline.trim_delay_s, clock_us)
-        self._looked_s = 0.0
-        self._started = False
+        self._looked_s, self._started = 0.0, False
         run_history.watch(pipeline.query_id)
         pipeline.target.load()
 
@@ -170,14 +169,14 @@ class Flusher:
             return View(checkpointed, None, None, asked=False, mark=None, attempts=(), absent=why)
         recorded = self._log.newest_flushed()
         identity = owned(self._log, self._checkpoint)
-        mark, asked = None, False
+        mark, asked, known = None, False, False
         if identity is not None:
             self._target.owner = Owner(self._ledger_key, identity.log_id, identity.checkpoint)
             # At start-up the ledger is read in any case: it may be ahead of the records (rule 17).
             asked = not self._started or not resting(checkpointed, recorded, identity)
             if asked:
                 self.sync.start(checkpointed)
-            mark = self._target.read_ledger() if asked else None
+                mark, known = self._target.row(recorded.epoch if recorded else None)
             self._started = True
         attempts = self._log.attempts(fresh=asked)
         # After the manifests: a flusher makes the record before it deletes the manifest.
@@ -198,6 +197,7 @@ class Flusher:
             retained=self.trimmer.due(recorded, trimmable),
             unrecorded=self.trimmer.unrecorded(mark, recorded),
             overtaken=overtaken,
+            known=known,
         )
 
     # --- do ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -19,6 +20,9 @@ _LEDGER_LOOK_US = 1_000_000
 """How old the last look at the ledger may be before the next slice (rule 15)."""
 
 _FINISH_TRIES = 5
+
+_READ_EVERY_S = 60.0
+"""So often a pass reads the row although it is known: some things are done only where it was read."""
 
 _ANSWERS = "See that the target answers conditional updates; the flush goes on by itself."
 
@@ -46,6 +50,11 @@ class TargetConnection:
         self._looked_us = 0
         self._before: Mark | None = None
         """The row before the window that is finished next: as it was planned, or found begun."""
+        self._seen: Mark | None = None
+        """The row as it was read last, with nothing begun, unless it was asked to change since."""
+        self._known: Mark | None = None
+        """The row from which this pass goes on, if that was not read in it."""
+        self._read_s = float("-inf")
         self._asked = ""
         self._interrupted = False
 
@@ -62,6 +71,7 @@ class TargetConnection:
     def close(self) -> None:
         """Release the session; the next call connects again."""
         session, self._session = self._session, None
+        self._seen = None
         self._reporter.observer.in_flight = 0
         if session is not None:
             self._receipts.discard(session)
@@ -69,11 +79,27 @@ class TargetConnection:
 
     # --- the ledger -------------------------------------------------------------------------------
 
+    def row(self, recorded: int | None) -> tuple[Mark | None, bool]:
+        """Return the ledger row, and whether it is that which this flusher saw last; else it was read.
+
+        One that was not read is good for `begin` alone, which compares all of it (rule 14). It is returned
+        where the epoch that it says is flushed is the newest with a record, and nothing is begun.
+
+        :param recorded: that epoch; None: there is none.
+        """
+        now_s, seen = time.monotonic(), self._seen
+        if seen is not None and seen.flushed == recorded and now_s - self._read_s < _READ_EVERY_S:
+            self._known = seen
+            return seen, True
+        self._known, self._read_s = None, now_s
+        return self.read_ledger(), False
+
     def read_ledger(self) -> Mark | None:
         """Read the ledger row; None when there is none."""
         with self.session() as session:
             mark = session.read_ledger()
         self._looked_us = self._clock_us()
+        self._seen = mark if mark is not None and mark.begun is None else None
         if mark is not None and mark.begun is not None:
             self._before = mark
         return mark
@@ -88,6 +114,7 @@ class TargetConnection:
 
         :raises TargetUnavailable: afterwards there is none.
         """
+        self._seen = None
         with self.session() as session:
             session.create(flushed)
         if self.read_ledger() is None:
@@ -99,9 +126,15 @@ class TargetConnection:
         :param seen: the row from which the window was planned; if it has moved on, `begin` is refused.
         :raises TargetUnavailable: the row is what it was.
         """
-        self._before = seen
+        self._before, self._seen = seen, None
         with self.session() as session:
-            outcome = session.begin(window)
+            # What `begin` compares is enough only for a row that was read just now.
+            if seen is self._known:
+                outcome = session.replace_row(seen, msgspec.structs.replace(seen, begun=window))
+            else:
+                outcome = session.begin(window)
+        if outcome is Outcome.APPLIED:
+            self._looked_us = self._clock_us()
         return self._won(outcome, window, seen)
 
     def begin_again(self, attempt: Window, seen: Mark) -> bool:
@@ -110,6 +143,7 @@ class TargetConnection:
         :param seen: the row that names the attempt before; if it has moved on, nothing is taken.
         :raises TargetUnavailable: the row is what it was.
         """
+        self._seen = None
         with self.session() as session:
             outcome = session.replace_row(seen, msgspec.structs.replace(seen, begun=attempt))
         return self._won(outcome, attempt, seen)

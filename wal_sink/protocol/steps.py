@@ -37,13 +37,15 @@ class View:
     overtaken: bool = False
     """Whether there are newer records than `recorded`, looked for after `attempts` were listed: of what they
     are about, the manifests may be gone already."""
+    known: bool = False
+    """Whether `mark` is what this flusher saw last, and was not read in this pass (rule 14)."""
     absent: str = ""
     """Why nothing is flushed for this target of several; then nothing else was looked at."""
 
     @property
     def agreed(self) -> bool:
         """Whether ledger and records were read, and say that the same epoch is flushed."""
-        if self.mark is None or self.recorded is None:
+        if self.mark is None or self.known or self.recorded is None:
             return False
         return self.mark.flushed == self.recorded.epoch
 

@@ -175,9 +175,9 @@ class Session(ABC):
 
     @abstractmethod
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
-        """Set the ledger row to `new` if it is exactly `seen`; None: if there is no row.
+        """Set the ledger row to `new` if it is exactly `seen`, durably; None: if there is no row.
 
-        An operator's commands call this (rule 22), and a flusher that takes another attempt (rule 26).
+        For operators' commands (rule 22), another attempt (26), and a `begin` from a row not just read (14).
         """
 
     def written_us(self) -> int | None:

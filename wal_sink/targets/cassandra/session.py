@@ -79,7 +79,8 @@ class CassandraSession(Session):
             return self._ledger.finish(window)
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
-        """Send one conditional update, or insert."""
+        """Send one conditional update or insert, after what an interrupted flush left in flight has ended."""
+        self._writer.abandon()
         with _permitted(self._options):
             return self._ledger.replace_row(seen, new)
 

@@ -234,7 +234,9 @@ class FaultySession(Session):
         return self.faults.call("drain", self.inner.drain)
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
-        return self._conditional("replace row", lambda: self.inner.replace_row(seen, new))
+        begins = seen is not None and seen.begun is None and new.begun is not None
+        name = f"begin {new.begun.first}" if begins and new.begun else "replace row"
+        return self._conditional(name, lambda: self.inner.replace_row(seen, new))
 
     def written_us(self) -> int | None:
         return self.faults.call("written", self.inner.written_us)

@@ -1,0 +1,124 @@
+"""A flusher goes on from the ledger row as it saw it last, and `begin` compares all of it (rule 14)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.protocol.engine import World
+from wal_sink import errors
+from wal_sink.flush.flusher import Flusher
+from wal_sink.model.ledger import Mark, Outcome
+from wal_sink.protocol.steps import Rest, View
+from wal_sink.testing.cell_store import CellSession
+from wal_sink.testing.crash.faults import Faults
+
+STORES = ("memory",)
+
+READ = "read ledger"
+
+
+def until_rest(flusher: Flusher) -> None:
+    """Flush until there is nothing to do."""
+    for _ in range(20):
+        if isinstance(flusher.run_once(), Rest):
+            return
+    raise AssertionError("no rest")
+
+
+def row(world: World) -> Mark:
+    return world.store.ledger[world.query_id]
+
+
+def used_before(world: World) -> Mark:
+    """Let others use timestamps of the next hour, and bring the row back to the same epoch."""
+    world.store.ledger[world.query_id] = msgspec.structs.replace(
+        row(world), last_us=row(world).last_us + 3_600_000_000
+    )
+    return row(world)
+
+
+def test_rule_14_a_row_that_is_known_is_not_read_before_begin(world: World) -> None:
+    """The read after `finish` of the epoch before is enough, and the only one of an epoch."""
+    faults, run = Faults(), world.run()
+    flusher = world.flusher(faults)
+    run.batch([("a", 1)])
+    until_rest(flusher)
+    for value in (2, 3):
+        faults.operations.clear()
+        run.batch([("a", value)])
+        until_rest(flusher)
+        assert sum(READ in name for name in faults.operations) == 1
+        assert world.table() == {"a": value}
+
+
+def test_rule_14_a_known_row_that_has_changed_is_not_begun_from(world: World) -> None:
+    """It says the same epoch, with nothing begun, but others have used timestamps since."""
+    flusher, run = world.flusher(), world.run()
+    run.batch([("a", 1)])
+    until_rest(flusher)
+    moved = used_before(world)
+    run.batch([("a", 2)])
+    until_rest(flusher)
+    last = row(world).last
+    assert last is not None
+    assert last.epochs[0].base_us > moved.last_us
+
+
+def test_rule_14_a_row_that_was_begun_from_is_not_known_any_more(world: World) -> None:
+    """An answer that is lost tells nothing of the row: it is read."""
+    faults, run = Faults(), world.run()
+    flusher = world.flusher(faults)
+    run.batch([("a", 1)])
+    until_rest(flusher)
+    run.batch([("a", 2)])
+    lost = CellSession.replace_row
+
+    def lose(session: CellSession, seen: Mark | None, new: Mark) -> Outcome:
+        assert lost(session, seen, new) is Outcome.APPLIED
+        return Outcome.UNKNOWN
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CellSession, "replace_row", lose)
+        faults.operations.clear()
+        until_rest(flusher)
+    assert sum(READ in name for name in faults.operations) == 2
+    assert world.table() == {"a": 2}
+
+
+def test_rule_14_a_known_row_that_is_gone_stops_the_flush(world: World) -> None:
+    """As when it is read: it is not made anew, and nothing is begun."""
+    flusher, run = world.flusher(), world.run()
+    run.batch([("a", 1)])
+    until_rest(flusher)
+    del world.store.ledger[world.query_id]
+    run.batch([("a", 2)])
+    with pytest.raises(errors.LedgerBehindLog):
+        until_rest(flusher)
+    assert world.query_id not in world.store.ledger
+
+
+def test_a_row_that_is_known_is_read_once_a_minute(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a rewind has set aside is deleted only where the row was read."""
+    flusher, run = world.flusher(), world.run()
+    views: list[View] = []
+    look = Flusher._look
+
+    def note(looking: Flusher) -> View:
+        views.append(look(looking))
+        return views[-1]
+
+    monkeypatch.setattr(Flusher, "_look", note)
+
+    def agreed(value: int) -> bool:
+        views.clear()
+        run.batch([("a", value)])
+        until_rest(flusher)
+        return any(view.agreed for view in views)
+
+    agreed(1)
+    assert not agreed(2)
+    monkeypatch.setattr("wal_sink.flush.target_connection._READ_EVERY_S", 0.0)
+    assert agreed(3)
