@@ -2508,4 +2508,25 @@ BUGS = (
         "        elif False:\n",
         ("tests/unit/test_hand_over.py",),
     ),
+    Bug(
+        "the application's own bound of a batch is lifted where a micro-batch is small",
+        "wal_sink/spark/hand_over.py",
+        "    if session.contains(MAX_BYTES):\n        unmeasured =",
+        "    if session.get(MAX_BYTES) == str(UNMEASURED):\n        unmeasured =",
+        ("tests/unit/test_hand_over.py",),
+    ),
+    Bug(
+        "rows of which the width is not known are bounded as narrow ones",
+        "wal_sink/spark/hand_over.py",
+        "    return min(most, FEW_ROWS) if most > 0 else FEW_ROWS\n",
+        "    return most\n",
+        ("tests/unit/test_hand_over.py",),
+    ),
+    Bug(
+        "compressed bytes are taken for those of a batch",
+        "wal_sink/spark/hand_over.py",
+        "    if expected_bytes * MARGIN > BATCH_BYTES:\n",
+        "    if expected_bytes > BATCH_BYTES:\n",
+        ("tests/unit/test_hand_over.py",),
+    ),
 )

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,8 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, options
 from wal_sink import errors
-from wal_sink.spark.batch_writer import BatchWriter
+from wal_sink.spark import internals
+from wal_sink.spark.batch_writer import BatchWriter, conformed
 from wal_sink.spark.failure import failure_in
 from wal_sink.testing.cassandra.node import Node
 from wal_sink.wal.location import locate
@@ -101,6 +103,76 @@ def test_counts_that_change_arrive_and_mistakes_are_refused(
 
     plain = every.selectExpr("uuid() AS key", "id", "text")
     mistakes(spark, plain, Table(cassandra, keyspace), tmp_path)
+
+
+def test_tasks_get_the_same_rows_whether_their_bytes_are_bounded_or_not(
+    spark: SparkSession,
+) -> None:
+    """Of every type, in a zone that is not the plan's, and where Spark is set to Arrow's large texts."""
+    rows = spark.sql(
+        """
+        SELECT id = 1 AS b, CAST(id AS tinyint) AS t, CAST(id AS smallint) AS s, CAST(id AS int) AS i, id,
+            CAST(id AS float) / 3 AS f, id / 3D AS d, CAST(id AS decimal(30, 3)) AS n,
+            IF(id = 1, NULL, 'text') AS text, CAST('bytes' AS binary) AS bytes, DATE'2024-02-29' AS day,
+            timestamp_seconds(id) AS at, TIMESTAMP_NTZ'2024-02-29 12:00:00' AS local,
+            make_dt_interval(id) AS lasting, array('a', NULL) AS list, map('k', timestamp_seconds(id)) AS map,
+            named_struct('at', array(timestamp_seconds(id)), 'x', 'inner') AS inside
+        FROM range(0, 7, 1, 3)
+        """
+    )
+    schema = internals.arrow_schema(rows.schema)
+
+    def answer(batches: Iterable[pa.RecordBatch]) -> bytes:
+        table = pa.Table.from_batches((conformed(each, schema) for each in batches), schema)
+        return repr(table.to_pylist()).encode()
+
+    settings = {
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    }
+    try:
+        found = [internals.answers_of(rows, answer, schema, None)]
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+            found += [internals.answers_of(rows, answer, schema, most) for most in (None, 1)]
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+    assert len(found[0]) == rows.rdd.getNumPartitions()
+    assert b"'inner'" in found[0][0]
+    assert found == [found[0]] * len(found)
+
+
+def test_a_bound_of_rows_holds(spark: SparkSession) -> None:
+    """Where nothing else bounds a batch; a Spark that cannot be given it bounds the bytes."""
+
+    def answer(batches: Iterable[pa.RecordBatch]) -> bytes:
+        return repr([each.num_rows for each in batches]).encode()
+
+    rows = spark.range(0, 7, 1, 1)
+    schema = internals.arrow_schema(rows.schema)
+    assert internals.answers_of(rows, answer, schema, 3) == [b"[3, 3, 1]"]
+    not_taken: Any = 3.5
+    assert internals.answers_of(rows, answer, schema, not_taken) == [b"[7]"]
+
+
+def test_spark_expects_few_bytes_of_small_files_and_does_not_know_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """In `foreachBatch`, where the micro-batch is planned anew."""
+    source = write_source(tmp_path / "source", 1)
+    files = spark.readStream.schema("id bigint, text string").parquet(source)
+    others = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    expected: list[int] = []
+    for name, rows in (("files", files), ("others", others)):
+        writer = rows.writeStream.trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / name))
+        writer.foreachBatch(
+            lambda batch, _: expected.append(internals.expected_bytes(batch))
+        ).start().awaitTermination()
+    sizes = sum(each.stat().st_size for each in Path(source).glob("*.parquet"))
+    assert 0 < expected[0] <= sizes
+    assert expected[-1] == 2**63 - 1
 
 
 def mistakes(spark: SparkSession, rows: DataFrame, table: Table, folder: Path) -> None:

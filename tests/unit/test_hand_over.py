@@ -11,12 +11,14 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink.spark.hand_over import (
     BATCH_BYTES,
+    FEW_ROWS,
     LOOK_EVERY,
     MARGIN,
     MAX_BYTES,
     MAX_RECORDS,
     UNMEASURED,
     HandOver,
+    most_rows,
     rows_a_batch,
 )
 from wal_sink.spark.internals import OwnSession
@@ -108,3 +110,22 @@ def test_what_the_application_has_set_stays(world: World, *, wanted: bool) -> No
     assert conf == before
     assert str(hand_over) == (f"as {MAX_BYTES} is set" if wanted else "as Spark is set")
     HandOver(None, world.log, wanted=True).look()  # a Spark that does not tell
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected_bytes", "most"),
+    [
+        ({}, BATCH_BYTES // MARGIN, FEW_ROWS),  # all of it fits into one batch
+        ({}, BATCH_BYTES // MARGIN + 1, None),
+        ({}, 2**63 - 1, None),  # Spark does not know
+        ({MAX_RECORDS: "7"}, 0, 7),
+        ({MAX_RECORDS: "0"}, 0, FEW_ROWS),  # the application sets no bound
+        ({MAX_BYTES: str(UNMEASURED), MAX_RECORDS: "5000"}, 2**63 - 1, 5_000),
+        ({MAX_BYTES: "1m"}, 0, None),  # the application's own
+    ],
+)
+def test_only_what_may_be_large_is_measured(
+    settings: dict[str, str], expected_bytes: int, most: int | None
+) -> None:
+    """A micro-batch of few bytes, or of rows that are known to be narrow, is bounded by their number."""
+    assert most_rows(OwnSession(Conf(settings)), expected_bytes) == most

@@ -2,7 +2,8 @@
 
 The port answers this host alone unless it is told otherwise, and asks for no login.
 
-prometheus_client is imported when metrics are wanted: a process without them does not load it.
+prometheus_client and http.server are imported when metrics are wanted: a process without them does not load
+them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
-from wal_sink.metrics.http import BoundedServer
 from wal_sink.observer import Observer
 from wal_sink.wal.log import Log
 
 if TYPE_CHECKING:
     from wal_sink.metrics.collector import Metrics
+    from wal_sink.metrics.http import BoundedServer
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +130,8 @@ def _serve(port: int, host: str) -> _Server:
             "Metrics need the package prometheus_client, which is not installed.",
             "Run `pip install prometheus_client` here, or leave the port for metrics out.",
         ) from error
+    from wal_sink.metrics.http import BoundedServer  # noqa: PLC0415 - http.server, only where it is wanted
+
     metrics = Metrics()
     try:
         server = BoundedServer(host, port, make_wsgi_app(metrics.registry))

@@ -1,7 +1,7 @@
 """Receives micro-batches in `foreachBatch`: the second door, for queries that Spark refuses to a data source.
 
-Spark calls the function on the driver, in the thread of the query. Tasks append the rows (`mapInArrow`), and
-what Spark collects are their reports: of several attempts at a task the one that counts. Then the function
+Spark calls the function on the driver, in the thread of the query. Tasks append the rows, and what
+Spark collects are their reports: of several attempts at a task the one that counts. Then the function
 publishes the epoch. It returns before Spark writes `commits/<epoch>`, as `commit()` of a data source does.
 
 Spark does not tell such a query's options to its listener. So a writer makes itself known in this process by
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -29,10 +29,10 @@ from wal_sink.publish.fencing import refuse_published
 from wal_sink.publish.micro_batch import MicroBatch, agree
 from wal_sink.spark import internals, worker_gc
 from wal_sink.spark.failure import failure_in
+from wal_sink.spark.hand_over import most_rows
 from wal_sink.wal.location import locate
 from wal_sink.wal.store_errors import store_errors
 
-_REPORTS = pa.schema([("partition", pa.int32()), ("report", pa.string())])
 _BEFORE_START = (
     "Call wal_sink.register(spark), then wal_sink.batch_writer(spark, …), both before start() and on the"
     " session of the query; call that one writer for every batch."
@@ -64,6 +64,13 @@ def batch_writer(
     """
     internals.check_session(spark)
     return BatchWriter(spark, as_texts({**options, "checkpointLocation": checkpointLocation}))
+
+
+class _Report(NamedTuple):
+    """What a task tells the driver."""
+
+    partition: int
+    appended: Appended
 
 
 class _Run(NamedTuple):
@@ -223,25 +230,26 @@ def _append_all(
     batch: DataFrame, micro_batch: MicroBatch, schema: pa.Schema, call: str
 ) -> list[Appended]:
     """Run a Spark job in which each task appends its rows; return their reports in the partitions' order."""
+    most = most_rows(internals.session_of(batch), internals.expected_bytes(batch))
     task = partial(_append, micro_batch, schema, call)
-    reports = internals.map_in_arrow(batch, task, "partition int, report string").collect()
-    if [row.partition for row in reports] != list(range(len(reports))):
+    answers = internals.answers_of(batch, task, schema, most)
+    reports = [msgspec.json.decode(answer, type=_Report) for answer in answers]
+    if [report.partition for report in reports] != list(range(len(reports))):
         raise WalSinkError(
-            f"Spark returned reports of partitions {[row.partition for row in reports]}",
+            f"Spark returned reports of partitions {[report.partition for report in reports]}",
             "This is a bug in wal_sink or a change in Spark; please report it.",
         )
-    return [msgspec.json.decode(row.report, type=Appended) for row in reports]
+    return [report.appended for report in reports]
 
 
 def _append(
     micro_batch: MicroBatch, schema: pa.Schema, call: str, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Append a partition's rows to the log, in the task."""
+) -> bytes:
+    """Append a partition's rows to the log, in the task; return its report."""
     task = msgspec.structs.replace(internals.current_task(), call=call)
     appended = micro_batch.append((conformed(each, schema) for each in batches), task)
     worker_gc.settle()
-    report = msgspec.json.encode(appended).decode()
-    yield pa.RecordBatch.from_pylist([{"partition": task.partition, "report": report}], _REPORTS)
+    return msgspec.json.encode(_Report(task.partition, appended))
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

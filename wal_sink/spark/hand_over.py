@@ -29,6 +29,8 @@ BATCH_BYTES = 64 * 1024 * 1024
 """What a batch may have: Spark's own default."""
 MARGIN = 16
 """Between a row in the log and one in a batch: it is compressed there, and others may be wider."""
+FEW_ROWS = 1_000
+"""Of a batch while the log has not shown how wide rows are: 64 MiB, were they of 64 KiB."""
 LOOK_EVERY = 30
 """Calls of `look_again` from one look at the rows to the next, once there was one: five minutes."""
 
@@ -42,6 +44,24 @@ def rows_a_batch(rows: int, log_bytes: int, most: int) -> int:
     """
     fitting = max(1, BATCH_BYTES * rows // (MARGIN * max(log_bytes, 1)))
     return min(fitting, most) if most > 0 else fitting
+
+
+def most_rows(session: internals.OwnSession, expected_bytes: int) -> int | None:
+    """Return the rows that bound a batch of a micro-batch alone; None: its bytes have to be bounded, too.
+
+    Rows are enough where the session says so, and where Spark expects so few bytes that all of them fit into
+    one batch. Then they are `FEW_ROWS` at most: a function in the query may have made them wider.
+
+    :param session: by which the micro-batch is planned.
+    :param expected_bytes: of the micro-batch, see `internals.expected_bytes`.
+    """
+    if session.contains(MAX_BYTES):
+        unmeasured = session.get(MAX_BYTES) == str(UNMEASURED)
+        return int(session.get(MAX_RECORDS)) if unmeasured else None
+    if expected_bytes * MARGIN > BATCH_BYTES:
+        return None
+    most = int(session.get(MAX_RECORDS))
+    return min(most, FEW_ROWS) if most > 0 else FEW_ROWS
 
 
 class HandOver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.cold_app import DOORS, Config, Taken
 from tests.benchmarks.contenders import ours
 from tests.benchmarks.figure import Figure, at_most, figure
-from tests.benchmarks.process import result_of
+from tests.benchmarks.process import ROOT, result_of
 from tests.benchmarks.rows import Source
 from tests.benchmarks.sizes import SMALL
 from tests.benchmarks.table import Table
@@ -30,12 +31,16 @@ _PAIRS = (
     *((f"{door}{_BARE}", "foreachBatch", 1.0) for door in _OURS),
 )
 """A contender over another one, and the target."""
+_COMPILED = ("wal_sink", "state_backends", "tests/benchmarks")
+"""What pip compiles where it installs it, as it has done with all that others import."""
 
 
 def cold(bench: Bench) -> list[Figure]:
     """CPU and time of `register` and query, in a driver of its own for each contender and round."""
     source = Source(shape="grouped", rows=_EPOCHS * SMALL, partitions=10)
     bench.say(f"cold, {bench.sizes.rounds} rounds of {_EPOCHS} epochs of {SMALL:,} rows")
+    for package in _COMPILED:  # else each process would, where PYTHONDONTWRITEBYTECODE is set
+        compileall.compile_dir(ROOT / package, quiet=1)
     bare = _without_archive(bench.new_folder())
     rounds: list[dict[str, Taken]] = []
     for number in range(bench.sizes.rounds):

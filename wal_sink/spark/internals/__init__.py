@@ -4,7 +4,13 @@
 Spark that has changed, and no query finds it out at 3 a.m. Tested with the versions in `TESTED`.
 """
 
-from wal_sink.spark.internals.arrow import arrow_schema, map_in_arrow
+from wal_sink.spark.internals.arrow import (
+    answers_of,
+    arrow_schema,
+    expected_bytes,
+    map_in_arrow,
+    session_of,
+)
 from wal_sink.spark.internals.events import CheckpointListener, add_listener, remove_listener
 from wal_sink.spark.internals.names import TESTED
 from wal_sink.spark.internals.query import (
@@ -39,6 +45,7 @@ __all__ = [
     "OwnSession",
     "active_query",
     "add_listener",
+    "answers_of",
     "arrow_schema",
     "cancel_jobs",
     "check_session",
@@ -46,6 +53,7 @@ __all__ = [
     "current_execution",
     "current_task",
     "drop_interrupted_call",
+    "expected_bytes",
     "folder",
     "has_ended",
     "is_active",
@@ -58,6 +66,7 @@ __all__ = [
     "remove_listener",
     "running_queries",
     "session_id",
+    "session_of",
     "slots",
     "started_query",
     "stop",
