@@ -19,6 +19,7 @@ from wal_sink.admin.pin_attempt import pin_attempt
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.admin.refuse_flusher import PATIENCE, REWINDING, Patience, refuse_flusher
 from wal_sink.clock import iso
+from wal_sink.counted import counted
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.reporter import Reporter
@@ -96,7 +97,8 @@ class Rewind(NamedTuple):
         if self.needed:
             size = sum(manifest.bytes for manifest in self.needed)
             text += (
-                f" Before that, what {len(self.needed)} manifests name ({size:,} bytes) gets a second name in"
+                f" Before that, what {counted(len(self.needed), 'manifest names', 'manifests name')}"
+                f" ({size:,} bytes) gets a second name in"
                 f" {self._aside}, so that no flusher that stands still can delete the last copy. These names"
                 " go within an hour after their epoch is flushed."
             )
