@@ -158,9 +158,11 @@ class Connection(Session):
 
     def begin(self, window: Window) -> Outcome:
         """Begin, and tell the judge."""
+        return self._begin(window, lambda: self._ledger.begin(window))
 
+    def _begin(self, window: Window, begin: Callable[[], Outcome]) -> Outcome:
         def effect() -> Outcome:
-            outcome = self._ledger.begin(window)
+            outcome = begin()
             if outcome is Outcome.APPLIED:
                 self._database.judge.begun(window)
                 self._database.lose_shadowed_timestamps()
@@ -195,7 +197,9 @@ class Connection(Session):
         return self._conditional("finish", f"{window.first}..{window.last}", effect)
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
-        """Replace the row, and tell the operator."""
+        """Begin from a row that was not read just now, or replace the row and tell the operator."""
+        if seen is not None and seen.begun is None and new.begun is not None:
+            return self._begin(new.begun, lambda: self._ledger.replace_row(seen, new))
 
         def effect() -> Outcome:
             outcome = self._ledger.replace_row(seen, new)

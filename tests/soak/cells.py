@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from state_backends import open_backend
+from tests.protocol.raw import records
 from tests.soak.changes import is_bad, is_long
 
 _ON_ITS_WAY_S = 32
@@ -54,8 +56,7 @@ class Logged(NamedTuple):
 
 def logged(log: Path) -> Iterator[Logged]:
     """Yield the rows of each flushed epoch, with the write timestamps that they have by the log."""
-    for path in sorted((log / "flushed").glob("*.json")):
-        record = json.loads(path.read_text())
+    for record in records(open_backend(str(log))).values():
         kept = log / record["manifest"].replace("manifests/", "retained/")  # by trim.delay
         manifest = json.loads(kept.read_text())
         refused = manifest.get("refused_segments", [])

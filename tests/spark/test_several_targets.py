@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 
 import wal_sink
 from state_backends import open_backend
+from tests.protocol.raw import records
 from wal_sink.testing.postgresql.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -146,13 +147,9 @@ def test_each_booking_is_in_each_table_once(bank: Bank, tmp_path: Path) -> None:
     found = wal_sink.status(str(tmp_path / "checkpoint"))
     assert [each.target for each in found.targets] == ["books", "copy", "lake"]
     assert (found.flushed, found.pending_epochs, found.safe_to_delete) == (FILES - 1, 0, True)
-    log = Path(found.log.removeprefix("file://"))
-    flushed = [
-        [json.loads(path.read_text()) for path in sorted((log / "flushed" / name).iterdir())]
-        for name in ("books", "copy", "lake")
-    ]
-    digests = [[record["digest"] for record in records] for records in flushed]
+    log = open_backend(found.log)  # passes over what a killed process has half written, for a day
+    flushed = [records(log, f"flushed/{name}/") for name in ("books", "copy", "lake")]
+    digests = [{epoch: each["digest"] for epoch, each in of.items()} for of in flushed]
     assert digests[0] == digests[1] == digests[2], "two histories"
-    assert sum(record["rows"] for record in flushed[1]) == FILES * ROWS
-    # A backend passes over what a killed process has half written: that is swept after a day.
-    assert open_backend(str(log)).list("manifests/") == [], "what all have is trimmed"
+    assert sum(record["rows"] for record in flushed[1].values()) == FILES * ROWS
+    assert log.list("manifests/") == [], "what all have is trimmed"

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from wal_sink import arrow_batches
-from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.model.task import Appended, Execution, Task
 from wal_sink.publish.micro_batch import MicroBatch
@@ -158,6 +158,12 @@ class PausingSession(FaultySession):
     def begin(self, window: Window) -> Outcome:
         pause_at("committed", self._table, window.first)
         return super().begin(window)
+
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        """Begin from a row that was not read just now (rule 14), or another attempt (rule 26)."""
+        if new.begun is not None:
+            pause_at("committed", self._table, new.begun.first)
+        return super().replace_row(seen, new)
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Send half of a slice's rows, then the others; the order inside a slice is kept."""
