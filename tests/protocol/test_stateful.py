@@ -459,7 +459,7 @@ class Histories(RuleBasedStateMachine):
             done["gave way"] += 1
             run.end(gave_way=True)
             return False
-        except (OSError, errors.NotRegistered):
+        except (OSError, errors.LogUnavailable, errors.NotRegistered):
             assert isinstance(run.faults, Armed)
             assert run.faults.injected
             run.end()

@@ -67,7 +67,11 @@ US = 1_700_000_000_000_000
             "tableColumn names, too",
             "Leave it out",
         ),
-        ({"target": "postgresql", "tables": "a,b"}, "Unknown option", ""),
+        (
+            {"target": "postgresql", "tables": "a,b"},
+            "cassandra.contactPoints is for target cassandra",
+            'Add .option("target", "cassandra")',
+        ),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
