@@ -381,7 +381,7 @@ def test_rule_8_the_checkpoint_is_durable_before_it_is_acted_on(
 
 
 class Disk:
-    """A checkpoint's folder, and which files of it are synced how often; folders are left out."""
+    """A checkpoint's folder, and what of it is synced how often."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -398,9 +398,11 @@ class Disk:
 
     def write(self, path: str, text: str = "v1") -> None:
         """Write a file as Spark does, by a rename."""
-        unfinished = self.folder / f"{path}.tmp"
+        unfinished, there = self.folder / f"{path}.tmp", self.folder / path
         unfinished.write_text(text)
-        unfinished.rename(self.folder / path)
+        if there.exists():  # else another file may get its number, by which syncs are counted
+            there.rename(self.folder / f"replaced-{there.stat().st_ino}")
+        unfinished.rename(there)
 
     def syncs(self, path: str) -> int:
         return self._synced.count((self.folder / path).stat().st_ino)
