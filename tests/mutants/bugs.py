@@ -2497,7 +2497,7 @@ BUGS = (
     Bug(
         "wide rows are handed over in batches without bounds",
         "wal_sink/spark/hand_over.py",
-        "    return min(fitting, most) if most > 0 else fitting\n",
+        "    return _at_most(fitting, most)\n",
         "    return most\n",
         ("tests/unit/test_hand_over.py",),
     ),
@@ -2518,8 +2518,8 @@ BUGS = (
     Bug(
         "rows of which the width is not known are bounded as narrow ones",
         "wal_sink/spark/hand_over.py",
-        "    return min(most, FEW_ROWS) if most > 0 else FEW_ROWS\n",
-        "    return most\n",
+        "    return _at_most(FEW_ROWS, int(session.get(MAX_RECORDS)))\n",
+        "    return int(session.get(MAX_RECORDS))\n",
         ("tests/unit/test_hand_over.py",),
     ),
     Bug(

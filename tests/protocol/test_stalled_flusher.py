@@ -26,7 +26,7 @@ from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Interven
 from wal_sink.protocol.ledger_updates import flush_records
 from wal_sink.wal import trim
 from wal_sink.wal.aside import droppable, names_aside
-from wal_sink.wal.retain import recorded
+from wal_sink.wal.retain import all_records
 from wal_sink.wal.trim import list_trimmable
 from wal_sink.wal.trim_delay import TrimDelay
 
@@ -177,12 +177,12 @@ def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:
 
     slow.trimmer.retain = late  # type: ignore[method-assign]
     slow.run_once()
-    assert (world.log.flushed_epochs(), [*recorded(world.log)]) == ([0, 1], [0, 1, 2, 3, 4])
+    assert (world.log.flushed_epochs(), [*all_records(world.log)]) == ([0, 1], [0, 1, 2, 3, 4])
     for to in (4, 3, 2):
         with pytest.raises(OptionError, match="and 1, the last one that it says is flushed"):
             rewind(world, to)
     assert rewind(world, 0).again == 1
-    assert [*recorded(world.log)] == [0]
+    assert [*all_records(world.log)] == [0]
     world.flush()
     assert world.table() == world.expected()
 
@@ -201,7 +201,7 @@ def test_rule_22_what_is_retained_late_does_not_hold_up_the_flush(world: World) 
 
     slow.trimmer.retain = late  # type: ignore[method-assign]
     slow.run_once()
-    assert (world.log.attempts(), [*recorded(world.log)]) == ((), [0, 1, 2, 3, 4])
+    assert (world.log.attempts(), [*all_records(world.log)]) == ((), [0, 1, 2, 3, 4])
     world.flush()
     assert world.table() == world.expected()
 

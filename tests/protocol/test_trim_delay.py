@@ -22,7 +22,7 @@ from wal_sink.progress.status import read_status
 from wal_sink.protocol.steps import Rest, Trim
 from wal_sink.testing.crash.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
-from wal_sink.wal.retain import recorded, retained_paths
+from wal_sink.wal.retain import all_records, retained_paths
 
 DELAY_S = 60.0
 DELAY_US = 60_000_000
@@ -135,7 +135,7 @@ def test_records_of_what_stays_stay(world: World, monkeypatch: pytest.MonkeyPatc
     world.flush()
     assert left(world) == [3, 4, 5]
     assert world.log.flushed_epochs() == [4, 5]
-    assert [*recorded(world.log)] == [3, 4, 5]
+    assert [*all_records(world.log)] == [3, 4, 5]
     world.clock.us += DELAY_US
     world.flush()
     assert left(world) == []

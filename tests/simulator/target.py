@@ -15,6 +15,7 @@ from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, Session, Slice, Target
 from wal_sink.testing.cell_store import CellSession, CellStore, CellStoreOptions
+from wal_sink.testing.crash.faults import begun_by
 
 _NODES = 3
 _AHEAD_US = 2 * 86_400_000_000
@@ -198,8 +199,8 @@ class Connection(Session):
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
         """Begin from a row that was not read just now, or replace the row and tell the operator."""
-        if seen is not None and seen.begun is None and new.begun is not None:
-            return self._begin(new.begun, lambda: self._ledger.replace_row(seen, new))
+        if (begun := begun_by(seen, new)) is not None:
+            return self._begin(begun, lambda: self._ledger.replace_row(seen, new))
 
         def effect() -> Outcome:
             outcome = self._ledger.replace_row(seen, new)

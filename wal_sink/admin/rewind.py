@@ -44,7 +44,7 @@ from wal_sink.protocol.rewind import (
 from wal_sink.targets.base import Delivery, Target
 from wal_sink.wal.aside import bring_back, set_aside
 from wal_sink.wal.quarantine import entries
-from wal_sink.wal.retain import put_back, recorded
+from wal_sink.wal.retain import all_records, put_back
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,7 +238,7 @@ def plan_rewind(
         present_us = row.present_us(now_us) if reset_timestamps or once else 0
         reset_us = present_us if reset_timestamps else None
     log = query.log
-    records = recorded(log)
+    records = all_records(log)
     floor = max(log.flushed_epochs(), default=-1)  # the flusher's mark
     late = {epoch: records.pop(epoch) for epoch in list(records) if epoch > floor}
     decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}

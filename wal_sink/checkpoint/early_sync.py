@@ -28,7 +28,7 @@ class EarlySync:
     def ahead(self) -> None:
         """Begin to sync what there is of the next epoch, once: Spark is about to checkpoint it."""
         epoch = self._epoch + 1
-        if self._is_local and epoch != self._ahead and self._files.has(f"offsets/{epoch}"):
+        if epoch != self._ahead and self._files.has(f"offsets/{epoch}"):
             self._ahead = epoch
             self._in_thread((epoch - 1, epoch), Future())
 

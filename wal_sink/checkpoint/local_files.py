@@ -36,7 +36,7 @@ class Synced:
 
     def __init__(self, url: str) -> None:
         self._root = local_folder(url)
-        self._states: dict[Path, _State | None] = {}
+        self._states: dict[Path, _State] = {}
         self._lock = threading.Lock()
 
     def has(self, path: str) -> bool:
@@ -57,10 +57,10 @@ class Synced:
         # Hadoop reads a file only if the other one agrees.
         pairs = [each for file in files for each in (file, file.with_name(f".{file.name}.crc"))]
         with self._lock:
-            synced: dict[Path, _State | None] = {}
+            synced: dict[Path, _State] = {}
             for file in pairs:
                 known = self._states.get(file)
-                if (state := _sync(file, known)) not in (None, known):
+                if (state := _sync(file, known)) is not None and state != known:
                     synced[file] = state
             for folder in {file.parent for file in synced}:
                 _sync(folder)

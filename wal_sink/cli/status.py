@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -95,53 +96,64 @@ def _look(query: Query, watches: dict[str, FlusherWatch] | None = None) -> Statu
     return read_status(query.checkpoint, query.log, watches)
 
 
+def _looks(query: Query) -> Iterator[Status | WalSinkError]:
+    """Look each second; an error that may pass is yielded, and the next look follows all the same."""
+    watches: dict[str, FlusherWatch] = {}
+    while True:
+        try:
+            found: Status | WalSinkError = _look(query, watches)
+        except WalSinkError as error:
+            if not error.transient:
+                raise
+            found = error
+        yield found
+        time.sleep(_EVERY_S)
+
+
+def _first(looks: Iterator[Status | WalSinkError]) -> Status:
+    found = next(looks)
+    if isinstance(found, WalSinkError):
+        raise found
+    return found
+
+
 def _watch(query: Query, console: Console) -> None:
     """Show the screen until Ctrl-C; a store that does not answer is shown, and asked again."""
-    watches: dict[str, FlusherWatch] = {}
     backlog = BacklogBar()
 
-    def shown() -> Group:
-        found = _look(query, watches)
+    def shown(found: Status) -> Group:
         return Group(screen(found), backlog.of(found))
 
-    with Live(shown(), console=console, auto_refresh=False) as live:
-        while True:
-            time.sleep(_EVERY_S)
-            try:
-                live.update(shown(), refresh=True)
-            except WalSinkError as error:
-                if not error.transient:
-                    raise
-                live.update(Text(f"{type(error).__name__}: {error}", "red"), refresh=True)
+    looks = _looks(query)
+    with Live(shown(_first(looks)), console=console, auto_refresh=False) as live:
+        for found in looks:
+            if isinstance(found, WalSinkError):
+                live.update(Text(_said(found), "red"), refresh=True)
+            else:
+                live.update(shown(found), refresh=True)
 
 
 def _print_changes(query: Query, console: Console) -> None:
     """Print the screen once, then a line at each change, until Ctrl-C: a file or a pipe has no screen."""
-    watches: dict[str, FlusherWatch] = {}
-    found = _look(query, watches)
-    console.print(screen(found))
-    said = found.headline
-    while True:
-        time.sleep(_EVERY_S)
-        try:
-            line = _look(query, watches).headline
-        except WalSinkError as error:
-            if not error.transient:
-                raise
-            line = f"{type(error).__name__}: {error}"
-        if line != said:
+    looks = _looks(query)
+    first = _first(looks)
+    console.print(screen(first))
+    said = _said(first)
+    for found in looks:
+        if (line := _said(found)) != said:
             console.print(Text(printable(" ".join(line.split()))))
             said = line
 
 
+def _said(found: Status | WalSinkError) -> str:
+    return f"{type(found).__name__}: {found}" if isinstance(found, WalSinkError) else found.headline
+
+
 def _stream(query: Query) -> None:
     """Print a document each second until Ctrl-C; an error that may pass is a document, too."""
-    watches: dict[str, FlusherWatch] = {}
-    while True:
-        try:
-            document_line(_look(query, watches))
-        except WalSinkError as error:
-            if not error.transient:
-                raise
-            document_line(Failure(error=type(error).__name__, what=error.what, remedy=error.remedy))
-        time.sleep(_EVERY_S)
+    for found in _looks(query):
+        if isinstance(found, WalSinkError):
+            failure = Failure(error=type(found).__name__, what=found.what, remedy=found.remedy)
+            document_line(failure)
+        else:
+            document_line(found)

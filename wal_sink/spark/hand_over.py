@@ -43,7 +43,7 @@ def rows_a_batch(rows: int, log_bytes: int, most: int) -> int:
     :param most: what Spark is set to; 0 or less: it sets no bound.
     """
     fitting = max(1, BATCH_BYTES * rows // (MARGIN * max(log_bytes, 1)))
-    return min(fitting, most) if most > 0 else fitting
+    return _at_most(fitting, most)
 
 
 def most_rows(session: internals.OwnSession, expected_bytes: int) -> int | None:
@@ -60,8 +60,12 @@ def most_rows(session: internals.OwnSession, expected_bytes: int) -> int | None:
         return int(session.get(MAX_RECORDS)) if unmeasured else None
     if expected_bytes * MARGIN > BATCH_BYTES:
         return None
-    most = int(session.get(MAX_RECORDS))
-    return min(most, FEW_ROWS) if most > 0 else FEW_ROWS
+    return _at_most(FEW_ROWS, int(session.get(MAX_RECORDS)))
+
+
+def _at_most(rows: int, most: int) -> int:
+    """Bound rows as Spark is set, where 0 or less bounds nothing."""
+    return min(rows, most) if most > 0 else rows
 
 
 class HandOver:

@@ -88,11 +88,11 @@ def has_manifest(log: Log, attempt: Attempt) -> bool:
     return False
 
 
-def recorded(log: Log) -> dict[int, FlushedEpoch]:
+def all_records(log: Log) -> dict[int, FlushedEpoch]:
     """Read the records of all epochs, retained ones too, by epoch, ascending."""
     found = {record.epoch: record for record in log.flushed_since(-1)}
-    for epoch in retained_paths(log):
-        if epoch not in found and (record := log.flushed(epoch)) is not None:
+    for epoch in retained_paths(log).keys() - found:
+        if (record := log.read(FlushedEpoch, paths.retained_record(epoch))) is not None:
             found[epoch] = record
     return dict(sorted(found.items()))
 

@@ -20,11 +20,8 @@ def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
     try:
         yield
     except (OSError, StateBackendError) as error:
-        text = str(error) if isinstance(error, StateBackendError) else repr(error)
-        raise LogUnavailable(
-            f"{what} cannot be used: {text}",
-            "See to the store that holds it, and to its options; then try again.",
-        ) from error
+        remedy = "See to the store that holds it, and to its options; then try again."
+        raise _unavailable(what, error, remedy) from error
 
 
 @contextlib.contextmanager
@@ -39,15 +36,19 @@ def log_errors(url: str) -> Iterator[None]:
         yield
     except (OSError, StateBackendError) as error:
         if not isinstance(error, OSError) or error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            text = str(error) if isinstance(error, StateBackendError) else repr(error)
-            raise LogUnavailable(
-                f"The log {url} cannot be used: {text}",
+            remedy = (
                 "Nothing is lost. See to the store that holds it, and to its options, then start the query"
-                " again: Spark computes the epoch anew.",
-            ) from error
+                " again: Spark computes the epoch anew."
+            )
+            raise _unavailable(f"The log {url}", error, remedy) from error
         raise LogFull(
             f"The disk of {url} is full: {error}",
             "Nothing is lost, and what was half written is deleted. Free space there, then start the query"
             " again: Spark computes the epoch anew. A wal.maxBytes below the size of the disk stops the"
             " query before it is full.",
         ) from error
+
+
+def _unavailable(what: str, error: Exception, remedy: str) -> LogUnavailable:
+    text = str(error) if isinstance(error, StateBackendError) else repr(error)
+    return LogUnavailable(f"{what} cannot be used: {text}", remedy)

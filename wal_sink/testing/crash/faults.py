@@ -96,6 +96,11 @@ def halves(rows: Slice) -> tuple[Slice, Slice]:
     )
 
 
+def begun_by(seen: Mark | None, new: Mark) -> Window | None:
+    """Return the window that a replaced ledger row begins (rule 14); None: it begins none."""
+    return new.begun if seen is not None and seen.begun is None else None
+
+
 class FaultyBackend(StateBackend):
     """A state backend whose operations may fail; see `StateBackend` for what they do."""
 
@@ -234,8 +239,8 @@ class FaultySession(Session):
         return self.faults.call("drain", self.inner.drain)
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
-        begins = seen is not None and seen.begun is None and new.begun is not None
-        name = f"begin {new.begun.first}" if begins and new.begun else "replace row"
+        begun = begun_by(seen, new)
+        name = f"begin {begun.first}" if begun else "replace row"
         return self._conditional(name, lambda: self.inner.replace_row(seen, new))
 
     def written_us(self) -> int | None:
