@@ -1492,6 +1492,20 @@ BUGS = (
         ("tests/protocol/test_restored.py",),
     ),
     Bug(
+        "what was given up here taken for another log after the checkpoint was set back",
+        "wal_sink/flush/other_log.py",
+        "        if self._is_recorded(begun) or self._was_given_up(begun, attempts):\n",
+        "        if self._is_recorded(begun):\n",
+        ("tests/protocol/test_set_back.py",),
+    ),
+    Bug(
+        "what came after a decision recorded as given up",
+        "wal_sink/flush/other_log.py",
+        "        return decision is not None and (decision.generation, decision.offsets_digest) == (\n",
+        "        return (decision is None) or (decision.generation, decision.offsets_digest) == (\n",
+        ("tests/protocol/test_set_back.py",),
+    ),
+    Bug(
         "what Spark made without a sink taken for what was flushed",
         "wal_sink/flush/other_log.py",
         "            return not isinstance(choice, PassOver)\n",

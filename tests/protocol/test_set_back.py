@@ -10,12 +10,12 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import query
-from tests.protocol.test_restored import files, restore
+from tests.protocol.test_restored import files, restore, rewind, stops
 from wal_sink.admin.inspect import inspect
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
-from wal_sink.errors import MissingManifest, OptionError
+from wal_sink.errors import Diverged, MissingManifest, OptionError
 from wal_sink.model import paths
 from wal_sink.model.records import Decision
 from wal_sink.progress.given_up import newest_decision
@@ -203,3 +203,41 @@ def test_rule_22_an_old_decision_covers_every_generation(world: World, offset: s
     world.run().batch([("b", 2)], offset=offset)
     world.flush()
     assert world.table() == ({"a": 0} if offset == "1" else {"a": 0, "b": 2})
+
+
+def test_rule_23_what_was_given_up_and_not_recorded_is_no_other_log(world: World) -> None:
+    """A flusher dies before its record, and then the checkpoint is set back: the decision is of this log."""
+    checkpoint = lost(world)
+    skip(world, 1)
+    flusher = world.flusher()
+    flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies
+    flusher.run_once()
+    set_back(world, checkpoint)
+
+    world.flush()
+    assert world.log.flushed_epochs() == [0, 1]
+    run = world.run()
+    run.batch([("b", 1)])  # the same source offsets: these rows were given up
+    run.batch([("c", 2)])
+    world.flush()
+    assert world.table() == {"a": 0, "c": 2}
+
+
+def test_rule_23_what_came_after_a_decision_is_not_recorded_as_given_up(world: World) -> None:
+    """The same, but Spark has computed the epoch again by then: its rows are flushed after a rewind."""
+    checkpoint = lost(world)
+    skip(world, 1)
+    flusher = world.flusher()
+    flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies
+    flusher.run_once()
+    set_back(world, checkpoint)
+    world.run().publish([("b", 7)])
+
+    error = stops(world)
+    assert isinstance(error, Diverged)
+    assert "rewind CHECKPOINT --to 0" in error.remedy
+    rewind(world, 0)
+    run = world.run()
+    run.batch([("b", 8)])
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "b": 8}

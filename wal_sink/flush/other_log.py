@@ -80,18 +80,18 @@ class History:
         """Whether an epoch is of this log.
 
         It is if its manifest is here, to the byte, and Spark has not gone back behind it; or if a record here
-        says that it was flushed. Without either, an epoch that Spark has not reached here is not. One that is
-        checkpointed and has no attempt left was flushed and trimmed here (rule 12), though its record is
-        lost; but not if it has a manifest in the ledger, and would be passed over here. Beside attempts, an
-        epoch without manifest is of this log only if it would be passed over here, too.
+        says that it was flushed, or a decision that is in force that it was given up. Without any of them, an
+        epoch that Spark has not reached here is not. One that is checkpointed and has no attempt left was
+        flushed and trimmed here (rule 12), though its record is lost; but not if it has a manifest in the
+        ledger, and would be passed over here. Beside attempts, an epoch without manifest is of this log only
+        if it would be passed over here, too.
         """
         if begun.manifest:
             published = self._log.manifest(Attempt(begun.epoch, begun.generation))
             if published is not None:
                 return published.digest == begun.digest and not self._is_left(begun, attempts)
         # The record is read after the manifest: a flusher creates the one before it deletes the other.
-        record = self._log.flushed(begun.epoch)
-        if record is not None and record.names(begun.digest, begun.offsets_digest):
+        if self._is_recorded(begun) or self._was_given_up(begun, attempts):
             return True
         if begun.epoch > checkpointed or (attempts and begun.manifest):
             return False
@@ -101,6 +101,21 @@ class History:
         if begun.manifest:
             return not isinstance(choice, PassOver)
         return isinstance(choice, PassOver) and choice.offsets_digest == begun.offsets_digest
+
+    def _is_recorded(self, begun: BegunEpoch) -> bool:
+        """Whether a record of this log says that exactly this was flushed."""
+        record = self._log.flushed(begun.epoch)
+        return record is not None and record.names(begun.digest, begun.offsets_digest)
+
+    def _was_given_up(self, begun: BegunEpoch, attempts: Sequence[Attempt]) -> bool:
+        """Whether an epoch was begun without rows by a decision of this log that is still in force."""
+        if begun.manifest:
+            return False
+        decision, _ = self._chooser.since_decided(Choose(begun.epoch, tuple(attempts)))
+        return decision is not None and (decision.generation, decision.offsets_digest) == (
+            begun.generation,
+            begun.offsets_digest,
+        )
 
     def _is_left(self, begun: BegunEpoch, attempts: Sequence[Attempt]) -> bool:
         """Whether a later run has computed an epoch from other source offsets: Spark went back behind it.
