@@ -14,6 +14,7 @@ from wal_sink.testing.contracts.absent import Make as MakeAbsent
 from wal_sink.testing.contracts.collections import Collections, CollectionsContract
 from wal_sink.testing.contracts.collections import Make as MakeCollections
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
+from wal_sink.testing.contracts.ledger import mark_of, new_owner
 from wal_sink.testing.contracts.tables import Rows, TablesContract
 from wal_sink.testing.contracts.target import CellsContract, Table
 from wal_sink.testing.contracts.times import Make, TimesContract
@@ -135,3 +136,10 @@ class TestCellStoreAbsent(AbsentContract):
         return over_one_table()
 
     rows = TestCellStore.rows
+
+
+def test_a_suite_shows_the_values_of_what_fails() -> None:
+    """Also to the author of a plug-in, in whose tests pytest would say "AssertionError" and no more."""
+    unknown = CellStore(CellStoreOptions(keys="k")).connect(new_owner())
+    with pytest.raises(AssertionError, match="assert None is not None"):
+        mark_of(unknown)

@@ -641,8 +641,8 @@ BUGS = (
     Bug(
         "an update that counts changed rows is taken",
         "wal_sink/targets/sql/target.py",
-        "        if not found:\n",
-        "        if not found and stays:\n",
+        "        if counted != 1:\n",
+        "        if counted != 1 and stays:\n",
         ("tests/postgresql/test_sql_target.py",),
     ),
     Bug(

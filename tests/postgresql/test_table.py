@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,12 +13,14 @@ import pytest
 from tests.postgresql.delivery import bring, target_of
 from tests.transcripts import transcript
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
+from wal_sink.model.ledger import Outcome
+from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.postgresql.catalogue import read_relation
 from wal_sink.targets.postgresql.copy import _PIECE
 from wal_sink.targets.postgresql.names import TableName
-from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.ledger import mark_of, new_owner
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.postgresql.server import Server
 
@@ -283,3 +286,42 @@ def test_a_slice_that_is_encoded_in_pieces_arrives_whole(postgresql: Server, sch
     bring(target_of(postgresql, f"{schema}.t"), batch)
     found = postgresql.execute(f"SELECT id, flag, word, tags, j::text FROM {schema}.t ORDER BY id")
     assert found == rows
+
+
+class AlteredTarget(PostgresqlTarget):
+    """Its table is altered once, after a session has compared it and before the first of its rows."""
+
+    alters: tuple[Server, str] | None = None
+
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+        if self.alters is not None:
+            server, statement = self.alters
+            self.alters = None
+            server.execute(statement)
+        super().insert(connection, plan, batch)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rule_15_a_table_that_is_altered_behind_the_comparison_takes_no_rows(
+    postgresql: Server, schema: str, mode: str
+) -> None:
+    """Until the first row nothing holds the table: it is compared once more when that holds it."""
+    table, key = f"{schema}.t", ", PRIMARY KEY (id)" if mode == "upsert" else ""
+    postgresql.execute(f"CREATE TABLE {table} (id bigint, v text{key})")
+    options = PostgresqlOptions(uri=postgresql.uri, table=table, mode=mode)  # type: ignore[arg-type]
+    target, owner = AlteredTarget(options), new_owner()
+    plan = target.plan(BATCH.schema, "key")
+    target.alters = postgresql, f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision"
+    with target.connect(owner) as session:
+        session.create(-1)
+        with pytest.raises(SchemaMismatch, match=r"id of table .* was bigint") as caught:
+            deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
+        assert "Change the table back" in caught.value.remedy
+        assert postgresql.execute(f"SELECT id FROM {table}") == []
+        postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE bigint")
+        window = mark_of(session).begun
+        assert window is not None
+        session.start(window)
+        session.write(plan, Slice(0, target.check(BATCH, plan), 0))
+        assert session.finish(window) is Outcome.APPLIED
+    assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,)]

@@ -107,15 +107,22 @@ class Ledger:
             dict(zip(COLUMNS, _cells(seen), strict=True)),
         )
 
+    def touch(self, mark: Mark) -> int:
+        """Write the row as it is; return how many rows the driver counts, where it should be one."""
+        cells = dict(zip(COLUMNS, _cells(mark), strict=True))
+        return self._updated(cells, cells)
+
     def _update(self, changes: dict[str, object], seen: dict[str, object]) -> bool:
         """Update the row if it has these values; return whether it had."""
+        return self._updated(changes, seen) == 1
+
+    def _updated(self, changes: dict[str, object], seen: dict[str, object]) -> int:
         sets = ", ".join(f"{name} = {self._p}" for name in changes)
         conditions = " AND ".join(f"{name} = {self._p}" for name in ("query_id", *seen))
-        count = self._execute(
+        return self._execute(
             f"UPDATE {self._table} SET {sets} WHERE {conditions}",  # noqa: S608 -- quoted name
             (*changes.values(), self._owner.query_id, *seen.values()),
         )
-        return count == 1
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> int:
         cursor = self._connection.cursor()

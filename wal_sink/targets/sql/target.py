@@ -239,7 +239,7 @@ class SqlTarget(Target):
         ledger = Ledger(connection, self.ledger_name, self.parameter, owner)
         mark = Mark.new(owner, -1)
         ledger.insert(mark)
-        found = ledger.replace(mark, mark)
+        counted = ledger.touch(mark)
         connection.rollback()
         stays = ledger.read() is not None
         if stays:
@@ -253,12 +253,13 @@ class SqlTarget(Target):
                 "Make it a table with transactions (in MariaDB and MySQL: ALTER TABLE … ENGINE=InnoDB), and"
                 " let the target open connections without autocommit.",
             )
-        if not found:
+        if counted != 1:
             raise TargetRefused(
-                "An UPDATE that finds its row reports 0 rows, as it changes nothing: a flusher could not"
-                " tell that from a refusal.",
+                f"An UPDATE that finds its one row, and changes nothing, has the rowcount {counted}: a"
+                " flusher could not tell that from a refusal.",
                 "Let the driver count the rows that are found, not those that change (MariaDB and MySQL:"
-                " CLIENT.FOUND_ROWS).",
+                " CLIENT.FOUND_ROWS); where it counts none (-1), let `open` return a connection whose cursors"
+                " do.",
             )
 
 

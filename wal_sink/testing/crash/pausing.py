@@ -9,8 +9,8 @@ environment says which points, because tasks, `commit` and the flusher run in di
         spark.dataSource.register(PausingDataSource)
         df.writeStream.format("wal_sink").option("target", PAUSING_TARGET)…
 
-`PausingBatchWriter(spark, options)` is the same for `foreachBatch`. The process that kills waits for the
-marker file (see `wal_sink.testing.crash.driver`).
+`PausingBatchWriter(spark, options)` is the same for `foreachBatch`. `Pausing` makes such a target
+of your own. The process that kills waits for the marker file (see `wal_sink.testing.crash.driver`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import msgspec
 import pyarrow as pa
@@ -33,7 +33,7 @@ from wal_sink.model.task import Appended, Execution, Task
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import BatchWriter
 from wal_sink.spark.data_source import WalSinkDataSource, WalSinkStreamWriter
-from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.base import Session, Slice, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.postgresql import PostgresqlTarget
@@ -83,6 +83,10 @@ def _wait_for_death(pause: Pause) -> NoReturn:
     raise AssertionError("this process was not killed in time")
 
 
+def _table(options: object) -> str:
+    return str(getattr(options, "table", "") or getattr(options, "topic", ""))
+
+
 class PausingDataSource(WalSinkDataSource):
     """The sink, standing still at a point of Spark's side."""
 
@@ -104,8 +108,7 @@ class PausingMicroBatch(MicroBatch):
 
     @property
     def _table(self) -> str:
-        options = self.configuration.target_options
-        return str(getattr(options, "table", "") or getattr(options, "topic", ""))
+        return _table(self.configuration.target_options)
 
     def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
         """Take half of the rows of each batch, and after the pause the others."""
@@ -127,29 +130,34 @@ class PausingMicroBatch(MicroBatch):
         pause_at("commit returned", self._table, execution.epoch)
 
 
-class PausingTarget(CassandraTarget):
-    """The target, standing still before or in the middle of an epoch's flush."""
+class Pausing(Target):
+    """Makes a target stand still in an epoch's flush: `class PausingMine(Pausing, MyTarget): ...`.
+
+    For `Delivery.CELLS` and `Delivery.ATOMIC`. What a `Pause` calls a table is option `table`, or `topic`.
+    """
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)  # type: ignore[safe-super]
+        self._pauses_at = _table(options)
 
     def connect(self, owner: Owner) -> Session:
-        return PausingSession(super().connect(owner), self._options.table)
+        return PausingSession(super().connect(owner), self._pauses_at)  # type: ignore[safe-super]
 
 
-class PausingPostgresql(PostgresqlTarget):
-    """The same of PostgreSQL."""
-
-    def connect(self, owner: Owner) -> Session:
-        return PausingSession(super().connect(owner), self.options.table)
+class PausingTarget(Pausing, CassandraTarget):
+    """Cassandra."""
 
 
-class PausingKafka(KafkaTarget):
-    """The same of Kafka; its topic is what a `Pause` calls a table."""
+class PausingPostgresql(Pausing, PostgresqlTarget):
+    """PostgreSQL."""
 
-    def connect(self, owner: Owner) -> Session:
-        return PausingSession(super().connect(owner), self.options.topic)
+
+class PausingKafka(Pausing, KafkaTarget):
+    """Kafka."""
 
 
 class PausingSession(FaultySession):
-    """See `PausingTarget`."""
+    """See `Pausing`."""
 
     def __init__(self, inner: Session, table: str) -> None:
         super().__init__(inner, Faults())

@@ -1,0 +1,50 @@
+"""SIGKILL with real Spark and a target of one's own, as `docs/targets.md` says: no row is lost or doubled."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from wal_sink.testing import oracle
+from wal_sink.testing.crash.driver import Driver
+from wal_sink.testing.crash.pausing import PAUSES, Pause, Point, pauses
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+FILES, ROWS = 3, 100
+ROOT = Path(__file__).parents[2]
+
+
+def run(folder: Path, point: Point | None = None) -> None:
+    """Run the query; kill all of it in epoch 1 at this point, or let it end."""
+    marker = folder / f"{point} is reached"
+    pause = [Pause(point=point, table="t", epoch=1, marker=str(marker))] if point else []
+    environment = {PAUSES: pauses(*pause), "PYTHONPATH": str(ROOT / "examples")}
+    command = ["-m", "tests.spark.own_target_app", str(folder)]
+    with Driver(command, folder / "output", environment, folder=ROOT) as driver:
+        if point:
+            driver.reach(marker.exists)
+            driver.kill()
+        else:
+            driver.finish()
+
+
+def test_a_target_of_ones_own_under_kills(tmp_path: Path) -> None:
+    """In the middle of a window's rows, and behind its COMMIT, of which the log has not heard."""
+    (tmp_path / "source").mkdir()
+    for number in range(FILES):
+        ids = range(number * ROWS, (number + 1) * ROWS)
+        table = pa.table({"id": pa.array(ids, pa.int64())})
+        pyarrow.parquet.write_table(table, tmp_path / "source" / f"{number}.parquet")
+    database = sqlite3.connect(tmp_path / "shop.db")
+    database.execute("CREATE TABLE t (id INTEGER, attempt TEXT)")
+    run(tmp_path, "flushing")
+    run(tmp_path, "finished")
+    run(tmp_path)
+    found = (number for (number,) in database.execute("SELECT id FROM t"))
+    verdict = oracle.judge(range(FILES * ROWS), found)
+    assert verdict.exact, verdict
