@@ -31,6 +31,8 @@ TOTALS = ("tests/unit/test_totals.py", "tests/protocol/test_totals.py")
 """Where a bug about totals is looked for."""
 ABSENT = ("tests/unit/test_absent.py", "tests/contract/test_targets.py")
 COLLECTIONS = ("tests/unit/test_collection_mode.py", "tests/contract/test_targets.py")
+DATED = ("tests/protocol/test_dated_rows.py",)
+"""Where a bug about rows that the target dates itself is looked for."""
 LISTS = ("tests/protocol/test_lists.py",)
 """Where a bug about lists that are not frozen is looked for."""
 
@@ -254,10 +256,45 @@ BUGS = (
     ),
     Bug(
         "epochs with lists share a window with others",
-        "wal_sink/flush/attempts.py",
-        "        return [*takewhile(lambda each: self._are_needed(each) == once, manifests)]\n",
-        "        return [*takewhile(lambda each: self._are_needed(each) or not once, manifests)]\n",
+        "wal_sink/flush/plan_window.py",
+        "        return _Kind(plan.sent_once, plan.target_dated)\n",
+        "        return _Kind(False, plan.target_dated)\n",
         LISTS,
+    ),
+    Bug(
+        "rows that the target dates share a window with others",
+        "wal_sink/flush/plan_window.py",
+        "        chosen = [*takewhile(lambda each: self._kind(each) == kind, step.manifests)]\n",
+        "        chosen = step.manifests\n",
+        DATED,
+    ),
+    Bug(
+        "what comes after rows that the target has dated has the time of its epoch",
+        "wal_sink/flush/plan_window.py",
+        "            mark = after_dated(mark, self._clocks.target_us())\n",
+        "            pass\n",
+        DATED,
+    ),
+    Bug(
+        "the target dates rows below what is there",
+        "wal_sink/flush/plan_window.py",
+        "            refuse_dated_early(mark, self._clocks.target_us())\n",
+        "            pass\n",
+        DATED,
+    ),
+    Bug(
+        "an epoch that is passed over forgets who dated the rows before",
+        "wal_sink/flush/plan_window.py",
+        "            dated = are_dated(self._log, mark)\n",
+        "            dated = False\n",
+        DATED,
+    ),
+    Bug(
+        "a ledger row that was made anew forgets who dated the rows before",
+        "wal_sink/flush/plan_window.py",
+        "    return mark.target_dated or anew\n",
+        "    return mark.target_dated\n",
+        DATED,
     ),
     Bug(
         "what is begun again after a ledger row was lost has the old timestamps",

@@ -16,6 +16,7 @@ from wal_sink.admin.flushed_again import has_files
 from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.errors import CorruptLog, OptionError
+from wal_sink.flush.plan_window import are_dated
 from wal_sink.model.ledger import BegunEpoch, Mark, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch, TargetState
@@ -97,7 +98,10 @@ class Attachment(NamedTuple):
         missing: tuple[int, ...] = ()
         if mark is not None and first > mark.flushed + 1:
             missing = mark.flushed + 1, first - 1
-            moved = _moved(mark, first - 1, record_anywhere(log, first - 1), now_us)
+            moved = _moved(
+                *(mark, first - 1, record_anywhere(log, first - 1), now_us),
+                target_dated=are_dated(log, mark),
+            )
             with ledger_row(self.target, self.query.owner(self.query.identity())) as row:
                 row.replace(mark, moved)
             mark = moved
@@ -196,10 +200,13 @@ def _is_whole(log: Log, epoch: int, attempts: Sequence[Attempt]) -> bool:
         return True
 
 
-def _moved(mark: Mark, flushed: int, record: FlushedEpoch | None, now_us: int) -> Mark:
+def _moved(
+    mark: Mark, flushed: int, record: FlushedEpoch | None, now_us: int, *, target_dated: bool
+) -> Mark:
     """Return the ledger row after it was moved over epochs that are missing.
 
     :param record: what the log says of the last of them, as another target has it.
+    :param target_dated: the target may have dated rows before them itself.
     """
     epoch = BegunEpoch(
         epoch=flushed,
@@ -212,5 +219,10 @@ def _moved(mark: Mark, flushed: int, record: FlushedEpoch | None, now_us: int) -
         bytes=0,
         published_us=now_us,
     )
-    window = Window(nonce="attach", begun_us=now_us, epochs=(epoch,))
+    window = Window(
+        nonce="attach",
+        begun_us=now_us,
+        epochs=(epoch,),
+        target_dated=target_dated or msgspec.UNSET,
+    )
     return mark.finished(window)

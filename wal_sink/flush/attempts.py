@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Callable
 
-from wal_sink.flush.read_window import plan_of
 from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.log_context import line_logger
-from wal_sink.model.ledger import Mark, Window
-from wal_sink.model.manifest import Published
-from wal_sink.protocol.ledger_updates import next_attempt, plan_window
+from wal_sink.model.ledger import Window
+from wal_sink.protocol.ledger_updates import next_attempt
 from wal_sink.protocol.steps import Rest, Resume, View
-from wal_sink.wal.log import Log
 
 logger = line_logger(__name__)
 
@@ -31,9 +27,8 @@ class Attempts:
     """
 
     def __init__(
-        self, log: Log, target: TargetConnection, clock_s: Callable[[], float] = time.monotonic
+        self, target: TargetConnection, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._log = log
         self._target = target
         self._clock_s = clock_s
         self._mine: Window | None = None
@@ -44,25 +39,9 @@ class Attempts:
         self._times = 0
         """How often the window was taken from this flusher."""
 
-    def of_one_kind(self, manifests: Sequence[Published]) -> Sequence[Published]:
-        """Return those from the first one on whose rows may all be sent again, or all be sent once."""
-        once = self._are_needed(manifests[0])
-        return [*takewhile(lambda each: self._are_needed(each) == once, manifests)]
-
-    def plan(self, manifests: Sequence[Published], mark: Mark, now_us: int, nonce: str) -> Window:
-        """Fix a window that is about to be begun; see `plan_window`.
-
-        :param manifests: of one kind.
-        :raises CorruptLog: a plan is gone.
-        """
-        once = self._are_needed(manifests[0])
-        window = plan_window(manifests, mark, now_us, nonce, sent_once=once)
+    def begins(self, window: Window) -> None:
+        """Note the window that this flusher is about to begin."""
         self._mine, self._others, self._times = window, "", 0
-        return window
-
-    def _are_needed(self, published: Published) -> bool:
-        """Whether an epoch's rows may be sent once with each timestamp, by its plan."""
-        return plan_of(self._log, published.manifest).sent_once
 
     def due(self, step: Resume) -> Resume | Rest:
         """Return the step, or that the flusher waits, as another one has taken the window from it."""

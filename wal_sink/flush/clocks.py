@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from statistics import median_low
 
 from wal_sink import remedies
 from wal_sink.clock import iso
@@ -86,6 +87,14 @@ class Clocks:
         self._told_us = ask_for_time(self._target.now_us, self._clock_us)
         self._told_s = self._clock_s()
         return self._told_us
+
+    def target_us(self) -> int:
+        """Return what the target's clock says, by which it dates rows itself; this host's where it has none.
+
+        :raises TargetUnavailable, TargetRefused: the target does not say.
+        """
+        told_us = self._told()
+        return median_low(told_us) if told_us else self._clock_us()
 
     def look_ahead(self, window: Window, now_us: int) -> None:
         """Warn of a window whose timestamps lie in the future, since those before them did.

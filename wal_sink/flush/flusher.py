@@ -7,7 +7,6 @@ where. Why that is exactly-once: `docs/protocol.md`.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from wal_sink.flush.choose_window import WindowChooser
 from wal_sink.flush.clocks import Clocks
 from wal_sink.flush.missing import Missing
 from wal_sink.flush.other_log import History
+from wal_sink.flush.plan_window import WindowPlanner
 from wal_sink.flush.quarantine import RowsRefused, keep_refused, passed_over
 from wal_sink.flush.read_window import FileGoneError, begun_manifests
 from wal_sink.flush.reporter import Reporter
@@ -33,7 +33,7 @@ from wal_sink.model.ledger import Owner, Window, ledger_key
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.observer import Delivered
 from wal_sink.progress.given_up import given_up_since_begun
-from wal_sink.protocol.ledger_updates import flush_records, plan_without_rows
+from wal_sink.protocol.ledger_updates import flush_records
 from wal_sink.protocol.next_step import next_step, resting
 from wal_sink.protocol.steps import (
     Begin,
@@ -107,13 +107,13 @@ class Flusher:
         self._ledger_key = ledger_key(pipeline.query_id, pipeline.log.target)
         owner = Owner(self._ledger_key, "", pipeline.checkpoint.url)
         self._target = TargetConnection(pipeline.target, owner, self.reporter, clock_us)
-        self._clocks = Clocks(self._target, clock_us)
+        self._planner = WindowPlanner(pipeline.log, Clocks(self._target, clock_us))
         self._chooser = WindowChooser(
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
         )
         self._history = History(pipeline.log, self._chooser)
         self._missing = Missing(pipeline.log, self._target)
-        self._attempts = Attempts(pipeline.log, self._target)
+        self._attempts = Attempts(self._target)
         self.trimmer = Trimmer(pipeline.log, pipeline.trim_delay_s, clock_us)
         self._looked_s, self._started = 0.0, False
         run_history.watch(pipeline.query_id)
@@ -239,14 +239,8 @@ class Flusher:
         assert view.mark is not None
         if isinstance(step, PassOver) and self._missing.was_deleted(step.epoch, view):
             return  # the record that passes it over may be about an older attempt
-        begun_us, nonce = self._clocks.now_us(), uuid.uuid4().hex
-        if isinstance(step, PassOver):
-            chosen: Sequence[Published] = ()
-            window = plan_without_rows(step, view.mark, begun_us, nonce)
-        else:
-            chosen = self._attempts.of_one_kind(step.manifests)
-            window = self._attempts.plan(chosen, view.mark, begun_us, nonce)
-        self._clocks.look_ahead(window, begun_us)
+        window, chosen = self._planner.plan(step, view.mark)
+        self._attempts.begins(window)
         self.reporter.say("beginning", window.first)
         self.sync.make_durable(to_sync(window.first, window.last, view.checkpointed))  # rule 8
         if self._chooser.settle(step, chosen) and self._target.begin(window, view.mark):

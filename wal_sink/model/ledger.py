@@ -42,6 +42,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     26). Not there where rows may be: every flusher then writes the same ones. A version that does not know of
     attempts refuses a row of the ledger with one."""
 
+    target_dated: bool | msgspec.UnsetType = msgspec.UNSET
+    """True where the target dates rows itself: those of this window; or earlier ones, if this has none and is
+    there to pass over an epoch. Then they may be newer than any timestamp that is noted (rule 14). Not there
+    elsewhere. A version that does not know of such windows refuses a row of the ledger with one."""
+
     @property
     def sent_once(self) -> bool:
         """Whether each of its rows may be sent once with its timestamp (rule 26)."""
@@ -120,6 +125,11 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
             begun=None,
             last=None,
         )
+
+    @property
+    def target_dated(self) -> bool:
+        """Whether this row says that the target has dated rows itself: they may be newer than `last_us`."""
+        return any(each.target_dated is True for each in (self.begun, self.last) if each)
 
     def finished(self, window: Window) -> Self:
         """Return the row after `finish` of its begun window."""

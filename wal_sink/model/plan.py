@@ -21,6 +21,8 @@ _ONE_SESSION = "one_session"
 """The detail that `Plan.one_session` asks for."""
 _SENT_ONCE = "sent_once"
 """The detail that `Plan.sent_once` asks for."""
+ABSENT = "absent"
+"""The detail of rows that are written where there is none of their key; `Plan.target_dated` asks for it."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,6 +93,14 @@ class Plan(Record, frozen=True, kw_only=True):
     def as_sent_once(self) -> Plan:
         """Return the plan as one whose rows may be sent once; in a format that older flushers refuse."""
         return self._demanding(_SENT_ONCE)
+
+    @property
+    def target_dated(self) -> bool:
+        """Whether the target itself dates the rows when it writes them, whatever the ledger row says.
+
+        So it is where a row is written only if there is none of its key: by a condition.
+        """
+        return ABSENT in self.details
 
     def _demanding(self, detail: str) -> Plan:
         """Return the plan with a detail that no flusher may overlook."""

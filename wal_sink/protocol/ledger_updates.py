@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from wal_sink import remedies
-from wal_sink.errors import LedgerBehindLog, LedgerShadowed
+from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Window
 from wal_sink.model.manifest import Published
@@ -18,6 +18,10 @@ from wal_sink.protocol.steps import PassOver
 
 CLOCKS_DIFFER_US = 60_000_000
 """How far two clocks may lie apart before one of them is taken to be wrong."""
+
+
+NODES_DIFFER_US = 30_000_000
+"""How far apart the clocks of a target's servers may lie, where they date rows themselves."""
 
 
 def clocks_differ(now_us: int, told_us: Sequence[int]) -> bool:
@@ -39,6 +43,32 @@ def bounded_now(now_us: int, told_us: Sequence[int]) -> int:
     return min(now_us, median_low(told_us) + CLOCKS_DIFFER_US) if told_us else now_us
 
 
+def after_dated(mark: Mark, target_us: int) -> Mark:
+    """Return the ledger row from which a window is planned after rows that the target has dated (rule 14).
+
+    Its `last_us` lies above all that the target can have given to rows that it has acknowledged.
+
+    :param target_us: what the target's clock says, now.
+    """
+    return msgspec.structs.replace(mark, last_us=max(mark.last_us, target_us + NODES_DIFFER_US))
+
+
+def refuse_dated_early(mark: Mark, target_us: int) -> None:
+    """Refuse to begin rows that the target dates, while it may date them before those that are there.
+
+    :param target_us: what the target's clock says, now.
+    :raises TargetUnavailable: it may; this passes by itself.
+    """
+    early_us = mark.last_us + NODES_DIFFER_US - target_us
+    if mark.last_us and not mark.target_dated and early_us > 0:
+        raise TargetUnavailable(
+            f"The target dates the rows of epoch {mark.flushed + 1} itself, and what is there may be newer by"
+            f" up to {early_us / 1_000_000:.0f} s: it might hide them",
+            "Nothing: the flush goes on by itself after that time. If it is too long, as a clock was wrong,"
+            f" {remedies.reset_timestamps(mark.flushed)}",
+        )
+
+
 def plan_window(
     manifests: Sequence[Published],
     mark: Mark,
@@ -46,6 +76,7 @@ def plan_window(
     nonce: str,
     *,
     sent_once: bool = False,
+    target_dated: bool = False,
 ) -> Window:
     """Fix attempts and write timestamps of a window (rule 14).
 
@@ -53,6 +84,7 @@ def plan_window(
     :param now_us: the flusher's clock as `bounded_now` has it, microseconds since 1970.
     :param sent_once: no row may be sent twice with one timestamp: the flusher that resumes the window takes
         another attempt at it, see `next_attempt` (rule 26).
+    :param target_dated: the target dates these rows itself.
 
     `base = max(min(published, now), last + 1)`: near the time when the rows were computed, and above every
     timestamp used before; `docs/protocol.md#rule-14` says why. Refused rows have the timestamps right before
@@ -78,7 +110,13 @@ def plan_window(
         )
         last_us = epochs[-1].last_us
     attempt = 1 if sent_once else msgspec.UNSET
-    return Window(nonce=nonce, begun_us=now_us, epochs=tuple(epochs), attempt=attempt)
+    return Window(
+        nonce=nonce,
+        begun_us=now_us,
+        epochs=tuple(epochs),
+        attempt=attempt,
+        target_dated=target_dated or msgspec.UNSET,
+    )
 
 
 def next_attempt(window: Window, nonce: str) -> Window:
@@ -98,10 +136,13 @@ def next_attempt(window: Window, nonce: str) -> Window:
     )
 
 
-def plan_without_rows(step: PassOver, mark: Mark, now_us: int, nonce: str) -> Window:
+def plan_without_rows(
+    step: PassOver, mark: Mark, now_us: int, nonce: str, *, target_dated: bool = False
+) -> Window:
     """Fix the window of an epoch that is passed over (rules 12 and 22): it uses up a timestamp.
 
     :param now_us: the flusher's clock, microseconds since 1970.
+    :param target_dated: the target may have dated rows before it.
     """
     begun = BegunEpoch(
         epoch=step.epoch,
@@ -114,7 +155,12 @@ def plan_without_rows(step: PassOver, mark: Mark, now_us: int, nonce: str) -> Wi
         bytes=0,
         published_us=now_us,
     )
-    return Window(nonce=nonce, begun_us=now_us, epochs=(begun,))
+    return Window(
+        nonce=nonce,
+        begun_us=now_us,
+        epochs=(begun,),
+        target_dated=target_dated or msgspec.UNSET,
+    )
 
 
 def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import ABSENT, Plan
 from wal_sink.targets.cassandra.types.beside import refuse_beside
 
 OPTION = "cassandra.ifNotExists"
@@ -19,9 +19,6 @@ IfNotExists = Annotated[
         " false: of the rows of a key the newest one stays"
     ),
 ]
-
-_DETAIL = "absent"
-"""Under which name a plan's details have it; a plan whose rows replace older ones has none."""
 
 _BY_ITSELF = "Leave out one of the two; or write such rows by a query of their own"
 _BESIDE = {
@@ -54,9 +51,9 @@ def absent_shape(if_not_exists: bool) -> dict[str, str]:
 
 def absent_details(if_not_exists: bool) -> dict[str, str]:
     """Return what a plan's details have of the option."""
-    return {_DETAIL: "true"} if if_not_exists else {}
+    return {ABSENT: "true"} if if_not_exists else {}
 
 
 def only_absent(plan: Plan) -> bool:
     """Whether a row is written only where there is none of its key."""
-    return _DETAIL in plan.details
+    return ABSENT in plan.details
