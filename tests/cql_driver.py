@@ -11,13 +11,13 @@ from cassandra.protocol import ColumnMetadata, write_value
 from cassandra.query import PreparedStatement
 
 from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import canonical
 from wal_sink.targets.cassandra.types.cql_type import (
     CqlType,
     UserTypes,
     column_types,
     user_types_text,
 )
-from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.write.bind import bind
 
 NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer", "Float", "Double"]

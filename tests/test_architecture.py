@@ -33,7 +33,8 @@ ROOMS = {
     "arrow_batches": "",
     "errors": "",
     "remedies": "",
-    "options": "errors",
+    "option_words": "",
+    "options": "option_words errors",
     # Values, and what may happen next: pure, see `PURE`. `remedies` has the commands that errors name.
     "model": "errors remedies",
     "protocol": "model errors remedies counted",

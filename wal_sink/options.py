@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
+from wal_sink.option_words import description, takes
 
 SPARK_OPTIONS = ("checkpointLocation", "queryName", "path")
 """Options of Spark, which it passes to the sink as well."""
@@ -190,18 +191,14 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         if field.required and not str(mine.get(field.encode_name, "")).strip():
             raise OptionError(
                 f"Option {field.encode_name} is missing.",
-                f'Add .option("{field.encode_name}", …): {_description(field)}.',
+                f'Add .option("{field.encode_name}", …): {description(field)}.',
             )
     try:
         with _LEARNING:
             return msgspec.convert(mine, struct, strict=False)
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).rstrip("`").partition(" - at `$.")
-        described = {f.encode_name: _description(f) for f in fields(struct)}
-        raise OptionError(
-            f"Option {place} has a value that does not fit: {problem}.",
-            f"{place}: {described.get(place, 'correct the value')}.",
-        ) from error
+        _, _, place = str(error).rstrip("`").partition(" - at `$.")
+        raise _unfit(place, mine.get(place), struct) from error
 
 
 def refuse_unknown(
@@ -292,12 +289,12 @@ def _extra(field: msgspec.structs.FieldInfo) -> Mapping[str, object]:
     return getattr(msgspec.inspect.type_info(field.type), "extra", None) or {}
 
 
-def _description(field: msgspec.structs.FieldInfo) -> str:
-    """Return an option's description, with the values it can have where they are few."""
-    info = msgspec.inspect.type_info(field.type)
-    schema = getattr(info, "extra_json_schema", None) or {}
-    text = str(schema.get("description", field.encode_name))
-    inner = info.type if isinstance(info, msgspec.inspect.Metadata) else info
-    if isinstance(inner, msgspec.inspect.LiteralType):
-        text += f"; one of {', '.join(map(str, inner.values))}"
-    return text
+def _unfit(name: str, given: object, struct: type[Options]) -> OptionError:
+    """Say which value an option cannot have, and what it takes; of a secret not the value."""
+    field = next((each for each in fields(struct) if each.encode_name == name), None)
+    if field is None:
+        return OptionError(f"Option {name} has a value that does not fit.", "Correct the value.")
+    value = "have this value" if _is_secret(field) else f"be {given!r:.200}"
+    return OptionError(
+        f"Option {name} cannot {value}.", f"{name}{takes(field)}: {description(field)}."
+    )

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from wal_sink.configuration import configure
 from wal_sink.model.plan import several_plans_key
+from wal_sink.model.spark_types import spark_ddl
 from wal_sink.publish.epoch_column import with_epoch_field
 from wal_sink.publish.refuse_quarantine import refuse_quarantine
 
@@ -21,7 +22,9 @@ class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     source: str
-    """Its Arrow type in the DataFrame."""
+    """Its Arrow type, as tasks get it."""
+    spark: str
+    """Its type in the DataFrame, in Spark's words."""
     type: str
     """The type of the target's column, in the target's words."""
     role: str
@@ -42,7 +45,7 @@ class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
     def fits(self) -> str:
         """Say how the column is written."""
         name = f"{self.column} " if self.column else ""
-        return f"{self.source} to {name}{self.type} ({self.role})"
+        return f"{self.spark} to {name}{self.type} ({self.role})"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +88,7 @@ def preflight(raw: Mapping[str, str], schema: pa.Schema) -> Checked:
             CheckedColumn(
                 name=each.name,
                 source=each.source,
+                spark=spark_ddl(columns.field(each.name).type),
                 type=each.type,
                 role=each.role,
                 column=each.column,

@@ -105,3 +105,21 @@ def test_a_batch_write(spark: SparkSession, table: Table, checkpoint: str) -> No
             .option("table", table.name)
             .save()
         )
+
+
+def test_nothing_is_read_back(spark: SparkSession) -> None:
+    """Spark asks the format for a schema; not the options are at fault, as there are none for it."""
+    for read in (spark.read.format("wal_sink"), spark.readStream.format("wal_sink")):
+        for of_schema in (read, read.schema("id int")):
+            with pytest.raises(PySparkException, match="only writes") as caught:
+                run_read(of_schema.load())
+            assert "by the format of its own database" in str(caught.value)
+
+
+def run_read(rows: DataFrame) -> None:
+    """Read to the end; a stream to nowhere."""
+    if not rows.isStreaming:
+        rows.collect()
+        return
+    writer = rows.writeStream.format("noop").trigger(availableNow=True)
+    writer.start().awaitTermination()

@@ -13,8 +13,8 @@ import pytest
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import canonical
 from wal_sink.targets.cassandra.check import MAX_KEY_BYTES, MAX_ROW_BYTES, check
-from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.value_sizes import sizes
 from wal_sink.targets.values.text import shorten
 

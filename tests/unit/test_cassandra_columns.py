@@ -87,8 +87,10 @@ def test_each_column_is_written_to_its_own() -> None:
     swapped = pa.schema([("id", pa.date32()), ("day", pa.int64())])
     columns = match_columns(swapped, live(*COLUMNS), {"id": "day", "day": "id"})
     assert [column.type for column in columns] == ["date", "bigint"]
-    checked = CheckedColumn(name="a", source="int32", type="int", role="regular", column="b")
-    assert checked.fits == "int32 to b int (regular)"
+    checked = CheckedColumn(
+        name="a", source="int64", spark="bigint", type="int", role="regular", column="b"
+    )
+    assert checked.fits == "bigint to b int (regular)"
 
 
 def test_the_plan_travels_and_one_without_other_names_is_written_as_before() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from wal_sink.model.spark_types import canonical, spark_ddl, spark_type
+from wal_sink.targets.cassandra.types.cql_for import CQL_FOR
 from wal_sink.targets.cassandra.types.cql_type import UserTypes, parse
 from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES
 from wal_sink.targets.cassandra.types.mismatch import mismatches
-from wal_sink.targets.cassandra.types.spark_types import CQL_FOR, canonical, spark_ddl, spark_type
 
 SPARK = {
     "tinyint": pa.int8(),

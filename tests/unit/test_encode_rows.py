@@ -12,9 +12,9 @@ import pytest
 
 from tests.cql_driver import driver_rows
 from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import canonical
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import Encoded, encode, routing_keys, segments, taken
-from wal_sink.targets.cassandra.types.spark_types import canonical
 
 US = 1_700_000_000_000_000
 HEAD = b"\x01\x00\x02id\x00\x06"

@@ -146,20 +146,35 @@ def test_what_another_struct_declares_is_left_to_it() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "hint"),
     [
-        ("sample.count", "many", "how many, 1 to 9"),
-        ("sample.count", "0", "how many, 1 to 9"),
-        ("sample.count", "10", "how many, 1 to 9"),
-        ("sample.count", "1.5", "how many, 1 to 9"),
-        ("sample.count", "", "how many, 1 to 9"),
-        ("sample.ratio", "0", "how much"),
-        ("sample.strict", "maybe", "whether it is strict"),
+        ("sample.count", "many", " takes a whole number: how many, 1 to 9"),
+        ("sample.count", "0", " takes a whole number: how many, 1 to 9"),
+        ("sample.count", "10", " takes a whole number: how many, 1 to 9"),
+        ("sample.count", "1.5", " takes a whole number: how many, 1 to 9"),
+        ("sample.count", "", " takes a whole number: how many, 1 to 9"),
+        ("sample.ratio", "0", " takes a number: how much"),
+        ("sample.strict", "maybe", ": whether it is strict"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(name: str, value: str, hint: str) -> None:
-    """Naming the option and saying what it takes."""
-    with pytest.raises(OptionError, match=f"Option {name} has a value that does not fit") as caught:
+    """Naming the option and its value, and saying what it takes."""
+    with pytest.raises(OptionError, match=f"Option {name} cannot be '{value}'") as caught:
         parse({"name": "x", name: value}, Sample)
-    assert caught.value.remedy == f"{name}: {hint}."
+    assert caught.value.remedy == f"{name}{hint}."
+
+
+class Secret(Options, frozen=True, kw_only=True):
+    """Options of which one is a secret number."""
+
+    pin: Annotated[int, Meta(description="what opens it", extra=SECRET)] = msgspec.field(
+        name="sample.pin", default=0
+    )
+
+
+def test_of_a_secret_the_value_is_not_told() -> None:
+    """Though it does not fit."""
+    with pytest.raises(OptionError, match=r"sample\.pin cannot have this value") as caught:
+        parse({"sample.pin": "12x4"}, Secret)
+    assert "12x4" not in str(caught.value)
 
 
 def test_a_choice_names_its_values() -> None:

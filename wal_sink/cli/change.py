@@ -139,6 +139,8 @@ def _confirm(consequences: str, *, yes: bool) -> None:
         answer = sys.stdin.readline() if sys.stdin is not None else ""
     except (OSError, ValueError):  # closed
         answer = ""
+    if not answer.endswith("\n"):
+        console.print()  # the error is on a line of its own
     if answer.strip().lower() not in {"y", "yes"}:
         raise OptionError(
             "The answer was not yes. Nothing was changed.", "Answer y, or pass --yes."

@@ -55,14 +55,17 @@ def demo(
     """Stream real flights into a database while the driver is killed, and compare with the source.
 
     A control sends the same rows by foreachBatch and dies by the same SIGKILLs. The exit code is 0 when
-    no row is missing and none is too many, and the control has ghosts. Needs Java 17. A Cassandra node is
-    brought along; PostgreSQL is the installed package, or a container where there is none.
+    no row is missing and none is too many, and the control has ghosts. Takes about five minutes on two
+    cores; fewer --flights take less. Needs Java 17. A Cassandra node is brought along; PostgreSQL is the
+    installed package, or a container where there is none.
     """
     with output(as_json=as_json) as console:
         names = _names(target, targets)
         _check(names, picture, folder)
         from wal_sink.demo.run import run  # noqa: PLC0415 - what it imports is an extra
 
+        if flights is None:
+            console.print("This takes about five minutes on two cores.")
         with _place(folder) as place, _Progress(console) as progress:
             found = run(
                 place,

@@ -37,13 +37,38 @@ class WalSinkDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        self._refused: OptionError | None = None
         # Here, because the instance is sent to other processes: relative locations count once (rule 0).
-        self.configuration = configure(options)
+        try:
+            self.configuration = configure(options)
+        except OptionError as error:
+            self._refused = (
+                error  # raised by what writes: a reader is told that there is nothing to read
+            )
 
     @classmethod
     def name(cls) -> str:
         """Return the name for `format()`."""
         return FORMAT
+
+    def schema(self) -> NoReturn:
+        """Refuse to be read.
+
+        :raises OptionError: always.
+        """
+        raise OptionError(
+            f"Format {FORMAT} only writes.",
+            "Read the table by the format of its own database: spark.read.format(…) with"
+            ' "org.apache.spark.sql.cassandra" (Spark Cassandra Connector), "jdbc", "kafka" or "delta".',
+        )
+
+    def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002
+        """Refuse to be read, as `schema` does."""
+        self.schema()
+
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802
+        """Refuse to be read, as `schema` does."""
+        self.schema()
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
         """Refuse a batch write.
@@ -60,6 +85,8 @@ class WalSinkDataSource(DataSource):
 
         :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
         """
+        if self._refused is not None:
+            raise self._refused
         if overwrite:
             raise OptionError(
                 f"Format {FORMAT} writes in output mode append only.",

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from wal_sink.clock import now_us
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import canonical
 from wal_sink.targets.cassandra.times.given import NO_TIMES, planned_times
 from wal_sink.targets.cassandra.times.read import EVENT_US, read_times
 from wal_sink.targets.cassandra.times.ties import by_key, settled
@@ -25,7 +26,6 @@ from wal_sink.targets.cassandra.types.cql_type import column_types
 from wal_sink.targets.cassandra.types.index_rule import IndexRule, first_refused, planned_rules
 from wal_sink.targets.cassandra.types.invalid_value import InvalidValue, first_invalid_value
 from wal_sink.targets.cassandra.types.row_text import row_text
-from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.value_sizes import sizes
 from wal_sink.targets.values.literals import TRUE, long
 from wal_sink.targets.values.operations import (

@@ -82,7 +82,10 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
     ] = msgspec.field(name="cassandra.ssl.clientKeyPassword", default="")
     ssl_check_hostname: Annotated[
         bool,
-        Meta(description="whether a node's certificate has to name its address", extra=CONNECTS),
+        Meta(
+            description="whether a node's certificate has to name its address, true or false",
+            extra=CONNECTS,
+        ),
     ] = msgspec.field(name="cassandra.ssl.checkHostname", default=True)
     username: Annotated[
         str,

@@ -10,6 +10,7 @@ import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import spark_ddl
 from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.values.text import plain, shorten
 
@@ -83,37 +84,12 @@ def _refuse_type(field: pa.Field, column: SqlColumn, type_: pa.DataType | None, 
             f"Give the table's column another type, or drop {field.name} from the DataFrame.",
         )
     if not is_castable(field.type, type_):
-        cast = f'.withColumn("{field.name}", col("{field.name}").cast("{spark_type(type_)}"))'
+        cast = f'.withColumn("{field.name}", col("{field.name}").cast("{spark_ddl(type_)}"))'
         raise SchemaMismatch(
             f"Column {field.name} of table {table} is {column.type}, the DataFrame's is"
-            f" {spark_type(field.type)}.",
+            f" {spark_ddl(field.type)}.",
             f"Cast it, {cast}, or alter the table.",
         )
-
-
-_SPARK = {
-    pa.bool_(): "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.date32(): "date",
-}
-
-
-def spark_type(type_: pa.DataType) -> str:
-    """Return an Arrow type as Spark's `cast` takes it; in Arrow's words where Spark has no such type."""
-    if pt.is_list(type_) or pt.is_large_list(type_):
-        return f"array<{spark_type(type_.value_type)}>"
-    if pt.is_decimal(type_):
-        return f"decimal({type_.precision},{type_.scale})"
-    if pt.is_timestamp(type_):
-        return "timestamp_ntz" if type_.tz is None else "timestamp"
-    if _is_text(type_) or _is_blob(type_):
-        return "string" if _is_text(type_) else "binary"
-    return _SPARK.get(type_, str(type_))
 
 
 def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
@@ -190,7 +166,7 @@ def _invalid(batch: pa.RecordBatch, plan: Plan, column: Column, row: int) -> Inv
     value = shorten(plain(batch.column(column.name)[row]))
     shown = [each.name for each in plan.columns][:3]
     values = ", ".join(f"{name}={shorten(plain(batch.column(name)[row]))}" for name in shown)
-    source = spark_type(batch.schema.field(column.name).type)
+    source = spark_ddl(batch.schema.field(column.name).type)
     return InvalidRow(
         f"A value of column {column.name} does not fit into {column.type}: {value}, in the row with {values}",
         f"Cast or filter it in the DataFrame, or alter the table's column to hold such a {source}.",

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import canonical
 from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean, quote
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.lists import refuse_beside_lists
@@ -28,7 +29,6 @@ from wal_sink.targets.cassandra.types.cql_type import (
     user_type_names,
 )
 from wal_sink.targets.cassandra.types.mismatch import mismatches
-from wal_sink.targets.cassandra.types.spark_types import canonical
 from wal_sink.targets.cassandra.types.write_mode import static_alone
 
 _SAME: Mapping[str, str] = MappingProxyType({})

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.cassandra.types.spark_types import canonical, spark_type
+from wal_sink.model.spark_types import canonical, spark_type
 from wal_sink.targets.unwritten import named_column, refuse_written
 
 TTL = "cassandra.ttl"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from wal_sink.model.spark_types import spark_type
 from wal_sink.targets.cassandra.types import constraints
 from wal_sink.targets.cassandra.types.constraints import Constraint
 from wal_sink.targets.cassandra.types.scalar_casts import (
@@ -22,7 +23,6 @@ from wal_sink.targets.cassandra.types.scalar_casts import (
     as_text,
     cast_to,
 )
-from wal_sink.targets.cassandra.types.spark_types import spark_type
 from wal_sink.targets.values import uuids
 
 

@@ -8,17 +8,17 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from wal_sink.targets.cassandra.names import did_you_mean
-from wal_sink.targets.cassandra.types import spark_types
-from wal_sink.targets.cassandra.types.cql_type import CqlType
-from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES, WHOLE_DECIMAL, accepts
-from wal_sink.targets.cassandra.types.spark_types import (
-    CQL_FOR,
+from wal_sink.model import spark_types
+from wal_sink.model.spark_types import (
     canonical,
     is_array,
     spark_ddl,
     spark_type,
 )
+from wal_sink.targets.cassandra.names import did_you_mean
+from wal_sink.targets.cassandra.types.cql_for import CQL_FOR
+from wal_sink.targets.cassandra.types.cql_type import CqlType
+from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES, WHOLE_DECIMAL, accepts
 
 
 class Mismatch(NamedTuple):

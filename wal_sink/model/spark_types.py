@@ -1,29 +1,10 @@
-"""Spark's names of Arrow's types, and the CQL type that a new table would have for each."""
+"""Spark's names of Arrow's types. No I/O."""
 
 from __future__ import annotations
 
 import re
 
 import pyarrow as pa
-
-CQL_FOR = {
-    "string": "text",
-    "boolean": "boolean",
-    "tinyint": "tinyint",
-    "smallint": "smallint",
-    "int": "int",
-    "bigint": "bigint",
-    "float": "float",
-    "double": "double",
-    "decimal": "decimal",
-    "timestamp": "timestamp",
-    "timestamp_ntz": "timestamp",
-    "date": "date",
-    "time": "time",
-    "interval day to second": "duration",
-    "binary": "blob",
-}
-"""For timestamp_ntz, after a cast. `ddl` composes nested types of these."""
 
 _PLAIN = {
     pa.string(): "string",
@@ -34,8 +15,6 @@ _PLAIN = {
     pa.int64(): "bigint",
     pa.float32(): "float",
     pa.float64(): "double",
-    pa.timestamp("us", "UTC"): "timestamp",
-    pa.timestamp("us"): "timestamp_ntz",
     pa.date32(): "date",
     pa.time64("ns"): "time",
     pa.duration("us"): "interval day to second",
@@ -79,6 +58,10 @@ def spark_type(source: pa.DataType) -> str:
         return "decimal"
     if is_array(source) or pa.types.is_map(source) or pa.types.is_struct(source):
         return spark_ddl(source)
+    if pa.types.is_timestamp(source):
+        return "timestamp_ntz" if source.tz is None else "timestamp"
+    if pa.types.is_fixed_size_binary(source):
+        return "binary"
     return _PLAIN.get(source, str(source))
 
 
