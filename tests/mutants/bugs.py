@@ -171,6 +171,13 @@ BUGS = (
         TOTALS,
     ),
     Bug(
+        "a record that comes late takes the timestamps back to the future",
+        "wal_sink/protocol/rewind.py",
+        " and not self.is_late(e, us)\n",
+        "\n",
+        ("tests/protocol/test_future_timestamps.py",),
+    ),
+    Bug(
         "a restored log is followed though totals name its epochs",
         "wal_sink/protocol/rewind.py",
         "past.foreign and past.in_order and not restored",

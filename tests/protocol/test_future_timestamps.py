@@ -102,6 +102,34 @@ def test_a_later_rewind_does_not_go_back_to_the_future(world: World) -> None:
     assert newest_us < at_us(world, "e") < NOW_US + SECOND_US
 
 
+def test_rule_22_a_record_that_comes_late_does_not_take_the_timestamps_to_the_future(
+    world: World,
+) -> None:
+    """A flusher stood still between `finish` and the records of its window, over the reset."""
+    world.trim_delay_s = 10**9
+    world.clock.us += YEARS_US
+    run = world.run()
+    for value, key in enumerate("abc"):
+        run.batch([(key, value)])
+    world.flush()
+    late = world.log.flushed_since(-1)
+    world.clock.us -= YEARS_US
+    world.store.table.clear()
+    reset(world, -1)
+    world.flush()
+    newest_us = at_us(world, "c")
+    assert newest_us < NOW_US + SECOND_US
+    world.log.record_flushed(late)
+
+    for to in (1, -1):
+        plan_rewind(query(world), world.target, to, world.clock()).carry_out(world.clock())
+        assert world.store.ledger[world.query_id].last_us == newest_us, to
+        world.flush()
+        assert newest_us < at_us(world, "c") < NOW_US + SECOND_US
+        newest_us = at_us(world, "c")
+    assert world.table() == {"a": 0, "b": 1, "c": 2}
+
+
 def test_a_reset_that_dies_is_run_again(world: World) -> None:
     """Its record is there and the row is not replaced: timestamps still grow, until it is."""
     glitch(world)

@@ -74,12 +74,24 @@ class Past(NamedTuple):
         record = self.records.get(epoch)
         return epoch in self.given_up or (record is not None and not record.manifest)
 
+    def is_late(self, epoch: int, us: int) -> bool:
+        """Whether a record came after a rewind that has left its timestamp behind.
+
+        A flusher stood still before it. The ledger row tells: it knows the timestamps of what it says is
+        flushed, and this one is higher.
+        """
+        mark = self.mark
+        known = mark is not None and epoch <= mark.flushed and mark.last_us < us
+        return known and not self.foreign and any(left.covers(us) for left in self.left_behind)
+
     def used_us(self) -> list[int]:
         """Return last write timestamps that were used, the highest among them; without those left behind."""
         records = (*self.records.items(), *self.late.items())
         by_epoch = [(e, r.base_us + max(r.rows, 1) - 1) for e, r in records]
         used = [
-            us for e, us in by_epoch if not any(left.covers(us, e) for left in self.left_behind)
+            us
+            for e, us in by_epoch
+            if not any(left.covers(us, e) for left in self.left_behind) and not self.is_late(e, us)
         ]
         used += [
             us for us in self.rewound_us if not any(left.covers(us) for left in self.left_behind)
