@@ -9,6 +9,8 @@ import pytest
 
 from state_backends import LocalBackend, StateBackend, StateBackendError
 from tests.protocol.engine import World, a_decision
+from tests.protocol.test_repartition import go_on
+from tests.protocol.test_rules import repartition
 from wal_sink.admin.query import Query
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -163,6 +165,29 @@ def test_rule_22_a_lookup_from_before_the_decision_begins_no_lost_attempt(
         mount.forget()
     until_rest(flusher)
     assert world.table() == {"c": 3}
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+def test_rule_12_a_lookup_from_before_the_note_flushes_nothing_that_was_passed_over(
+    world: World, asks_again: bool
+) -> None:
+    """A run failed after its manifest, and the repartition passed over it; this host knows of no note."""
+    world.run().batch([("a", 1)])
+    world.run().publish([("failed", 2)])
+    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    repartition(world, last_kept=0, batch=2, partitions=8)
+    mount = mounted(world, asks_again=asks_again)
+    mount.cache(paths.WITHOUT_SINK)
+    mount.cache_absence(paths.without_sink(1))
+    go_on(world.run(), 1)
+    assert "offsets/1" not in world.checkpoint.list("offsets/")
+    flusher = flusher_over(world, mount)
+    if not asks_again:
+        with pytest.raises(LogUnavailable, match="answers with an old listing"):
+            until_rest(flusher)
+        mount.forget()
+    until_rest(flusher)
+    assert world.table() == {"a": 1, "later": 3}
 
 
 @pytest.mark.parametrize("asks_again", [True, False])

@@ -286,8 +286,23 @@ class Judge(logging.Handler):
     def _deleted(self, site: Site, path: str, attempt: Computed | None) -> None:
         if attempt is None or attempt.flushed or attempt.epoch in site.given_up:
             return
-        if site.kept.get(attempt.epoch) is attempt:
+        if site.kept.get(attempt.epoch) is attempt and not self._is_replay(site, attempt):
             self.violate(f"{path} is deleted; Spark kept {attempt.name}, and it is not flushed")
+
+    def _is_replay(self, site: Site, attempt: Computed) -> bool:
+        """Whether what Spark kept repeats, from the same data, what was flushed before a backup was restored.
+
+        The flusher records that epoch as the ledger row says, and the repetition goes (rule 23).
+        """
+        record = site.record(attempt.epoch)
+        flushed = self._by_digest.get(record.get("digest", "")) if record else None
+        if flushed is None or not (flushed.lost and flushed.flushed):
+            return False
+        if flushed.offsets != attempt.offsets:
+            return False
+        site.kept[attempt.epoch] = flushed
+        flushed.lost = False
+        return True
 
     # --- the end ----------------------------------------------------------------------------------
 

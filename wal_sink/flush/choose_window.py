@@ -15,7 +15,7 @@ from wal_sink.flush.read_window import plan_of
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.log_context import line_logger
 from wal_sink.model.manifest import Attempt, Manifest, Published
-from wal_sink.model.records import Chosen, Decision
+from wal_sink.model.records import Chosen, Decision, WithoutSink
 from wal_sink.progress.given_up import highest, in_force, newest_decision
 from wal_sink.protocol.choose_attempt import as_chosen, choose, doubts
 from wal_sink.protocol.steps import (
@@ -53,6 +53,8 @@ class WindowChooser:
         self._query_id = query_id
         self._run_history = run_history or RunHistory()
         self._outdated: set[int] = set()
+        self._noted: frozenset[int] | None = None
+        """The epochs of which notes say that Spark made them without a sink, as listed for this window."""
         self.checked = CheckedSegments()
         """The segments of the window that was chosen last, as far as they were read."""
 
@@ -62,6 +64,7 @@ class WindowChooser:
         :raises CorruptLog, Diverged: at which the flush stops.
         """
         self.checked.clear()
+        self._noted = None
         first = first._replace(checkpointed=view.checkpointed)
         choice = joined(self._choices(first, view.checkpointed))
         if isinstance(choice, PassOver):
@@ -79,6 +82,8 @@ class WindowChooser:
         :raises CorruptLog, Diverged: the epoch cannot be flushed.
         """
         decision = None
+        if decided is None:
+            self._noted = None  # it is no epoch of a window
         if decided is None or step.epoch in decided:
             decision, step = self.since_decided(step)
         if decision is not None:  # its manifests may be unreadable, or gone
@@ -196,7 +201,7 @@ class WindowChooser:
             before=before,
             planned=now,
             after=after,
-            without_sink=self._log.without_sink(epoch) if untold else None,
+            without_sink=self._without_sink(epoch) if untold else None,
         )
         if len(read) < 2:
             return plain
@@ -214,6 +219,18 @@ class WindowChooser:
         if not read.keys() <= set(there):
             return None  # notes go after manifests
         return replace(told, attempts=tuple(sorted({*step.attempts, *there})))
+
+    def _without_sink(self, epoch: int) -> WithoutSink | None:
+        """Read the note that Spark made an epoch without a sink.
+
+        A mount may say of a name what it said long ago; so a listing says whether there is one, which is made
+        after `offsets/` was found to be purged: the run that purges notes before.
+        """
+        if self._log.backend.billed:  # which caches nothing
+            return self._log.without_sink(epoch)
+        if self._noted is None:
+            self._noted = frozenset(self._log.without_sinks())
+        return self._log.without_sink(epoch) if epoch in self._noted else None
 
     def _is_whole(self, manifest: Manifest) -> bool:
         """Whether plan and segments can be read; what is wrong is raised when the epoch is the first one."""

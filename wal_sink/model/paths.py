@@ -272,6 +272,9 @@ parse_retained = _parser(rf"{RETAINED}{_EPOCH}(?:-[0-9]{{6,}})?\.json", int)
 parse_decision = _parser(rf"{DECISIONS}{_EPOCH}(?:-[1-9][0-9]*)?\.json", int)
 """Epoch that an operator has given up."""
 
+parse_without_sink = _parser(rf"{WITHOUT_SINK}{_EPOCH}\.json", int)
+"""Epoch that Spark made, or passed over, without a sink."""
+
 parse_intervention = _parser(rf"{DECISIONS}([a-z]+)-[0-9]{{20}}\.json", str)
 """Verb of an operator's intervention."""
 

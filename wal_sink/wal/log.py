@@ -195,6 +195,10 @@ class Log(FlushRecords):
         """Read the note that Spark's offline state repartition made an epoch, or passed over it."""
         return self.read(WithoutSink, paths.without_sink(epoch))
 
+    def without_sinks(self) -> list[int]:
+        """List the epochs that have such a note; freshly, to conclude from one that is missing."""
+        return list(self._listed(paths.WITHOUT_SINK, paths.parse_without_sink, fresh=True))
+
     def create_without_sink(self, note: WithoutSink) -> None:
         """Note that Spark made an epoch, or passed over it, without a sink; one that is there stays."""
         self.create(paths.without_sink(note.epoch), note)
