@@ -1340,7 +1340,7 @@ BUGS = (
     Bug(
         "what Spark made without a sink is forgotten when it is purged",
         "wal_sink/flush/choose_window.py",
-        "            without_sink=self._log.without_sink(epoch) if untold else None,\n",
+        "            without_sink=self._without_sink(epoch) if untold else None,\n",
         "",
         ("tests/protocol/test_repartition.py",),
     ),
