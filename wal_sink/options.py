@@ -51,7 +51,11 @@ class SinkOptions(Options, frozen=True, kw_only=True):
 
     checkpoint: Annotated[
         str,
-        Meta(min_length=1, description="Spark's checkpoint; its query id is the sink's identity"),
+        Meta(
+            min_length=1,
+            description="Spark's checkpoint; its query id is the sink's identity. Of the setting"
+            " spark.sql.streaming.checkpointLocation no sink is told",
+        ),
     ] = msgspec.field(name="checkpointLocation")
     wal_location: Annotated[
         str,

@@ -233,7 +233,9 @@ def mistakes(spark: SparkSession, rows: DataFrame, table: Table, folder: Path) -
 
         refused(errors.OptionError, "before setJobGroup", in_a_group, "grouped")
         place = writer("one place")
-        refused(errors.OptionError, "Give both the same location", place, "another place")
+        refused(
+            errors.OptionError, "Give both the same location: the query by", place, "another place"
+        )
         refused(
             errors.NotRegistered,
             "both before start()",

@@ -27,6 +27,7 @@ from wal_sink.model.task import Appended, Execution
 from wal_sink.options import as_texts
 from wal_sink.publish.fencing import refuse_published
 from wal_sink.publish.micro_batch import MicroBatch, agree
+from wal_sink.remedies import skip_lost
 from wal_sink.spark import internals, worker_gc
 from wal_sink.spark.failure import failure_in
 from wal_sink.spark.hand_over import most_rows
@@ -164,8 +165,11 @@ class BatchWriter:
             )
         if epoch > self._run.next_epoch:
             raise MissingManifest(
-                f"Batch {self._run.next_epoch} was completed without a call of the writer",
-                "Call the writer for every batch, also for an empty one, and let its errors go through.",
+                f"Batch {self._run.next_epoch} was completed without a call of the writer: its rows are in no"
+                " log",
+                "Call the writer for every batch, also for an empty one, and let its errors go through. The"
+                " flush stops before that batch, which Spark does not compute again. To give its rows up:"
+                f" {skip_lost(self._run.next_epoch)}, then start the query again.",
             )
         return execution
 
@@ -185,9 +189,10 @@ class BatchWriter:
             )
         if (place := _url(internals.checkpoint_root(query))) != self.checkpoint:
             raise OptionError(
-                f"Option checkpointLocation of the query is {place}, that of its batch_writer is"
+                f"The query keeps its checkpoint in {place}, and its batch_writer was given"
                 f" {self.checkpoint}.",
-                "Give both the same location.",
+                "Give both the same location: the query by"
+                f' .option("checkpointLocation", "{self.checkpoint}").',
             )
         if internals.output_mode(query) == "complete":
             raise OptionError(

@@ -90,7 +90,8 @@ class WalSinkDataSource(DataSource):
         if overwrite:
             raise OptionError(
                 f"Format {FORMAT} writes in output mode append only.",
-                'Use outputMode("append"); an aggregation needs a watermark for it.',
+                'Use outputMode("append"); an aggregation needs a watermark for it. Without one: output mode'
+                " update, through foreachBatch with wal_sink.batch_writer.",
             )
         from wal_sink.publish.micro_batch import agree  # noqa: PLC0415 -- not where Spark only makes sources
 

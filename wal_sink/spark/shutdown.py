@@ -63,8 +63,8 @@ class Shutdown:
             failures += [f"- {error.summary}" for error in refused]
             raise NotDrained(
                 "Not everything checkpointed is flushed:\n" + "\n".join(failures),
-                "Nothing is lost: the log keeps it. See to the cause, then start the query again"
-                " under wal_sink.register(spark).",
+                "The log keeps what it has. See to each cause, then start the query again under"
+                " wal_sink.register(spark).",
             )
         if refused:
             raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
