@@ -2518,6 +2518,27 @@ BUGS = (
         ("tests/unit/test_light_requests.py",),
     ),
     Bug(
+        "a request is written while the driver's thread may be writing another",
+        "wal_sink/targets/cassandra/driver/direct_write.py",
+        "                or self._write_watcher_is_active\n",
+        "",
+        ("tests/unit/test_direct_write.py",),
+    ),
+    Bug(
+        "a request comes between the pieces of another",
+        "wal_sink/targets/cassandra/driver/direct_write.py",
+        "        with self._pushing:",
+        "        if True:",
+        ("tests/unit/test_direct_write.py",),
+    ),
+    Bug(
+        "a thread writes to a socket with TLS while another reads",
+        "wal_sink/targets/cassandra/driver/direct_write.py",
+        "                or type(self._socket) is not socket.socket\n",
+        "",
+        ("tests/unit/test_direct_write.py",),
+    ),
+    Bug(
         "requests of a group stay counted as in flight",
         "wal_sink/targets/cassandra/driver/internals.py",
         "            self.connection.in_flight -= answered - 1\n",

@@ -10,6 +10,7 @@
 `envelope`       the frames of many requests in one buffer
 `light`          requests of encoded rows, many by one push
 `canary`         whether their answers come as they should
+`direct_write`   writes requests without waiting for the driver's thread
 `internals`      what the driver's API reference does not list
 ===============  ==================================================================
 """

@@ -30,6 +30,7 @@ from cassandra.protocol import (
     SyntaxException,
 )
 
+from wal_sink.targets.cassandra.driver.direct_write import WritingConnection
 from wal_sink.targets.cassandra.driver.reader import RESULT, ReadingConnection, decoded
 
 __all__ = [
@@ -70,7 +71,7 @@ CAS_WRITE_UNKNOWN = 0x1700
 """Code of the native protocol, version 5, for which the driver has no exception of its own."""
 
 
-class WideConnection(ReadingConnection, Cluster.connection_class):  # type: ignore[misc] # the driver has no types
+class WideConnection(ReadingConnection, WritingConnection, Cluster.connection_class):  # type: ignore[misc] # the driver has no types
     """The driver's connection, for the event loop that it chose, with a larger buffer for each system call.
 
     Its own buffer has 4 KiB: a batch of 96 KiB takes 24 system calls. In a driver that has another name for

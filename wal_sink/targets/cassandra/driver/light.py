@@ -15,6 +15,7 @@ on it would take the old answer for its own.
 
 from __future__ import annotations
 
+import functools
 import time
 import weakref
 from collections import deque
@@ -82,8 +83,8 @@ class Sent:
         """When all had ended, once they have."""
         self.failed: list[Failed] = []
         self.acknowledged = 0
-        """How many requests are, and below one of them until that was told."""
-        self.last: EncodedBatch | None = None
+        """How many requests are, and below what returns one of them, until that was told."""
+        self.last: Callable[[], EncodedBatch] | None = None
         self._frames: Frames | None = frames
         self._streams = streams
         self._waiting = {stream: place for place, stream in enumerate(streams.ids)}
@@ -156,7 +157,7 @@ class Sent:
     def _tell(self) -> None:
         self.ended = time.monotonic()
         if self._frames is not None and self._written >= 0:
-            self.last = self._frames.request(self._written)
+            self.last = functools.partial(self._frames.request, self._written)
         self._frames = None
         self._told(self)
         self.last = None  # `expire` finds these behind an earlier one that may be late for seconds

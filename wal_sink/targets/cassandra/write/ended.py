@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from wal_sink.targets.cassandra.driver.classify import classify
@@ -29,8 +29,8 @@ class Ended(NamedTuple):
     parts: int
     """Of places, see `Concurrency`."""
     acknowledged: int
-    last: Any
-    """Of those that are acknowledged."""
+    last: Callable[[], Any] | None
+    """Returns one of those that are acknowledged; it is seldom wanted, and takes a copy of its bytes."""
     failures: Sequence[Failure]
     present: int = 0
     """How many of those that are acknowledged have a condition, and found that there is a row."""
@@ -47,7 +47,7 @@ def answered(statement: Any, sent: float, ended: float, parts: int, rows: Any) -
     :param rows: of the answer: one where the request has a condition, which says first whether it was met.
     """
     present = int(bool(rows) and not rows[0][0])
-    return Ended(sent, ended, parts, 1, statement, (), present)
+    return Ended(sent, ended, parts, 1, lambda: statement, (), present)
 
 
 def refused(statement: Any, sent: float, ended: float, parts: int, error: Exception) -> Ended:

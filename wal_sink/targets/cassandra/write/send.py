@@ -71,8 +71,8 @@ class Sender:
         self.repeats = True
         """Whether a request that has failed is sent again. Not where that would double what it has written:
         then its error is raised at once. What was certainly not carried out is sent again all the same."""
-        self._taken: Any = None
-        """The request that was acknowledged last, of those since the last `drain`."""
+        self._taken: Callable[[], Any] | None = None
+        """Returns the request that was acknowledged last, of those since the last `drain`."""
         self.refusals = Refusals(describe, self._try, self._takes_others)
         self._warned = float("-inf")
 
@@ -238,7 +238,7 @@ class Sender:
 
     def _takes_others(self) -> bool:
         """Whether the server takes rows at all: what it acknowledged last is sent to it again."""
-        return self._taken is not None and self._try(self._taken) is None
+        return self._taken is not None and self._try(self._taken()) is None
 
     def _try(self, statement: Any) -> Exception | None:
         """Send one request, and wait for its answer."""
