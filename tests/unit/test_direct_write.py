@@ -1,4 +1,4 @@
-"""The thread that makes requests writes them to their socket; the driver's thread writes what does not fit."""
+"""Who writes requests to their socket: the thread that makes them, and the driver's what does not fit."""
 
 from __future__ import annotations
 

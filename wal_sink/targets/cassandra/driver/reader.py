@@ -110,23 +110,35 @@ def in_segments(data: bytes, version: int, codec: Any) -> Acknowledged:
     :param codec: of the driver, for the connection.
     :raises Exception: of the codec: a checksum is wrong.
     """
-    streams: list[int] = []
-    at, size, read = 0, codec.header_length_with_crc, io.BytesIO(data)
-    while len(data) - at >= size:
-        header = _segment_header(codec, data[at : at + size])
-        end = at + size + header.payload_length + _CHECKSUM
+    payloads, ends, is_all = _payloads(data, codec)
+    while True:  # nearly always once: a call for each segment would take as long as their frames
+        frames = b"".join(payloads)
+        found = in_frames(frames, version, None)
+        if found.end == len(frames):
+            return Acknowledged(found.streams, ends[len(payloads)], is_all)
+        payloads.pop()
+        is_all = False
+
+
+def _payloads(data: bytes, codec: Any) -> tuple[list[bytes], list[int], bool]:
+    """Return the payloads of the segments that hold whole frames, up to the first that does not.
+
+    :returns: also where the first begins and each ends, and whether no whole segment follows.
+    """
+    payloads: list[bytes] = []
+    ends, size, read = [0], codec.header_length_with_crc, io.BytesIO(data)
+    while len(data) - ends[-1] >= size:
+        begin = ends[-1] + size
+        header = _segment_header(codec, data[ends[-1] : begin])
+        end = begin + header.payload_length + _CHECKSUM
         if not header.is_self_contained:
-            return Acknowledged(streams, at, is_all=False)
+            return payloads, ends, False
         if len(data) < end:
             break
-        read.seek(at + size)
-        payload = codec.decode(read, header).payload
-        found = in_frames(payload, version, None)
-        if found.end < len(payload):
-            return Acknowledged(streams, at, is_all=False)
-        streams += found.streams
-        at = end
-    return Acknowledged(streams, at, is_all=True)
+        read.seek(begin)
+        payloads.append(codec.decode(read, header).payload)
+        ends.append(end)
+    return payloads, ends, True
 
 
 @functools.lru_cache(maxsize=1024)
