@@ -116,6 +116,17 @@ def test_the_last_lines_are_the_sinks(shop: Shop, mistake: Callable[[Shop], None
     assert plain(last, shop) == transcript(mistake.__name__.replace("_", " "))
 
 
+def test_another_log_is_told_though_no_batch_comes(shop: Shop) -> None:
+    """Epochs may wait in the log that the checkpoint belongs to, and this block flushes none of them."""
+    with wal_sink.register(shop.spark):
+        shop.run()
+    with (
+        pytest.raises(errors.WrongOwner, match=r"Set wal\.location back"),
+        wal_sink.register(shop.spark),
+    ):
+        shop.run(None, **{"wal.location": str(shop.folder / "elsewhere")})
+
+
 def test_late_register(sibling: SparkSession, shop: Shop) -> None:
     """The query has started; the block that comes too late raises what stopped it, and the handle has it."""
     rows = stream(sibling, str(shop.folder / "source"))

@@ -16,7 +16,7 @@ from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.errors import OptionError, WalSinkError, WrongOwner
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.loops import FlushLoops
@@ -239,7 +239,16 @@ class Queries:
         configuration = configure(started.options, started.folder)
         checkpoint = configuration.location.open_checkpoint()
         log = configuration.location.open_log(started.query_id)
-        owned(log, checkpoint)  # a copied checkpoint writes nothing into the log of the original
+        try:
+            owned(
+                log, checkpoint
+            )  # a copied checkpoint writes nothing into the log of the original
+        except WrongOwner as error:
+            if (
+                self.place(started.query_id) is None
+            ):  # else its own log is flushed here, and this is a copy
+                self.refusals.remember(started.query_id, error)
+            raise
         try:
             refuse_other_targets(log, configuration.names)
             attach_targets(log, checkpoint, configuration.names, now_us(), this_process())

@@ -27,9 +27,13 @@ class Refusals:
     def refuse(self, query: StreamingQuery, error: WalSinkError) -> None:
         """Stop a query, and remember why; also inside `onQueryStarted`."""
         logger.error("query %s is refused: %s", query.id, " ".join(str(error).split()))
-        with self._lock:
-            self._errors[str(query.id)] = error
+        self.remember(str(query.id), error)
         internals.stop(query)
+
+    def remember(self, query_id: str, error: WalSinkError) -> None:
+        """Remember why a query will be refused by its first commit: it may end without one."""
+        with self._lock:
+            self._errors[query_id] = error
 
     def find(self, query_id: str) -> WalSinkError | None:
         """Return why a query was refused; None when it was not."""

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import LogUnavailable, NotDrained, OptionError, WalSinkError
+from wal_sink.errors import LogUnavailable, NotDrained, OptionError, WalSinkError, WrongOwner
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
@@ -99,8 +99,8 @@ class Sink:
         waits for nothing, and says what is left to the process that flushes.
 
         :raises NotDrained: naming each query that could not be flushed within `drain_timeout`.
-        :raises OptionError, LogUnavailable: naming each query that was refused as it started, and did not
-            start again since.
+        :raises OptionError, LogUnavailable, WrongOwner: naming each query that was refused as it started,
+            and did not start again since.
         """
         self._shutdown.close(self.drain_timeout)
 
@@ -135,7 +135,7 @@ class Sink:
             say_flushing(self._queries.flushes(), self.drain_timeout)
         try:
             self.close()
-        except (NotDrained, OptionError, LogUnavailable) as error:
+        except (NotDrained, OptionError, LogUnavailable, WrongOwner) as error:
             if exc is None:
                 raise
             logger.error("after the block had failed: %s", " ".join(str(error).split()))  # noqa: TRY400
