@@ -14,12 +14,15 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, World
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.test_corruption import EPOCHS, look, query
+from tests.protocol.test_set_back import skip
 from tests.protocol.test_ways_out import faulty, set_up_rewind
 from wal_sink import errors
 from wal_sink.admin.refuse_flusher import PATIENCE
 from wal_sink.admin.rewind import plan_rewind
+from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RunHistory
-from wal_sink.testing.crash.faults import FaultyTarget
+from wal_sink.model import paths
+from wal_sink.testing.crash.faults import Faults, FaultyTarget
 
 _CLOCK = itertools.count(NOW_US)
 
@@ -127,3 +130,60 @@ def test_rule_22_a_rewind_that_was_killed_holds_up_no_other_one(
     world.flush()
     assert world.table() == world.expected()
     assert world.log.flushed_epochs() == list(range(EPOCHS))
+
+
+def test_rule_22_a_rewind_keeps_what_a_flusher_said_of_an_epoch_behind_it() -> None:
+    """It reports itself in place of the flusher, whose error is the reason of a `skip` that comes next."""
+    world = set_up_rewind()
+    silent(world, 0)
+    world.flush()
+    run = world.run()
+    lost = run.batch([("z", 9)])
+    world.log.delete(world.log_backend.list(paths.MANIFESTS))
+    flusher = world.flusher()
+    reporter = Reporter(world.log)
+    with pytest.raises(errors.MissingManifest) as caught:
+        flusher.run_once()
+    flusher.close()
+    reporter.say("choosing", lost)
+    reporter.failed(caught.value)
+    reporter.ended()
+    world.store.ledger.clear()
+    silent(world, lost - 1)
+    assert skip(world, lost).why.startswith("MissingManifest: ")
+
+
+@pytest.mark.parametrize("state", ["mark", "below", "unrecorded"])
+def test_rule_22_a_rewind_that_wakes_between_its_look_and_a_deletion_loses_no_row(
+    monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """Another one has ended since, and a flusher has flushed again: one record of later goes, no more."""
+    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 1)
+    world = set_up_rewind()
+    silent(world, 0)
+    world.trim_delay_s = 0.0
+    world.flush()
+    last = EPOCHS - 1
+    gone = last - 1 if state == "below" else last
+    if state == "unrecorded":
+        run = world.run()
+        run.batch([("z", 9)])
+        with pytest.raises(errors.LogUnavailable):
+            world.flush(Faults(at=0, error=ConnectionError, matching=f"create {paths.FLUSHED}"))
+    expected = world.expected()
+    world.log.delete([paths.flushed(gone)])  # what a rewind does that looked before all that
+
+    if state == "unrecorded":
+        with pytest.raises(errors.CorruptLog, match="the log records only"):
+            world.flush()
+        now_us = world.clock.us + 600_000_000
+        plan_rewind(query(world), world.target, last - 1, now_us, restored=True).carry_out(now_us)
+        with pytest.raises(errors.MissingManifest):
+            world.flush()
+        skip(world, gone)
+    world.flush()
+    world.run().batch([("y", 8)])
+    world.flush()
+    left = {"mark": [], "below": [gone], "unrecorded": []}[state]
+    assert sorted(set(range(last + 2)) - {*world.log.flushed_epochs()}) == left
+    assert world.table() == expected | {"y": 8}

@@ -80,5 +80,6 @@ def refuse_flusher(
 
 
 def _stands(report: FlusherReport) -> bool:
-    """Whether a flusher stands at an error that does not pass by itself."""
-    return report.error is not None and not report.error.transient
+    """Whether a flusher stands at an error that does not pass by itself; a rewind only repeats one."""
+    rewinds = report.doing.startswith(REWINDING)
+    return report.error is not None and not report.error.transient and not rewinds

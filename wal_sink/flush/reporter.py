@@ -138,6 +138,13 @@ class Reporter:
         if wait_s is not None:
             self._failures.met(error, tried=tried)
 
+    def keep_error(self, behind: int) -> None:
+        """Go on reporting at what a flusher has stopped, if that is an epoch behind `behind`."""
+        last = read_report(self._log) if self._log is not None else None
+        error = last.error if last is not None else None
+        if error is not None and error.epoch is not None and error.epoch > behind:
+            self._error = error
+
     def forget_error(self) -> None:
         """Drop the error, before another try whose outcome a caller waits for."""
         self._error, self._waits = None, ""
