@@ -141,7 +141,8 @@ class LocalBackend(StateBackend):
         for _ in range(_LISTINGS):
             with self._unfinished(str(self._root / folder / "listing")) as (_, marker, _):
                 found = builtins.list(self._files(folder))
-            if any(marker.endswith(f"/{name}") for _, name in found):
+            hidden = marker.rpartition("/")[2]
+            if any(name == hidden for _, name in found):
                 return _shown(found)
         raise StateBackendError(
             f"the mount of {self._root / folder} answers with an old listing: a file that was just made is "
@@ -242,14 +243,14 @@ class LocalBackend(StateBackend):
             folder = folders.pop()
             try:
                 refuse_foreign_links(self._root, folder)
+                names, below = [], []
                 with os.scandir(f"{self._place}{folder}".rstrip("/") or "/") as entries:
-                    found = [(entry.name, entry.is_dir()) for entry in entries]
+                    for entry in entries:
+                        (below if entry.is_dir() else names).append(entry.name)
             except (FileNotFoundError, NotADirectoryError):
                 continue  # no such folder, or it vanished, which only an empty one does
-            yield folder, [name for name, is_folder in found if not is_folder], len(found)
-            for name, is_folder in found:
-                if is_folder and not name.startswith("."):
-                    folders.append(f"{folder}{name}/")
+            yield folder, names, len(names) + len(below)
+            folders += [f"{folder}{name}/" for name in below if not name.startswith(".")]
 
 
 def _shown(files: Iterable[tuple[str, str]]) -> builtins.list[str]:

@@ -1029,7 +1029,7 @@ BUGS = (
     Bug(
         "a listing counts as fresh without the file that was made for it",
         "state_backends/local.py",
-        '            if any(marker.endswith(f"/{name}") for _, name in found):\n',
+        "            if any(name == hidden for _, name in found):\n",
         "            if marker:\n",
         ("tests/protocol/test_stale_listing.py",),
     ),

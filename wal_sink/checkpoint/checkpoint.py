@@ -91,8 +91,8 @@ class Checkpoint:
             `StateBackend.list_fresh`.
         """
         listed = self._backend.list_fresh if fresh else self._backend.list
-        names = (path.rpartition("/")[2] for path in listed("commits/"))
-        for epoch in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
+        names = [path.rpartition("/")[2] for path in listed("commits/")]
+        for epoch in sorted([int(name) for name in names if name.isdecimal()], reverse=True):
             try:
                 if _well_formed(self._backend.read(f"commits/{epoch}")):
                     return epoch

@@ -43,6 +43,8 @@ class Log(FlushRecords):
         super().__init__(backend, target)
         self.several = several or bool(target)
         self._plans: dict[str, Plan] = {}
+        self._attempts: dict[str, Attempt | None] = {}
+        """By the paths that were listed last: of thousands that wait, few are new at the next look."""
 
     def __reduce__(self) -> tuple[object, ...]:
         # It travels to tasks, without what it remembers.
@@ -137,7 +139,12 @@ class Log(FlushRecords):
 
     def attempts(self, *, fresh: bool = False) -> tuple[Attempt, ...]:
         """List the manifests there are, ascending; `fresh` to choose among them, see `newest_flushed`."""
-        return tuple(self._listed(paths.MANIFESTS, paths.parse_manifest, fresh=fresh))
+        known = self._attempts
+        self._attempts = {
+            path: known[path] if path in known else paths.parse_manifest(path)
+            for path in self.names(paths.MANIFESTS, fresh=fresh)
+        }
+        return tuple(sorted(found for found in self._attempts.values() if found is not None))
 
     def manifest(self, attempt: Attempt) -> Published | None:
         """Read a manifest, also a retained one, and the digest of its file; None when it is gone."""
