@@ -243,7 +243,7 @@ class LocalBackend(StateBackend):
             folder = folders.pop()
             try:
                 refuse_foreign_links(self._root, folder)
-                names, below = [], []
+                names, below = builtins.list[str](), builtins.list[str]()
                 with os.scandir(f"{self._place}{folder}".rstrip("/") or "/") as entries:
                     for entry in entries:
                         (below if entry.is_dir() else names).append(entry.name)

@@ -21,7 +21,7 @@ MOST_ROWS = 8_192
 """A call itself costs as much as encoding 600 rows: with so many rows, less than a tenth."""
 MOST_BYTES = 4 * 1024 * 1024
 _SMALL = 256 * 1024
-"""Most bytes of buffers that count whole, whatever part of them a slice is: to add up its columns takes 9 us."""
+"""Most bytes of buffers that count whole, whatever part of them a slice is: adding up columns takes 9 us."""
 MOST_S = 0.05
 """Seconds that a row waits for the next slice at most, so that the pace of a limited rate stays even."""
 
