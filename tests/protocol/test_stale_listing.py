@@ -40,6 +40,9 @@ class CachingMount(LocalBackend):
         self._cached: dict[str, list[tuple[str, str]]] = {}
         self._absent: set[str] = set()
 
+    def _is_own(self, folder: str) -> bool:
+        return False
+
     def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
         found, folder = list(super()._files(prefix)), prefix.rstrip("/")
         made_here = any(name.startswith(".") for _, name in found)
