@@ -75,8 +75,8 @@ ROOMS = {
     # The two halves, which meet in the log alone; and what is counted.
     "publish": "progress configuration wal checkpoint protocol model targets.base state_backends"
     " arrow_batches clock counted errors",
-    "flush": "progress wal checkpoint protocol model targets.base targets.refused state_backends observer"
-    " log_context clock counted errors remedies",
+    "flush": "progress wal checkpoint protocol model targets.base targets.refused targets.offered"
+    " state_backends observer log_context clock counted errors remedies",
     "metrics": "progress wal checkpoint model observer clock errors",
     # Who drives: an operator at the command line, or Spark.
     # What a start would say, before it; two doors lead to it.

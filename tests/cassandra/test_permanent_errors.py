@@ -42,6 +42,7 @@ from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.contracts.ledger import begun_window
 
 pytestmark = pytest.mark.cassandra
 
@@ -274,6 +275,39 @@ def test_a_table_that_changes_while_it_is_compared(
     ):
         write_all(session, plan, Slice(0, target.check(batch, plan), 1))
     assert not left
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_the_schema_is_asked_while_a_window_is_begun(
+    node: EmbeddedCassandra,
+    admin: Any,
+    role: str,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: bool,
+) -> None:
+    """No read is left between `begin` and the rows, unless it has changed: then tables are compared."""
+    target = CassandraTarget(options(node, username=role, password="first"))
+    batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
+    plan, compared = target.plan(batch.schema, "k"), list[str]()
+    rows = [Slice(0, target.check(batch, plan), us) for us in (1, 2)]
+    with target.connect(Owner(f"{role} asked", "log", "checkpoint")) as session:
+        write_all(session, plan, rows[0])
+        monkeypatch.setattr("wal_sink.targets.cassandra.schema.drift.CHECK_EVERY_S", 0.5)
+        time.sleep(0.6)
+        if changes:
+            admin.execute("ALTER TABLE ks.t ADD later int")
+        step = DriftWatch._schema_version
+
+        def note(self: DriftWatch) -> Any:
+            compared.append("asked again")
+            return step(self)
+
+        monkeypatch.setattr(DriftWatch, "_schema_version", note)
+        session.offer(iter([(plan, rows[1])]))  # type: ignore[attr-defined]
+        session.begin(begun_window(0))
+        session.write(plan, rows[1])
+        assert len(compared) == changes
+        session.drain()
 
 
 def test_a_column_that_is_dropped_and_added_again(flushing: Flushing, admin: Any) -> None:

@@ -33,6 +33,8 @@ ABSENT = ("tests/unit/test_absent.py", "tests/contract/test_targets.py")
 COLLECTIONS = ("tests/unit/test_collection_mode.py", "tests/contract/test_targets.py")
 DATED = ("tests/protocol/test_dated_rows.py",)
 """Where a bug about rows that the target dates itself is looked for."""
+READ_AHEAD = ("tests/unit/test_read_ahead.py", "tests/protocol/test_read_ahead.py")
+"""Where a bug about rows that are read while their window is begun is looked for."""
 LISTS = ("tests/protocol/test_lists.py",)
 """Where a bug about lists that are not frozen is looked for."""
 
@@ -446,7 +448,7 @@ BUGS = (
     Bug(
         "refused rows are not kept before their epoch is finished",
         "wal_sink/flush/flusher.py",
-        "            keep_refused(self._log, epochs, manifests)\n",
+        "            keep_refused(self._log, rows.epochs, rows.manifests)\n",
         "",
         QUARANTINE,
     ),
@@ -551,9 +553,9 @@ BUGS = (
     ),
     Bug(
         "a flusher that resumes does not look for entries",
-        "wal_sink/flush/flusher.py",
-        "passed=passed_over(self._log, epochs) if resumed else ()",
-        "passed=passed_over(self._log, epochs) if not epochs else ()",
+        "wal_sink/flush/window_rows.py",
+        "passed=passed_over(self._log, epochs),",
+        "passed=(),",
         QUARANTINE,
     ),
     Bug(
@@ -827,12 +829,12 @@ BUGS = (
     Bug(
         "finish before write",
         "wal_sink/flush/flusher.py",
-        "        if not self._write(window, chosen, given_up):\n"
+        "        if not self._write(window, rows, given_up):\n"
         "            self._target.give_up_rows()\n"
         "            return\n"
         "        if not self._target.finish(window):\n            return\n",
         "        if not self._target.finish(window):\n            return\n"
-        "        if not self._write(window, chosen, given_up):\n            return\n"
+        "        if not self._write(window, rows, given_up):\n            return\n"
         "        with self._target.session() as session:\n"
         "            session.drain()\n",
     ),
@@ -1204,7 +1206,7 @@ BUGS = (
         "wal_sink/targets/cassandra/ledger.py",
         '            "WHERE query_id = ? IF flushed = ? AND begun = ?"\n        )\n'
         "        values = (window.to_text(), self._owner.query_id, window.first - 1, NOTHING)\n"
-        "        return self._conditional(update, values)\n",
+        "        return self._conditional(update, values, meanwhile)\n",
         '            "WHERE query_id = ?"\n        )\n'
         "        values = (window.to_text(), self._owner.query_id)\n"
         "        return self._conditional(update, values)\n",
@@ -1220,10 +1222,10 @@ BUGS = (
         "skip on failure",
         "wal_sink/flush/write_window.py",
         "                    with write.connection.session() as session:\n"
-        "                        session.write(piece.plan, rows)\n",
+        "                        session.write(plan, part)\n",
         "                    try:\n"
         "                        with write.connection.session() as session:\n"
-        "                            session.write(piece.plan, rows)\n"
+        "                            session.write(plan, part)\n"
         "                    except Exception:\n"
         "                        pass\n",
     ),
@@ -1268,7 +1270,7 @@ BUGS = (
     ),
     Bug(
         "an operator's decision is not looked at",
-        "wal_sink/flush/flusher.py",
+        "wal_sink/flush/window_rows.py",
         "        epochs = [epoch for epoch in window.epochs if epoch.epoch not in given_up]\n",
         "        epochs = [epoch for epoch in window.epochs if epoch.epoch not in ()]\n",
         ("tests/protocol/test_rules.py", "tests/protocol/test_ways_out.py"),
@@ -1674,6 +1676,41 @@ BUGS = (
         "            planned.buffer.take()\n",
         "            pass\n",
         ("tests/cassandra/test_target_outage.py",),
+    ),
+    Bug(
+        "rows that were read ahead are not written",
+        "wal_sink/flush/read_ahead.py",
+        "            self._read.append(item)\n",
+        "",
+        READ_AHEAD,
+    ),
+    Bug(
+        "an epoch ends at a segment that could not be read ahead",
+        "wal_sink/flush/read_ahead.py",
+        "            raise self._error\n",
+        "            raise StopIteration\n",
+        READ_AHEAD,
+    ),
+    Bug(
+        "what was encoded for one attempt is sent in place of another one's rows",
+        "wal_sink/targets/cassandra/write/slice_buffer.py",
+        "one is not other for one",
+        "one.first_us != other.first_us for one",
+        ("tests/cassandra/test_target_contract.py",),
+    ),
+    Bug(
+        "rows are sent while their window is being begun",
+        "wal_sink/targets/cassandra/write/writer.py",
+        "        self._ahead.encode(rows)\n",
+        "        for each in rows:\n            self.write(*each)\n        self.drain()\n",
+        ("tests/cassandra/test_target_contract.py",),
+    ),
+    Bug(
+        "a listing of a mount is taken for fresh",
+        "state_backends/own_disks.py",
+        "sys.byteorder) in _OWN\n",
+        "sys.byteorder) > 0\n",
+        ("tests/unit/test_own_disks.py",),
     ),
     Bug(
         "the last epoch of a window is not durable in the checkpoint before its rows are sent",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,8 +22,10 @@ from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Window
 from wal_sink.model.manifest import Attempt
+from wal_sink.model.plan import Plan
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
 from wal_sink.protocol.ledger_updates import flush_records
+from wal_sink.targets.base import Slice
 from wal_sink.wal import trim
 from wal_sink.wal.aside import droppable, names_aside
 from wal_sink.wal.retain import all_records
@@ -372,13 +374,13 @@ def test_rule_20_a_segment_of_an_epoch_that_was_given_up_before_begin_is_no_erro
     slow, given_up = world.flusher(), list[int]()
     begin = slow._target.begin
 
-    def late(window: Window, seen: Mark) -> bool:
+    def late(window: Window, seen: Mark, rows: Iterator[tuple[Plan, Slice]]) -> bool:
         if not given_up:
             given_up.append(window.first)
             to = open_backend(str(tmp_path / "given_up"))
             plan = plan_skip(query(world), world.target, 1, to, world.clock.us, begun=False)
             plan.carry_out(world.clock.us)
-        return begin(window, seen)
+        return begin(window, seen, rows)
 
     monkeypatch.setattr(slow._target, "begin", late)
     until_it_stops(slow)

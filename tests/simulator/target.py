@@ -16,6 +16,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, Session, Slice, Target
 from wal_sink.testing.cell_store import CellSession, CellStore, CellStoreOptions
 from wal_sink.testing.crash.faults import begun_by
+from wal_sink.testing.offered_rows import ReadsOffers
 
 _NODES = 3
 _AHEAD_US = 2 * 86_400_000_000
@@ -133,7 +134,7 @@ class SimulatedTarget(Target):
             raise ConnectionError("the target is away")
 
 
-class Connection(Session):
+class Connection(ReadsOffers, Session):
     """A session of one process. The rows of a call are sent one by one, those of the last call by `drain`."""
 
     def __init__(
@@ -169,7 +170,9 @@ class Connection(Session):
                 self._database.lose_shadowed_timestamps()
             return outcome
 
-        return self._conditional("begin", f"{window.first}..{window.last}", effect)
+        outcome = self._conditional("begin", f"{window.first}..{window.last}", effect)
+        self.read_offered()  # anything may happen meanwhile
+        return outcome
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Send the rows of the call before; those of this call stay in flight until the next one."""

@@ -7,7 +7,7 @@ where. Why that is exactly-once: `docs/protocol.md`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from state_backends import StateBackendError
@@ -21,16 +21,17 @@ from wal_sink.flush.clocks import Clocks
 from wal_sink.flush.missing import Missing
 from wal_sink.flush.other_log import History
 from wal_sink.flush.plan_window import WindowPlanner
-from wal_sink.flush.quarantine import RowsRefused, keep_refused, passed_over
-from wal_sink.flush.read_window import FileGoneError, begun_manifests
+from wal_sink.flush.quarantine import RowsRefused, keep_refused
+from wal_sink.flush.read_window import FileGoneError
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.trimmer import Trimmer
+from wal_sink.flush.window_rows import WindowRows
 from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Owner, Window, ledger_key
-from wal_sink.model.manifest import Attempt, Published
+from wal_sink.model.manifest import Attempt
 from wal_sink.observer import Delivered
 from wal_sink.progress.given_up import given_up_since_begun
 from wal_sink.protocol.ledger_updates import flush_records
@@ -110,6 +111,13 @@ class Flusher:
         self._planner = WindowPlanner(pipeline.log, Clocks(self._target, clock_us))
         self._chooser = WindowChooser(
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
+        )
+        self._rows = WindowRows(
+            pipeline.log,
+            self._target,
+            self.reporter,
+            quarantine=pipeline.quarantine,
+            checked=self._chooser.checked,
         )
         self._history = History(pipeline.log, self._chooser)
         self._missing = Missing(pipeline.log, self._target)
@@ -242,24 +250,27 @@ class Flusher:
         window, chosen = self._planner.plan(step, view.mark)
         self._attempts.begins(window)
         self.reporter.say("beginning", window.first)
+        rows = self._rows.chosen(window, chosen)
         self.sync.make_durable(to_sync(window.first, window.last, view.checkpointed))  # rule 8
-        if self._chooser.settle(step, chosen) and self._target.begin(window, view.mark):
-            self._flush(window, chosen)
+        if not self._chooser.settle(step, chosen):
+            return
+        if self._target.begin(window, view.mark, rows.ahead()):
+            self._flush(window, rows)
 
     def _flush(
         self,
         window: Window,
-        chosen: Sequence[Published] = (),
+        rows: WindowWrite | None = None,
         given_up: frozenset[int] = frozenset(),
     ) -> None:
         """Write what is begun, finish, record, trim. Wherever this ends, the next `Resume` goes on.
 
-        :param chosen: the window's manifests, if this flusher began it just now.
+        :param rows: of the window, if this flusher began it just now.
         :param given_up: epochs that an operator has given up since they were begun (rule 22). A decision
             that comes after `begin` is looked up by the next `Resume`.
         """
         self._target.start(window)
-        if not self._write(window, chosen, given_up):
+        if not self._write(window, rows, given_up):
             self._target.give_up_rows()
             return
         if not self._target.finish(window):
@@ -269,28 +280,13 @@ class Flusher:
             attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}
             self.trimmer.trim(trimmable, attempts)
 
-    def _write(self, window: Window, chosen: Sequence[Published], given_up: frozenset[int]) -> bool:
+    def _write(self, window: Window, rows: WindowWrite | None, given_up: frozenset[int]) -> bool:
         """Write the rows; False when that is interrupted, or was finished by another flusher."""
-        epochs = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
-        manifests = {each.manifest.epoch: each.manifest for each in chosen}
         try:
-            if not chosen:
-                manifests = begun_manifests(self._log, epochs)
-            keep_refused(self._log, epochs, manifests)
-            resumed = not chosen and bool(epochs)
-            rows = WindowWrite(
-                self._log,
-                self._target,
-                self.reporter,
-                window,
-                epochs=epochs,
-                manifests=manifests,
-                passed=passed_over(self._log, epochs) if resumed else (),
-                quarantine=self.pipeline.quarantine and not window.sent_once,
-                checked=self._chooser.checked,
-            )
+            rows = rows or self._rows.begun(window, given_up)
+            keep_refused(self._log, rows.epochs, rows.manifests)
             if rows.quarantine:
-                pieces = [piece for begun in epochs for piece in rows.pieces(begun)]
+                pieces = [piece for begun in rows.epochs for piece in rows.pieces(begun)]
                 self._target.pass_over(RowsRefused(self._log, pieces))
             return self._write_rows(rows)
         except FileGoneError as gone:

@@ -60,6 +60,8 @@ def passed_over(log: Log, epochs: Sequence[BegunEpoch]) -> frozenset[int]:
 
     Needed for a window that is resumed: of one that was begun just now no row can have been refused.
     """
+    if not epochs:
+        return frozenset()
     numbers = {begun.epoch for begun in epochs}
     return passed_us(log, numbers, epochs[0].base_us, epochs[-1].last_us)
 

@@ -50,9 +50,10 @@ class RateLimit:
         most = max(int(self._rate * _PIECE_S), 1)
         for rows in slices:
             for begin in range(0, rows.batch.num_rows, most):
-                batch = rows.batch.slice(begin, most)
-                self._wait(batch.num_rows / self._rate)
-                yield Slice(rows.epoch, batch, rows.first_us + begin)
+                piece = Slice(rows.epoch, rows.batch.slice(begin, most), rows.first_us + begin)
+                self._wait(piece.batch.num_rows / self._rate)
+                # The same object where it is whole: it may be encoded already.
+                yield rows if rows.batch.num_rows <= most else piece
 
     def _wait(self, seconds: float) -> None:
         """Wait until the next piece is due, which then makes the one behind it due so much later."""

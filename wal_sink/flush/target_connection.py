@@ -12,8 +12,10 @@ from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.flush.receipts import Receipts, drained
 from wal_sink.flush.reporter import Reporter
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
 from wal_sink.protocol.ledger_updates import after_finish, is_mine
-from wal_sink.targets.base import Delivery, Session, Target
+from wal_sink.targets.base import Delivery, Session, Slice, Target
+from wal_sink.targets.offered import TakesOffers
 from wal_sink.targets.refused import OnRefused, PassesOver
 
 _LEDGER_LOOK_US = 1_000_000
@@ -120,14 +122,17 @@ class TargetConnection:
         if self.read_ledger() is None:
             raise TargetUnavailable("The ledger row could not be created", _ANSWERS)
 
-    def begin(self, window: Window, seen: Mark) -> bool:
+    def begin(self, window: Window, seen: Mark, rows: Iterator[tuple[Plan, Slice]]) -> bool:
         """Begin a window; return whether this flusher has won it, and so may write its rows (rule 14).
 
         :param seen: the row from which the window was planned; if it has moved on, `begin` is refused.
+        :param rows: of the window; the session may encode some meanwhile. All come by `write` as well.
         :raises TargetUnavailable: the row is what it was.
         """
         self._before, self._seen = seen, None
         with self.session() as session:
+            if isinstance(session, TakesOffers):
+                session.offer(rows)
             # What `begin` compares is enough only for a row that was read just now.
             if seen is self._known:
                 outcome = session.replace_row(seen, msgspec.structs.replace(seen, begun=window))

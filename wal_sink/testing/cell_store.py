@@ -38,15 +38,8 @@ from wal_sink.targets.cassandra.totals.added import Places
 from wal_sink.targets.cassandra.totals.given import added_columns, as_planned, totals_details
 from wal_sink.targets.cassandra.totals.sums import Adding
 from wal_sink.targets.cassandra.types.absent import absent_details, only_absent
-from wal_sink.targets.cassandra.types.collection_mode import (
-    changes_details,
-    planned_changes,
-)
-from wal_sink.targets.cassandra.types.write_mode import (
-    mode_beside,
-    mode_details,
-    updates,
-)
+from wal_sink.targets.cassandra.types.collection_mode import changes_details, planned_changes
+from wal_sink.targets.cassandra.types.write_mode import mode_beside, mode_details, updates
 from wal_sink.targets.operations import (
     DELETE,
     operation_details,
@@ -62,6 +55,7 @@ from wal_sink.testing.cell_rules import IN_SET, Cell, Row, written
 from wal_sink.testing.cell_table import CellTable, Key
 from wal_sink.testing.cell_times import lives_of, of_each_key, timed
 from wal_sink.testing.cell_totals import of_totals
+from wal_sink.testing.offered_rows import ReadsOffers
 
 __all__ = ["CellStore", "CellStoreOptions"]
 
@@ -191,7 +185,7 @@ class CellStore(Target):
             return self.tables[table or next(iter(self.tables))].visible(now_s)
 
 
-class CellSession(Session):
+class CellSession(ReadsOffers, Session):
     """A connection to a `CellStore`; the tables acknowledge one after the other."""
 
     def __init__(self, store: CellStore, owner: Owner) -> None:
@@ -217,12 +211,14 @@ class CellSession(Session):
 
     def begin(self, window: Window) -> Outcome:
         """Begin if nothing is begun at the epoch before."""
+        outcome = Outcome.REFUSED
         with self._store.lock:
             mark = self._store.ledger.get(self._owner.query_id)
-            if mark is None or mark.flushed != window.first - 1 or mark.begun is not None:
-                return Outcome.REFUSED
-            self._put(mark, begun=window)
-            return Outcome.APPLIED
+            if mark is not None and (mark.flushed, mark.begun) == (window.first - 1, None):
+                self._put(mark, begun=window)
+                outcome = Outcome.APPLIED
+        self.read_offered()
+        return outcome
 
     def start(self, window: Window) -> None:
         """Expect the rows of a window: totals are added by their places in it."""
@@ -293,10 +289,10 @@ class CellSession(Session):
         """Replace the row if it is the one that was seen."""
         with self._store.lock:
             mark = self._store.ledger.get(self._owner.query_id)
-            if mark != seen:
-                return Outcome.REFUSED
-            self._put(mark or new, **msgspec.structs.asdict(new))
-            return Outcome.APPLIED
+            if mark == seen:
+                self._put(mark or new, **msgspec.structs.asdict(new))
+        self.read_offered()
+        return Outcome.APPLIED if mark == seen else Outcome.REFUSED
 
     def written_us(self) -> int | None:
         """Return the timestamp of a plain write that shadows the row."""

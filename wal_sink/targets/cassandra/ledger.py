@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,6 +21,13 @@ NOTHING = ""
 
 _COLUMNS = tuple(LEDGER_COLUMNS)[1:]
 """All but the key, in the order of `Mark`."""
+
+Meanwhile = Callable[[], None]
+"""Is called while an update is on its way; raises nothing."""
+
+
+def _nothing() -> None:
+    """Be what nothing is done meanwhile."""
 
 
 class Ledger:
@@ -58,14 +66,14 @@ class Ledger:
         """Create the row unless there is one; a read tells whose it is."""
         self._insert(Mark.new(self._owner, flushed))
 
-    def begin(self, window: Window) -> Outcome:
+    def begin(self, window: Window, meanwhile: Meanwhile = _nothing) -> Outcome:
         """Set `begun`, if everything before the window is flushed and nothing is begun."""
         update = (
             f"UPDATE {self._table} USING TTL 0 SET begun = ? "  # noqa: S608 -- quoted name
             "WHERE query_id = ? IF flushed = ? AND begun = ?"
         )
         values = (window.to_text(), self._owner.query_id, window.first - 1, NOTHING)
-        return self._conditional(update, values)
+        return self._conditional(update, values, meanwhile)
 
     def finish(self, window: Window) -> Outcome:
         """Set `flushed`, move `begun` to `last`, if exactly this window is begun."""
@@ -81,7 +89,7 @@ class Ledger:
         )
         return self._conditional(update, values)
 
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def replace_row(self, seen: Mark | None, new: Mark, meanwhile: Meanwhile = _nothing) -> Outcome:
         """Write the whole row, if it is exactly the one that was seen (rule 22)."""
         if seen is None:
             return self._insert(new)
@@ -90,7 +98,8 @@ class Ledger:
             f"SET {', '.join(f'{name} = ?' for name in _COLUMNS)} "
             f"WHERE query_id = ? IF {' AND '.join(f'{name} = ?' for name in _COLUMNS)}"
         )
-        return self._conditional(update, (*_cells(new), self._owner.query_id, *_cells(seen)))
+        values = (*_cells(new), self._owner.query_id, *_cells(seen))
+        return self._conditional(update, values, meanwhile)
 
     def _insert(self, mark: Mark) -> Outcome:
         insert = (
@@ -114,23 +123,37 @@ class Ledger:
         values = (self._owner.query_id,)
         return self._execute(query, values, LEDGER_READ)
 
-    def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
+    def _conditional(
+        self, statement: str, values: tuple[object, ...], meanwhile: Meanwhile = _nothing
+    ) -> Outcome:
         """Send one conditional statement, once.
 
         :raises Exception: of the driver, when it certainly had no effect.
         """
         self._prepare(statement)  # here, as an error of this has no effect
         try:
-            result = self._execute(statement, values, LEDGER)
+            result = self._execute(statement, values, LEDGER, meanwhile)
         except Exception as error:
             if effect_unknown(error):
                 return Outcome.UNKNOWN
             raise
         return Outcome.APPLIED if result.was_applied else Outcome.REFUSED
 
-    def _execute(self, statement: str, values: tuple[object, ...], profile: str) -> Any:
-        prepared = self._prepare(statement)
-        return execute(self._session, prepared, values, profile=profile, timeout_s=self._timeout_s)
+    def _execute(
+        self,
+        statement: str,
+        values: tuple[object, ...],
+        profile: str,
+        meanwhile: Meanwhile = _nothing,
+    ) -> Any:
+        return execute(
+            self._session,
+            self._prepare(statement),
+            values,
+            profile=profile,
+            timeout_s=self._timeout_s,
+            meanwhile=meanwhile,
+        )
 
     def _prepare(self, statement: str) -> Any:
         if statement not in self._prepared:

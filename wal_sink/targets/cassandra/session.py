@@ -42,6 +42,7 @@ class CassandraSession(Session):
         timeout_s = longest_s(options.request_timeout)
         self._ledger = Ledger(connection.session, options.ledger, owner, timeout_s)
         self._writer = Writer(connection, options, limits)
+        self._offered: Iterator[tuple[Plan, Slice]] = iter(())
 
     def read_ledger(self) -> Mark | None:
         """Read the ledger row at the serial consistency level."""
@@ -53,11 +54,15 @@ class CassandraSession(Session):
         with _permitted(self._options):
             self._ledger.create(flushed)
 
+    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
+        """Encode the first of them while the next `begin` or `replace_row` is on its way."""
+        self._offered = rows
+
     def begin(self, window: Window) -> Outcome:
         """Send one conditional update, after what an interrupted flush left in flight has ended."""
         self._writer.abandon()
         with _permitted(self._options):
-            return self._ledger.begin(window)
+            return self._begun(self._ledger.begin(window, self._encode_offered))
 
     def start(self, window: Window) -> None:
         """Forget what an interrupted flush has left; totals are added by the places of the window's rows."""
@@ -82,7 +87,16 @@ class CassandraSession(Session):
         """Send one conditional update or insert, after what an interrupted flush left in flight has ended."""
         self._writer.abandon()
         with _permitted(self._options):
-            return self._ledger.replace_row(seen, new)
+            return self._begun(self._ledger.replace_row(seen, new, self._encode_offered))
+
+    def _encode_offered(self) -> None:
+        offered, self._offered = self._offered, iter(())
+        self._writer.encode_ahead(offered)
+
+    def _begun(self, outcome: Outcome) -> Outcome:
+        if outcome is Outcome.REFUSED:
+            self._writer.abandon()  # what was encoded meanwhile
+        return outcome
 
     def written_us(self) -> int | None:
         """Read the write times of the row's cells."""

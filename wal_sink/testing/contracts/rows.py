@@ -6,12 +6,14 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from wal_sink.model.ledger import Outcome, Window
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Session, Slice, StagedSession, Target
+from wal_sink.targets.offered import TakesOffers
 from wal_sink.testing.contracts.ledger import LedgerContract, begun_window, mark_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("v", pa.int64()), ("t", pa.string())])
@@ -106,11 +108,25 @@ def frame(records: Sequence[Record]) -> pa.RecordBatch:
     return pa.record_batch(arrays, schema=SCHEMA)
 
 
-def deliver(session: Session, plan: Plan, *slices: Slice) -> None:
-    """Bring slices into the target as a flusher does, as the window after the mark."""
+def offer(session: Session, plan: Plan, *slices: Slice) -> None:
+    """Offer slices for the next `begin`; a session may take no offers."""
+    if isinstance(session, TakesOffers):
+        session.offer((plan, each) for each in slices)
+
+
+def deliver(session: Session, plan: Plan, *slices: Slice, known: bool = False) -> None:
+    """Bring slices into the target as a flusher does, as the window after the mark.
+
+    :param known: begin it by `replace_row`, as a flusher that has not read the row just now.
+    """
     rows = sum(each.batch.num_rows for each in slices)
-    window = begun_window(mark_of(session).flushed + 1, rows)
-    assert session.begin(window) is Outcome.APPLIED
+    mark = mark_of(session)
+    window = begun_window(mark.flushed + 1, rows)
+    if known:
+        new = msgspec.structs.replace(mark, begun=window)
+        assert session.replace_row(mark, new) is Outcome.APPLIED
+    else:
+        assert session.begin(window) is Outcome.APPLIED
     session.start(window)
     for each in slices:
         session.write(plan, each)

@@ -41,6 +41,8 @@ from wal_sink.testing.contracts.rows import (
     Record,
     RowsContract,
     Table,
+    deliver,
+    offer,
 )
 
 __all__ = ["SCHEMA", "CellsContract", "Record", "Table", "TargetContract"]
@@ -56,6 +58,43 @@ class CellsContract(RowsContract):
         """Another suite checks what else it promises."""
         assert target.delivery is Delivery.CELLS, "use wal_sink.testing.contracts.atomic"
         assert target.parallel_writes == self.parallel, "use TargetContract for parallel_writes"
+
+    def test_what_is_offered_and_not_written_is_not_there(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """The rows of another attempt at the epoch have the same timestamps, and may be as many."""
+        deliver(session, plan, self.slice(target, plan, [("a", 1, 1, "x")]))
+        lost = self.slice(target, plan, [("a", 1, 9, "lost"), ("b", 1, 9, "lost")], BASE_US + 5)
+        kept = self.slice(target, plan, [("a", 1, 2, "kept"), ("c", 1, 2, "kept")], BASE_US + 5)
+        offer(session, plan, lost)
+        deliver(session, plan, kept)
+        assert self.rows(target) == {("a", 1): (2, "kept"), ("c", 1): (2, "kept")}
+
+    def test_what_is_offered_goes_with_a_begin_that_is_refused(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """Another flusher has won: its rows may be others."""
+        deliver(session, plan, self.slice(target, plan, [("a", 1, 1, "x")]))
+        offer(session, plan, self.slice(target, plan, [("a", 1, 9, "lost")], BASE_US + 5))
+        assert session.begin(begun_window(7)) is Outcome.REFUSED
+        deliver(session, plan)
+        assert self.rows(target) == {("a", 1): (1, "x")}
+
+    @pytest.mark.parametrize("known", [False, True])
+    def test_what_is_offered_and_written_is_there(
+        self, target: Target, plan: Plan, session: Session, known: bool
+    ) -> None:
+        """Whichever update begins the window; more slices than a session takes, of one plan that is new."""
+        slices = []
+        for i in range(30):
+            records: list[Record] = [(f"k{n}", 500 * i + n, i, str(i)) for n in range(500)]
+            slices.append(self.slice(target, plan, records, BASE_US + 500 * i))
+        for part in (slices[:2], slices[2:]):
+            offer(session, plan, *part)
+            deliver(session, plan, *part, known=known)
+        assert self.rows(target) == {
+            (f"k{n}", 500 * i + n): (i, str(i)) for i in range(30) for n in range(500)
+        }
 
     def test_writing_again_changes_nothing(
         self, target: Target, plan: Plan, session: Session

@@ -19,6 +19,7 @@ from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import Kind, Session, Slice, StagedSession, Target
+from wal_sink.targets.offered import TakesOffers
 from wal_sink.targets.refused import OnRefused, PassesOver
 
 T = TypeVar("T")
@@ -251,6 +252,10 @@ class FaultySession(Session):
 
     def finish(self, window: Window) -> Outcome:
         return self._conditional(f"finish {window.last}", lambda: self.inner.finish(window))
+
+    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
+        if isinstance(self.inner, TakesOffers):
+            self.inner.offer(rows)
 
     def pass_over(self, refused: OnRefused | None) -> None:
         if isinstance(self.inner, PassesOver):

@@ -8,6 +8,7 @@ one would never report, never try again, and never connect anew.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from cassandra import OperationTimedOut
@@ -21,13 +22,23 @@ def longest_s(request_timeout: float) -> float:
     return request_timeout + _LOST_S
 
 
-def execute(session: Any, statement: Any, values: Any, *, profile: str, timeout_s: float) -> Any:
+def execute(
+    session: Any,
+    statement: Any,
+    values: Any,
+    *,
+    profile: str,
+    timeout_s: float,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Any:
     """Send a request and return its result, as `session.execute` does.
 
     :param timeout_s: after which it counts as lost, see `longest_s`.
+    :param meanwhile: called while it is on its way; raises nothing.
     :raises OperationTimedOut: the driver has not ended it; it may have had its effect, or have it later.
     """
     future = session.execute_async(statement, values, execution_profile=profile)
+    meanwhile()
     return result(future, timeout_s)
 
 

@@ -32,6 +32,8 @@ log = line_logger(__name__)
 
 _LIMITS = TermLimits()
 
+_VERSION = "SELECT schema_version FROM system.local"
+
 CHECK_EVERY_S = 1.0
 """Seconds after which rows wait for another check before they go out; at the end there always is one."""
 
@@ -135,6 +137,19 @@ class DriftWatch:
             self._version = version
         self._checked = self._clock()
 
+    def look_ahead(self) -> None:
+        """Spare the next check, if it would be due, and nothing has changed: else that compares, and raises.
+
+        For a moment at which a request is awaited in any case.
+
+        :raises Exception: of the driver; the next check asks again.
+        """
+        if not self._plans or self._clock() - self._checked < CHECK_EVERY_S:
+            return
+        asked = self._clock()
+        if self._session.execute(_VERSION).one().schema_version == self._version:
+            self._checked = asked
+
     def _compare_again(self, watched: _Watched, node: Any) -> None:
         before, watched.live = watched.live, self._compare(watched.plan, node)
         if watched.live.indexes != before.indexes:
@@ -192,8 +207,7 @@ class DriftWatch:
 
         A change reaches one node after the other: the table is read from the node that has this version.
         """
-        query = "SELECT schema_version FROM system.local"
-        answer = retrying()(self._session.execute, query)
+        answer = retrying()(self._session.execute, _VERSION)
         return answer.one().schema_version, answer.response_future.coordinator_host
 
 

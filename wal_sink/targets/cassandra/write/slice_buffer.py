@@ -7,7 +7,7 @@ together, and share a request, because each row carries its own write timestamp.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +71,16 @@ class SliceBuffer:
             or self._bytes >= self._most_bytes
             or self._clock() - self._since >= self._most_s
         )
+
+    def take_if(self, slices: Sequence[Slice]) -> bool:
+        """Empty the buffer if it holds exactly these slices, the same objects; whether it did."""
+        if len(slices) != len(self._slices):
+            return False
+        if any(one is not other for one, other in zip(slices, self._slices, strict=True)):
+            return False
+        self._slices = []
+        self._rows = self._bytes = 0
+        return True
 
     def take(self) -> list[Stamped]:
         """Empty the buffer; return its rows, in one batch if Arrow can join them."""

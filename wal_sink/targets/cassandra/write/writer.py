@@ -35,6 +35,7 @@ from wal_sink.targets.cassandra.types.index_rule import first_refused
 from wal_sink.targets.cassandra.types.row_text import row_text
 from wal_sink.targets.cassandra.types.table_plans import table_plans
 from wal_sink.targets.cassandra.write.absent import absent_requests
+from wal_sink.targets.cassandra.write.ahead import EncodedAhead
 from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, limits
 from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.write.parts import bound, encoded
@@ -96,13 +97,18 @@ class Writer:
         self._last: Planned | None = None
         self._reported = False
         self._on_refused: OnRefused | None = None
+        self._ahead = EncodedAhead(self._plans, self._drift, self._encoded)
+
+    def encode_ahead(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
+        """Encode the first rows that `write` may bring next; sends none of them, and raises nothing."""
+        self._ahead.encode(rows)
 
     def start(self, query: str, window: Window) -> None:
         """Expect the rows of a begun window, from the first one on.
 
         :param query: the key of the query's ledger row.
         """
-        self.abandon()
+        self._forget_sent()
         self._totals.start(query, window)
 
     def pass_over(self, refused: OnRefused | None) -> None:
@@ -165,7 +171,11 @@ class Writer:
             )
 
     def abandon(self) -> None:
-        """Forget the rows that are not acknowledged yet."""
+        """Forget the rows that are not acknowledged yet, and those that are encoded ahead."""
+        self._ahead.forget()
+        self._forget_sent()
+
+    def _forget_sent(self) -> None:
         for planned in self._plans.values():
             planned.buffer.take()
         self._sender.abandon()
@@ -181,6 +191,8 @@ class Writer:
                 self._sender.drain()
 
     def _send(self, planned: Planned) -> None:
+        if (requests := self._ahead.requests(planned)) is not None:
+            self._sender.send(requests)
         for rows in planned.buffer.take():
             if planned.plan.one_session:
                 self._sender.drain()  # what earlier rows have left decides
@@ -205,6 +217,10 @@ class Writer:
         for table, part in zip(planned.tables, parts, strict=True):
             if part.batch.num_rows:
                 yield table, part
+
+    def _encoded(self, planned: Planned, rows: Stamped) -> Iterator[Any]:
+        for table, part in self._by_table(planned, rows):
+            yield from self._requests(table, part)
 
     def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
         parts = prepared.statements.divide(rows, self._lives(prepared.plan, rows))
