@@ -6,8 +6,8 @@ was kept, and the engine remembers what each attempt computed.
 
 from __future__ import annotations
 
-import base64
 import hashlib
+import io
 import json
 from collections.abc import Iterable
 from itertools import pairwise
@@ -21,9 +21,38 @@ from wal_sink.testing.oracle import judge
 def objects(backend: StateBackend, folder: str) -> dict[str, Any]:
     """Read a folder of JSON objects, by name without folder and ending."""
     return {
-        path.removeprefix(folder).removesuffix(".json"): json.loads(backend.read(path))
+        path.removeprefix(folder).removesuffix(".json"): parsed(backend.read(path))
         for path in backend.list(folder)
     }
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """Parse an object; of a manifest, segments have as `data` their bytes, which lie behind the JSON."""
+    text = json_of(data)
+    found: dict[str, Any] = json.loads(text)
+    held = io.BytesIO(data[len(text) :])
+    for segment in found.get("segments", ()):
+        if "data" in segment:
+            segment["data"] = held.read(segment["bytes"])
+    assert not held.read()
+    return found
+
+
+def json_of(data: bytes) -> bytes:
+    """Return the JSON of an object: all of it, but for what a manifest has behind it."""
+    return b"".join(data.partition(b"\n}\n")[:2])
+
+
+def manifest_digest(data: bytes) -> str:
+    """Return the digest by which ledger and records name a manifest."""
+    return hashlib.sha256(json_of(data)).hexdigest()
+
+
+def manifest_file(fields: dict[str, Any]) -> bytes:
+    """Return the file of a manifest that `parsed` has parsed."""
+    segments = [each | ({"data": ""} if "data" in each else {}) for each in fields["segments"]]
+    text = json.dumps(fields | {"segments": segments}, indent=1) + "\n"
+    return text.encode() + b"".join(each.get("data", b"") for each in fields["segments"])
 
 
 def records(backend: StateBackend, folder: str = "flushed/") -> dict[int, Any]:
@@ -42,7 +71,8 @@ def segment_bytes(backend: StateBackend, segment: dict[str, Any]) -> bytes:
     """Return a segment's bytes: they are in its manifest, or in a file."""
     if "data" in segment:
         assert segment["path"] not in backend.list("segments/")
-        return base64.b64decode(segment["data"])
+        held: bytes = segment["data"]
+        return held
     return backend.read(segment["path"])
 
 

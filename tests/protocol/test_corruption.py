@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pytest
 
 from state_backends import StateBackend, open_backend
 from tests.protocol.engine import NOW_US, World
+from tests.protocol.raw import manifest_file, parsed
 from wal_sink import errors
 from wal_sink.admin.findings import Verified
 from wal_sink.admin.query import Query
@@ -90,8 +91,8 @@ def tear_manifest(world: World) -> str:
 
 
 def change_manifest(world: World, **changes: object) -> str:
-    fields = json.loads(world.log_backend.read(manifest_path()))
-    edit(world.log_backend, manifest_path(), json.dumps(fields | changes).encode())
+    fields = parsed(world.log_backend.read(manifest_path()))
+    edit(world.log_backend, manifest_path(), manifest_file(fields | changes))
     return manifest_path()
 
 
@@ -114,7 +115,7 @@ def point_to(path: Callable[[World], str]) -> Callable[[World], str]:
     """Return a damage: the manifest names another place than its own segments."""
 
     def tamper(world: World) -> str:
-        fields: dict[str, Any] = json.loads(world.log_backend.read(manifest_path()))
+        fields = parsed(world.log_backend.read(manifest_path()))
         fields["segments"][0]["path"] = path(world)
         return change_manifest(world, **fields)
 
@@ -296,7 +297,7 @@ def fresh(world: World) -> Verified:
 def test_verify_finds_what_cannot_be_trimmed(world: World) -> None:
     """A later attempt at a flushed epoch, with other source offsets: the flush stops there first."""
     fill(world)
-    stray = json.loads(world.log_backend.read(manifest_path())) | {
+    stray = parsed(world.log_backend.read(manifest_path())) | {
         "generation": 2,
         "offsets_digest": "another history",
         "segments": [],

@@ -5,15 +5,13 @@ The other tests of crashes have epochs with a segment of either kind: `tests.pro
 
 from __future__ import annotations
 
-import base64
-import json
 import pickle
-from typing import Any
 
 import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import World
+from tests.protocol.raw import parsed
 from tests.protocol.test_corruption import (
     BROKEN,
     EPOCHS,
@@ -53,9 +51,9 @@ def test_rule_4_a_small_segment_lies_in_its_manifest(world: World) -> None:
     """One durable object for an epoch; a format that an older version refuses; all that counts is counted."""
     fill(world)
     assert world.log.segments() == []
-    raw: dict[str, Any] = json.loads(world.log_backend.read(manifest_path()))
+    raw = parsed(world.log_backend.read(manifest_path()))
     assert raw["format"] == WITH_DATA
-    sizes = [len(base64.b64decode(segment["data"])) for segment in raw["segments"]]
+    sizes = [len(segment["data"]) for segment in raw["segments"]]
     assert sizes == [segment["bytes"] for segment in raw["segments"]]
     found = read_status(Checkpoint(world.checkpoint), world.log)
     assert (found.pending_epochs, found.pending_rows) == (3, 9)
@@ -85,10 +83,10 @@ def test_rule_4_every_fault_upon_manifests_with_rows_is_recovered_from(
 def test_rule_4_a_changed_byte_in_a_manifest_is_never_sent(world: World) -> None:
     """The digest of the segment finds it, before `begin` and after; `verify` names the manifest."""
     fill(world)
-    segments = json.loads(world.log_backend.read(manifest_path()))["segments"]
-    data = bytearray(base64.b64decode(segments[1]["data"]))
+    segments = parsed(world.log_backend.read(manifest_path()))["segments"]
+    data = bytearray(segments[1]["data"])
     data[len(data) // 2] ^= 1
-    segments[1]["data"] = base64.b64encode(data).decode()
+    segments[1]["data"] = bytes(data)
     path = change_manifest(world, segments=segments)
     (finding,) = look(world).findings
     assert (finding.kind, finding.epoch) == ("CorruptLog", BROKEN)
@@ -107,8 +105,8 @@ def test_rule_4_what_is_given_up_is_kept_with_its_manifest(world: World) -> None
     change_manifest(world, plan="0" * 32)
     stuck(world, errors.CorruptLog)
     (copy,) = give_up(world, begun=False).decision.files
-    kept = json.loads(elsewhere(world).read(copy.path))
-    assert kept["segments"] == json.loads(before)["segments"]
+    kept = parsed(elsewhere(world).read(copy.path))
+    assert kept["segments"] == parsed(before)["segments"]
     goes_on_without(world, {f"{name}{BROKEN}": BROKEN for name in "ab"})
 
 

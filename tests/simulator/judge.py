@@ -6,7 +6,6 @@ product's calls; the history looks at the notes after every step.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.protocol.raw import manifest_digest, parsed
 from tests.simulator.machine import MACHINE
 from tests.simulator.rows import SHARED
 from wal_sink.model import paths
@@ -114,7 +114,7 @@ class Judge(logging.Handler):
 
     def published(self, data: bytes) -> None:
         """Learn which file is the manifest of an attempt."""
-        manifest = json.loads(data)
+        manifest = parsed(data)
         attempt = self.attempts[manifest["epoch"], manifest["run_id"]]
         attempt.published = True
         attempt.offsets = sources(manifest["offsets"])
@@ -122,7 +122,7 @@ class Judge(logging.Handler):
         attempt.segments = tuple(
             segment["path"] for segment in manifest["segments"] if "data" not in segment
         )
-        self._by_digest[hashlib.sha256(data).hexdigest()] = attempt
+        self._by_digest[manifest_digest(data)] = attempt
         for path in attempt.segments:
             self._by_segment[path] = attempt
 
@@ -280,7 +280,7 @@ class Judge(logging.Handler):
 
     def manifest_deleted(self, site: Site, path: str, data: bytes) -> None:
         """Look at a manifest, which may hold rows, that is about to be deleted."""
-        attempt = self._by_digest.get(hashlib.sha256(data).hexdigest())
+        attempt = self._by_digest.get(manifest_digest(data))
         self._deleted(site, path, attempt)
 
     def _deleted(self, site: Site, path: str, attempt: Computed | None) -> None:

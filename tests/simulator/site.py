@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from typing import Any, NamedTuple
 
+from tests.protocol.raw import manifest_digest
 from tests.simulator.judge import Computed, Judge, body_run, sources
 from tests.simulator.process import Process
 from tests.simulator.volume import Files, Mount, Volume
@@ -122,8 +122,7 @@ class Site:
         mark = self._judge.read_ledger()
         windows = (mark.begun, mark.last) if mark is not None else ()
         manifests = {
-            hashlib.sha256(self.log.get(path)).hexdigest()
-            for path in self.log.paths(paths.MANIFESTS)
+            manifest_digest(self.log.get(path)) for path in self.log.paths(paths.MANIFESTS)
         }
         begun = (
             begun.epoch

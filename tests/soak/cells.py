@@ -6,8 +6,6 @@ the source says what is in them. It uses none of the sink's code.
 
 from __future__ import annotations
 
-import base64
-import json
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from state_backends import open_backend
-from tests.protocol.raw import records
+from tests.protocol.raw import parsed, records
 from tests.soak.changes import is_bad, is_long
 
 _ON_ITS_WAY_S = 32
@@ -58,16 +56,14 @@ def logged(log: Path) -> Iterator[Logged]:
     """Yield the rows of each flushed epoch, with the write timestamps that they have by the log."""
     for record in records(open_backend(str(log))).values():
         kept = log / record["manifest"].replace("manifests/", "retained/")  # by trim.delay
-        manifest = json.loads(kept.read_text())
+        manifest = parsed(kept.read_bytes())
         refused = manifest.get("refused_segments", [])
         us = record["base_us"] - sum(segment["rows"] for segment in refused)
         for of, is_refused in ((refused, True), (manifest["segments"], False)):
             for segment in of:
                 held = segment.get("data")  # a small segment lies in its manifest
                 source = (
-                    pa.BufferReader(base64.b64decode(held))
-                    if held
-                    else pa.memory_map(str(log / segment["path"]))
+                    pa.BufferReader(held) if held else pa.memory_map(str(log / segment["path"]))
                 )
                 table = pa.ipc.open_file(source).read_all()
                 rows = table["row"].to_pylist() if is_refused else table.select(_READ).to_pylist()

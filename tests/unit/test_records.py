@@ -17,7 +17,14 @@ import pytest
 from wal_sink.errors import CorruptLog
 from wal_sink.model.codec import FORMAT, Record, digest
 from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.manifest import WITH_DATA, WITH_REFUSED, Attempt, Manifest, SegmentRef
+from wal_sink.model.manifest import (
+    WITH_DATA,
+    WITH_REFUSED,
+    Attempt,
+    Manifest,
+    SegmentRef,
+    manifest_digest,
+)
 from wal_sink.model.plan import Column, Plan
 from wal_sink.model.records import (
     Chosen,
@@ -436,6 +443,62 @@ def test_a_window_of_another_version_is_refused(old: str, new: str) -> None:
     assert old in text
     with pytest.raises(msgspec.DecodeError):
         Window.from_text(text.replace(old, new, 1))
+
+
+WITH_ROWS = msgspec.structs.replace(
+    MANIFEST,
+    format=WITH_DATA,
+    segments=(
+        msgspec.structs.replace(MANIFEST.segments[0], bytes=9, data=b"\n}\nARROW0"),
+        MANIFEST.segments[1],
+        msgspec.structs.replace(MANIFEST.segments[1], bytes=6, data=b"ARROW1"),
+    ),
+)
+
+
+def test_the_rows_of_a_manifest_lie_behind_its_json() -> None:
+    """Nothing of them is encoded; the digest is that of the JSON, which has theirs."""
+    data = WITH_ROWS.to_file()
+    json_, rows = data[: data.index(b"\n}\n") + 3], b"\n}\nARROW0ARROW1"
+    assert data == json_ + rows
+    assert [each.get("data") for each in json.loads(json_)["segments"]] == ["", None, ""]
+    found = Manifest.from_file(data, "there")
+    assert found == (WITH_ROWS, digest(json_))
+    assert manifest_digest(data) == digest(json_)
+    assert Manifest.from_json(json_, "there") == WITH_ROWS.without_data()
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDS if name.startswith("manifest")])
+def test_a_manifest_that_is_all_json_has_the_digest_of_its_file(name: str) -> None:
+    """So had every one before rows lay behind it; and rows within it, in base64, are read."""
+    data = golden(name)
+    assert Manifest.from_file(data, "there") == (GOLDEN_RECORDS[name], digest(data))
+    assert manifest_digest(data) == digest(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        WITH_ROWS.to_file()[:-1],
+        WITH_ROWS.to_file() + b"1",
+        WITH_ROWS.without_data().to_json(),
+        MANIFEST.to_file() + b"1",
+        b" " + WITH_ROWS.to_file().replace(b"\n}\n", b"\n }\n", 1),
+    ],
+    ids=["cut", "longer", "without rows", "rows that it does not name", "edited"],
+)
+def test_a_manifest_of_another_length_is_refused(data: bytes) -> None:
+    """A byte that nothing names is as wrong as one that is missing."""
+    with pytest.raises(CorruptLog, match=r"there/x\.json (has|cannot)"):
+        Manifest.from_file(data, "there/x.json")
+
+
+def test_a_manifest_of_a_newer_format_says_so_whatever_is_behind_it() -> None:
+    """Its JSON is read alone."""
+    data = msgspec.structs.replace(WITH_ROWS, format=Manifest.newest + 1).to_file()
+    with pytest.raises(CorruptLog, match=r"has format \d") as caught:
+        Manifest.from_file(data + b"more", "there/x.json")
+    assert "upgrade" in caught.value.remedy
 
 
 def test_a_manifest_adds_up_its_segments() -> None:

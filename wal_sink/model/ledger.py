@@ -17,7 +17,7 @@ class BegunEpoch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Path of the manifest; empty for an epoch that Spark's state repartition made (rule 12), or that was
     given up before it was begun (rule 22)."""
     digest: str
-    """Digest of the manifest's file: these bytes are flushed; empty without a manifest."""
+    """Digest of the manifest (rule 4): what it names is flushed; empty without a manifest."""
     offsets_digest: str
     base_us: int
     """Write timestamp of row 0; row i has `base_us + i` (rule 15)."""

@@ -8,7 +8,12 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from wal_sink.model.codec import FORMAT, Record, learn
+from wal_sink import remedies
+from wal_sink.errors import CorruptLog
+from wal_sink.model.codec import FORMAT, Record, digest, learn
+
+_END = b"\n}\n"
+"""How the JSON of a manifest ends: in it, only the last brace stands at the beginning of a line."""
 
 
 class Attempt(NamedTuple):
@@ -32,7 +37,7 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the file, hexadecimal."""
     data: builtins.bytes | msgspec.UnsetType = msgspec.UNSET
     """The bytes themselves of a small segment, which then is no file: nothing lies at its path. In JSON they
-    are base64. Not there in manifests of format 1 and 2."""
+    are empty, and follow behind it. Not there in manifests of format 1 and 2."""
 
     @property
     def is_file(self) -> bool:
@@ -48,7 +53,8 @@ WITH_REFUSED = FORMAT + 1
 """Format of a manifest that names refused rows: a flusher of version 0.2.0 would delete them unseen."""
 
 WITH_DATA = FORMAT + 2
-"""Format of a manifest that holds segments: an older flusher would look for their files."""
+"""Format of a manifest that holds segments: an older flusher would look for their files. Before version 0.2.0
+their bytes were in its JSON for some time, in base64, and are read there, too."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -117,6 +123,62 @@ class Manifest(Record, frozen=True, kw_only=True):
         bare = tuple(segment.without_data() for segment in self.segments)
         return msgspec.structs.replace(self, segments=bare)
 
+    def to_file(self) -> builtins.bytes:
+        """Encode as it lies in the log: JSON, and behind it the segments that it holds, in their order."""
+        held = [segment.data for segment in self.segments if segment.data is not msgspec.UNSET]
+        return b"".join([self.without_data().to_json(), *held])
+
+    @classmethod
+    def from_file(cls, data: builtins.bytes, where: str) -> Published:
+        """Decode what `to_file` has encoded, read from the path `where`.
+
+        The bytes of segments are not compared with their digests: whoever sends their rows does that.
+
+        :raises CorruptLog: it is no manifest, of a newer format, or not as long as it says.
+        """
+        json = _json_of(data)
+        manifest = cls.from_json(json, where)
+        if len(json) < len(data) or manifest.format >= WITH_DATA:
+            manifest = _with_data(manifest, data, len(json), where)
+        return Published(manifest, digest(json))
+
+
+def manifest_digest(data: builtins.bytes) -> str:
+    """Return the digest by which ledger and records name a manifest: that of its JSON.
+
+    The JSON has the digests of all segments, so no other rows have it.
+
+    :param data: the whole file.
+    """
+    return digest(_json_of(data))
+
+
+def _json_of(data: builtins.bytes) -> builtins.bytes:
+    """Return the JSON of a manifest's file; all of it, where the JSON does not end as ours does."""
+    end = data.find(_END)
+    return data if end < 0 else data[: end + len(_END)]
+
+
+def _with_data(manifest: Manifest, data: bytes, start: int, where: str) -> Manifest:
+    """Return a manifest with the bytes of its segments, which lie in `data` from `start` on.
+
+    :raises CorruptLog: there are more bytes, or less.
+    """
+    found = []
+    for segment in manifest.segments:
+        if segment.data == b"":
+            end = start + segment.bytes
+            found.append(msgspec.structs.replace(segment, data=data[start:end]))
+            start = end
+        else:
+            found.append(segment)
+    if start != len(data):
+        raise CorruptLog(
+            f"{where} has {len(data)} bytes; with the segments that it holds it had {start}",
+            f"The file was edited. {remedies.lost_manifest(manifest.epoch)}",
+        )
+    return msgspec.structs.replace(manifest, segments=tuple(found))
+
 
 def format_of(segments: Iterable[SegmentRef], refused: Collection[SegmentRef]) -> int:
     """Return the lowest format that says all of a manifest: an older version reads what it can."""
@@ -130,7 +192,7 @@ class Published(NamedTuple):
 
     manifest: Manifest
     digest: str
-    """Of its file."""
+    """See `manifest_digest`."""
 
 
 learn()

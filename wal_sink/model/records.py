@@ -101,7 +101,7 @@ class Chosen(Record, frozen=True, kw_only=True):
     generation: int
     """For an epoch without manifest, the highest that was passed over."""
     digest: str
-    """Digest of the manifest's file; empty for an epoch that Spark's state repartition made (rule 12)."""
+    """Digest of the manifest (rule 4); empty for an epoch that Spark's state repartition made (rule 12)."""
     offsets_digest: str
 
 
@@ -134,7 +134,7 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
     """Path that the manifest had; empty for an epoch that Spark's state repartition made (rule 12), or
     that was given up before it was begun (rule 22)."""
     digest: str | msgspec.UnsetType = msgspec.UNSET
-    """Digest of the manifest's file, which tells this attempt from another of the same name (rule 23). Not
+    """Digest of the manifest (rule 4), which tells this attempt from another of the same name (rule 23). Not
     there for an epoch without manifest, and in records of version 0.1.0."""
     offsets_digest: str
     rows: int

@@ -15,7 +15,6 @@ from state_backends import StateBackend
 from wal_sink import remedies
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
-from wal_sink.model.codec import digest
 from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
@@ -147,12 +146,13 @@ class Log(FlushRecords):
         return tuple(sorted(found for found in self._attempts.values() if found is not None))
 
     def manifest(self, attempt: Attempt) -> Published | None:
-        """Read a manifest, also a retained one, and the digest of its file; None when it is gone."""
+        """Read a manifest, also a retained one, and its digest; None when it is gone."""
         path = paths.manifest(attempt)
         data = self.read_bytes(path, paths.retained_manifest(attempt))
         if data is None:
             return None
-        manifest = Manifest.from_json(data, self.where(path))
+        found = Manifest.from_file(data, self.where(path))
+        manifest = found.manifest
         if manifest.attempt != attempt:
             raise CorruptLog(
                 f"{self.where(path)} holds the manifest of {manifest.attempt}",
@@ -163,14 +163,14 @@ class Log(FlushRecords):
                 f"{self.where(path)} names a plan or a segment that is not its own",
                 "The file was edited. " + remedies.lost_manifest(attempt.epoch),
             )
-        return Published(manifest, digest(data))
+        return found
 
     def create_manifest(self, manifest: Manifest) -> Manifest | None:
         """Create a manifest unless it is there; return the one that is there.
 
         None when it is gone again: the epoch was flushed from another attempt, and trimmed.
         """
-        self.create(paths.manifest(manifest.attempt), manifest)
+        self.create_bytes(paths.manifest(manifest.attempt), manifest.to_file())
         return found.manifest if (found := self.manifest(manifest.attempt)) else None
 
     def segments(self) -> list[tuple[int, str]]:

@@ -75,8 +75,12 @@ class LogObjects:
 
     def create(self, path: str, record: Record) -> None:
         """Create a record; the first content stays, which callers read back where it matters to them."""
+        self.create_bytes(path, record.to_json())
+
+    def create_bytes(self, path: str, data: bytes) -> None:
+        """Create an object of these bytes; the first content stays."""
         with contextlib.suppress(FileExistsError):
-            self.backend.create(self.own(path), record.to_json())
+            self.backend.create(self.own(path), data)
 
     def _settle(self, path: str, record: R) -> R:
         """Create a record unless there is one; return the one that stands."""

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from wal_sink.model import paths
-from wal_sink.model.codec import digest
 from wal_sink.model.ledger import BegunEpoch
-from wal_sink.model.manifest import Attempt
+from wal_sink.model.manifest import Attempt, manifest_digest
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.log import Log
 
@@ -100,7 +99,7 @@ def all_records(log: Log) -> dict[int, FlushedEpoch]:
 def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch]) -> list[str]:
     """Move flushed epochs to `retained/`; return the paths of the copies.
 
-    Moves the manifest that was flushed, to the byte, and no other one: `trim` compares those.
+    Moves the manifest that was flushed, by its digest, and no other one: `trim` compares those.
 
     :param records: of the same epochs; they are durable.
     """
@@ -109,7 +108,7 @@ def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch
     for each, record in zip(begun, records, strict=True):
         attempt = Attempt(each.epoch, each.generation)
         data = log.read_bytes(paths.manifest(attempt)) if record.manifest else None
-        if data is not None and digest(data) == each.digest:
+        if data is not None and manifest_digest(data) == each.digest:
             copies[paths.retained_manifest(attempt)] = data
             moved.append(paths.manifest(attempt))
         path = paths.retained_record(each.epoch)

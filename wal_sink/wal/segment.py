@@ -41,7 +41,7 @@ class CheckedSegments:
     """
 
     def __init__(self) -> None:
-        self._data: dict[SegmentRef, bytes] = {}
+        self._data: dict[SegmentRef, bytes] = {}  # by refs without data, whose hash is quick
         self._room = _KEPT_BYTES
 
     def clear(self) -> None:
@@ -52,7 +52,7 @@ class CheckedSegments:
     def check(self, backend: StateBackend, ref: SegmentRef) -> None:
         """Check that a segment is what its task wrote; see `check_segment`."""
         if ref.bytes <= min(_AT_ONCE, self._room):
-            self._data[ref] = _whole(backend, ref)
+            self._data[ref.without_data()] = _whole(backend, ref)
             self._room -= ref.bytes
         else:
             check_segment(backend, ref)
@@ -62,7 +62,7 @@ class CheckedSegments:
 
         There is room for others again after `clear`.
         """
-        return self._data.pop(ref, None)
+        return self._data.pop(ref.without_data(), None)
 
 
 class Output(Protocol):
