@@ -38,13 +38,12 @@ class WalSinkDataSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._refused: OptionError | None = None
+        """Raised by what writes. A reader is told that there is nothing to read, whatever the options."""
         # Here, because the instance is sent to other processes: relative locations count once (rule 0).
         try:
             self.configuration = configure(options)
         except OptionError as error:
-            self._refused = (
-                error  # raised by what writes: a reader is told that there is nothing to read
-            )
+            self._refused = error
 
     @classmethod
     def name(cls) -> str:

@@ -139,11 +139,12 @@ class Log(FlushRecords):
     def attempts(self, *, fresh: bool = False) -> tuple[Attempt, ...]:
         """List the manifests there are, ascending; `fresh` to choose among them, see `newest_flushed`."""
         known = self._attempts
-        self._attempts = {
+        listed = {
             path: known[path] if path in known else paths.parse_manifest(path)
             for path in self.names(paths.MANIFESTS, fresh=fresh)
         }
-        return tuple(sorted(found for found in self._attempts.values() if found is not None))
+        self._attempts = listed  # another thread may put its own there, of an older listing
+        return tuple(sorted(attempt for attempt in listed.values() if attempt is not None))
 
     def manifest(self, attempt: Attempt) -> Published | None:
         """Read a manifest, also a retained one, and its digest; None when it is gone."""

@@ -27,7 +27,7 @@ Meanwhile = Callable[[], None]
 
 
 def _nothing() -> None:
-    """Be what nothing is done meanwhile."""
+    """Do nothing meanwhile."""
 
 
 class Ledger:
