@@ -94,6 +94,15 @@ def whole(rows: Bookings) -> Bookings:
     return rows
 
 
+def last(folder: Path) -> int:
+    """Return the last epoch that Spark has checkpointed.
+
+    Of two files Spark makes one epoch, if it is killed when it has noted a file and not planned it.
+    """
+    names = [path.name for path in (folder / "checkpoint" / "commits").iterdir()]
+    return max(int(name) for name in names if name.isdecimal())
+
+
 @pytest.fixture
 def bank(postgresql: Server, schema: str, tmp_path: Path) -> Iterator[Bank]:
     """Make the tables."""
@@ -146,7 +155,7 @@ def test_each_booking_is_in_each_table_once(bank: Bank, tmp_path: Path) -> None:
     assert files > commits > 0, "no job has staged anything"
     found = wal_sink.status(str(tmp_path / "checkpoint"))
     assert [each.target for each in found.targets] == ["books", "copy", "lake"]
-    assert (found.flushed, found.pending_epochs, found.safe_to_delete) == (FILES - 1, 0, True)
+    assert (found.flushed, found.pending_epochs, found.safe_to_delete) == (last(tmp_path), 0, True)
     log = open_backend(found.log)  # passes over what a killed process has half written, for a day
     flushed = [records(log, f"flushed/{name}/") for name in ("books", "copy", "lake")]
     digests = [{epoch: each["digest"] for epoch, each in of.items()} for of in flushed]
