@@ -306,9 +306,18 @@ BUGS = (
         DATED,
     ),
     Bug(
+        "a ledger row that moves over missing epochs forgets who dated the rows before",
+        "wal_sink/admin/attach.py",
+        "    dated = are_dated(log, mark)\n",
+        "    dated = False\n",
+        ("tests/protocol/test_detached_targets.py",),
+    ),
+    Bug(
         "a ledger row that was made anew forgets who dated the rows before",
         "wal_sink/flush/plan_window.py",
-        "    return mark.target_dated or anew\n",
+        "    return mark.target_dated or (\n"
+        "        mark.last is None and any(plan.target_dated for plan in log.plans())\n"
+        "    )\n",
         "    return mark.target_dated\n",
         DATED,
     ),
@@ -561,8 +570,8 @@ BUGS = (
     Bug(
         "a flusher that resumes does not look for entries",
         "wal_sink/flush/window_rows.py",
-        "passed=passed_over(self._log, epochs),",
-        "passed=(),",
+        "passed=passed_over(self._log, epochs))",
+        "passed=())",
         QUARANTINE,
     ),
     Bug(

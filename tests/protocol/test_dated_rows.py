@@ -72,7 +72,7 @@ class ChangingWorld(World):
 
 
 @pytest.mark.parametrize("ahead_s", [-20, 0, 20])
-def test_rule_14_no_row_hides_a_later_one_whoever_dates_it(ahead_s: float) -> None:
+def test_rule_14_no_row_hides_a_later_one_of_another_clock(ahead_s: float) -> None:
     """In every order of kinds, whether their epochs wait for each other or not, and whose clock is ahead."""
     tried = 0
     for kinds in itertools.product(KINDS, repeat=3):

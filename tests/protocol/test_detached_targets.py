@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from state_backends import open_backend
@@ -15,6 +16,7 @@ from tests.protocol.test_budget import Driver
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.admin.attach import plan_attach, plan_detach
+from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
@@ -99,6 +101,26 @@ def test_a_target_is_attached_behind_what_is_trimmed(world: SeveralWorld) -> Non
     assert sorted(world.rows(CELLS)) == [(str(n), n) for n in range(5)]
     assert waiting(world) == []
     assert lacking(world.log.of(ADDED)) == [(1, 2)]
+
+
+def test_rule_14_a_ledger_row_that_moves_over_epochs_does_not_forget_who_dated_the_rows(
+    world: SeveralWorld,
+) -> None:
+    """The rows of its last window may be newer than any timestamp that it names."""
+    plan_detach(query(world).of(CELLS)).carry_out(NOW_US)
+    epochs(world, 1, 2)
+    flush(world.flusher(name=ADDED))
+    view = query(world).of(CELLS)
+    with ledger_row(world.targets[CELLS], view.owner(view.identity())) as row:
+        seen = row.read()
+        assert seen is not None
+        assert seen.last is not None
+        last = msgspec.structs.replace(seen.last, target_dated=True)
+        row.replace(seen, msgspec.structs.replace(seen, last=last))
+        assert plan_attach(view, world.targets[CELLS]).carry_out(NOW_US).missing == (1, 2)
+        moved = row.read()
+    assert moved is not None
+    assert (moved.flushed, moved.last_us > seen.last_us, moved.target_dated) == (2, True, True)
 
 
 def trimmed_in_part(world: SeveralWorld, deleted: int) -> None:

@@ -205,14 +205,19 @@ def test_rule_22_an_old_decision_covers_every_generation(world: World, offset: s
     assert world.table() == ({"a": 0} if offset == "1" else {"a": 0, "b": 2})
 
 
-def test_rule_23_what_was_given_up_and_not_recorded_is_no_other_log(world: World) -> None:
-    """A flusher dies before its record, and then the checkpoint is set back: the decision is of this log."""
+def given_up_unrecorded(world: World) -> None:
+    """Give epoch 1 up, let a flusher die before its record, and set the checkpoint back."""
     checkpoint = lost(world)
     skip(world, 1)
     flusher = world.flusher()
     flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies
     flusher.run_once()
     set_back(world, checkpoint)
+
+
+def test_rule_23_what_was_given_up_and_not_recorded_is_no_other_log(world: World) -> None:
+    """A flusher dies before its record, and then the checkpoint is set back: the decision is of this log."""
+    given_up_unrecorded(world)
 
     world.flush()
     assert world.log.flushed_epochs() == [0, 1]
@@ -225,12 +230,7 @@ def test_rule_23_what_was_given_up_and_not_recorded_is_no_other_log(world: World
 
 def test_rule_23_what_came_after_a_decision_is_not_recorded_as_given_up(world: World) -> None:
     """The same, but Spark has computed the epoch again by then: its rows are flushed after a rewind."""
-    checkpoint = lost(world)
-    skip(world, 1)
-    flusher = world.flusher()
-    flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies
-    flusher.run_once()
-    set_back(world, checkpoint)
+    given_up_unrecorded(world)
     world.run().publish([("b", 7)])
 
     error = stops(world)

@@ -17,10 +17,11 @@ from wal_sink.admin.ledger_row import ledger_row
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.errors import CorruptLog, OptionError
 from wal_sink.flush.plan_window import are_dated
-from wal_sink.model.ledger import BegunEpoch, Mark, Window
+from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import FlushedEpoch, TargetState
-from wal_sink.protocol.ledger_updates import flush_records
+from wal_sink.model.records import TargetState
+from wal_sink.protocol.ledger_updates import flush_records, plan_without_rows
+from wal_sink.protocol.steps import PassOver
 from wal_sink.protocol.windows import named
 from wal_sink.targets.base import Target
 from wal_sink.wal.attached import (
@@ -98,10 +99,7 @@ class Attachment(NamedTuple):
         missing: tuple[int, ...] = ()
         if mark is not None and first > mark.flushed + 1:
             missing = mark.flushed + 1, first - 1
-            moved = _moved(
-                *(mark, first - 1, record_anywhere(log, first - 1), now_us),
-                target_dated=are_dated(log, mark),
-            )
+            moved = _moved(log, mark, first - 1, now_us)
             with ledger_row(self.target, self.query.owner(self.query.identity())) as row:
                 row.replace(mark, moved)
             mark = moved
@@ -200,29 +198,18 @@ def _is_whole(log: Log, epoch: int, attempts: Sequence[Attempt]) -> bool:
         return True
 
 
-def _moved(
-    mark: Mark, flushed: int, record: FlushedEpoch | None, now_us: int, *, target_dated: bool
-) -> Mark:
-    """Return the ledger row after it was moved over epochs that are missing.
+def _moved(log: Log, mark: Mark, flushed: int, now_us: int) -> Mark:
+    """Return the ledger row after it was moved over epochs that are missing, up to `flushed`.
 
-    :param record: what the log says of the last of them, as another target has it.
-    :param target_dated: the target may have dated rows before them itself.
+    It says of the last of them what the log does, as another target has it.
     """
-    epoch = BegunEpoch(
+    record = record_anywhere(log, flushed)
+    last = PassOver(
         epoch=flushed,
         generation=record.generation if record else 0,
-        manifest="",
-        digest="",
         offsets_digest=record.offsets_digest if record else "",
-        base_us=max(now_us, mark.last_us + 1, mark.begun.last_us + 1 if mark.begun else 0),
-        rows=0,
-        bytes=0,
-        published_us=now_us,
     )
-    window = Window(
-        nonce="attach",
-        begun_us=now_us,
-        epochs=(epoch,),
-        target_dated=target_dated or msgspec.UNSET,
-    )
-    return mark.finished(window)
+    dated = are_dated(log, mark)
+    if mark.begun is not None:
+        mark = mark.finished(mark.begun)  # its timestamps are used, and no flusher finishes it
+    return mark.finished(plan_without_rows(last, mark, now_us, "attach", target_dated=dated))

@@ -56,7 +56,13 @@ class WindowPlanner:
         if isinstance(step, PassOver):
             dated = are_dated(self._log, mark)
             window = plan_without_rows(step, mark, begun_us, nonce, target_dated=dated)
-            return self._said(Planned(window), begun_us)
+            planned = Planned(window)
+        else:
+            planned = self._with_rows(step, mark, begun_us, nonce)
+        self._clocks.look_ahead(planned.window, begun_us)
+        return planned
+
+    def _with_rows(self, step: Begin, mark: Mark, begun_us: int, nonce: str) -> Planned:
         kind = self._kind(step.manifests[0])
         chosen = [*takewhile(lambda each: self._kind(each) == kind, step.manifests)]
         if kind.target_dated:
@@ -64,12 +70,7 @@ class WindowPlanner:
         elif are_dated(self._log, mark):
             mark = after_dated(mark, self._clocks.target_us())
         window = plan_window(chosen, mark, begun_us, nonce, **kind._asdict())
-        return self._said(Planned(window, chosen), begun_us)
-
-    def _said(self, planned: Planned, begun_us: int) -> Planned:
-        """Return a window; warn if it lies in the future."""
-        self._clocks.look_ahead(planned.window, begun_us)
-        return planned
+        return Planned(window, chosen)
 
     def _kind(self, published: Published) -> _Kind:
         """Tell how the rows of an epoch are written, by its plan."""
@@ -82,5 +83,6 @@ def are_dated(log: Log, mark: Mark) -> bool:
 
     A row that is new, or was made anew, does not say what was written before.
     """
-    anew = mark.last is None and any(plan.target_dated for plan in log.plans())
-    return mark.target_dated or anew
+    return mark.target_dated or (
+        mark.last is None and any(plan.target_dated for plan in log.plans())
+    )

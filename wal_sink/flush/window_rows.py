@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from wal_sink.flush.quarantine import passed_over
 from wal_sink.flush.read_window import begun_manifests
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.write_window import WindowWrite
-from wal_sink.model.ledger import Window
-from wal_sink.model.manifest import Published
+from wal_sink.model.ledger import BegunEpoch, Window
+from wal_sink.model.manifest import Manifest, Published
 from wal_sink.wal.log import Log
 from wal_sink.wal.segment import CheckedSegments
 
@@ -40,16 +40,8 @@ class WindowRows:
 
         :param chosen: its manifests; none of an epoch that is passed over.
         """
-        return WindowWrite(
-            self._log,
-            self._target,
-            self._reporter,
-            window,
-            epochs=window.epochs,
-            manifests={each.manifest.epoch: each.manifest for each in chosen},
-            quarantine=self._quarantine and not window.sent_once,
-            checked=self._checked,
-        )
+        manifests = {each.manifest.epoch: each.manifest for each in chosen}
+        return self._of(window, window.epochs, manifests)
 
     def begun(self, window: Window, given_up: frozenset[int]) -> WindowWrite:
         """Return those of a window that was found begun.
@@ -58,14 +50,24 @@ class WindowRows:
         :raises FileGoneError, CorruptLog: see `begun_manifest`.
         """
         epochs = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
+        manifests = begun_manifests(self._log, epochs)
+        return self._of(window, epochs, manifests, passed=passed_over(self._log, epochs))
+
+    def _of(
+        self,
+        window: Window,
+        epochs: Sequence[BegunEpoch],
+        manifests: Mapping[int, Manifest],
+        passed: Collection[int] = (),
+    ) -> WindowWrite:
         return WindowWrite(
             self._log,
             self._target,
             self._reporter,
             window,
             epochs=epochs,
-            manifests=begun_manifests(self._log, epochs),
-            passed=passed_over(self._log, epochs),
+            manifests=manifests,
+            passed=passed,
             quarantine=self._quarantine and not window.sent_once,
             checked=self._checked,
         )

@@ -132,7 +132,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     def from_file(cls, data: builtins.bytes, where: str) -> Published:
         """Decode what `to_file` has encoded, read from the path `where`.
 
-        The bytes of segments are not compared with their digests: whoever sends their rows does that.
+        The bytes of segments are not compared with their digests: the flush does that before it sends rows.
 
         :raises CorruptLog: it is no manifest, of a newer format, or not as long as it says.
         """

@@ -5,6 +5,7 @@ A parser gives None for any other path than its own, so that a foreign name is n
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import TypeVar
@@ -216,8 +217,10 @@ parse_ticket = _parser(rf"{TICKETS}([0-9A-Za-z_-]+)\.json", str)
 parse_plan = _parser(rf"{PLANS}([^/]+)\.json", str)
 """Key of a plan."""
 
-parse_manifest = _parser(rf"{MANIFESTS}{_EPOCH}-{_GENERATION}\.json", _attempt)
-"""Attempt that a manifest publishes."""
+parse_manifest = functools.lru_cache(maxsize=1 << 14)(
+    _parser(rf"{MANIFESTS}{_EPOCH}-{_GENERATION}\.json", _attempt)
+)
+"""Attempt that a manifest publishes; of thousands that wait, few are new when they are listed again."""
 
 parse_kept = _parser(rf"{KEPT}{_EPOCH}-{_GENERATION}\.json", _attempt)
 """Attempt that Spark kept."""

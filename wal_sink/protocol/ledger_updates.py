@@ -19,7 +19,6 @@ from wal_sink.protocol.steps import PassOver
 CLOCKS_DIFFER_US = 60_000_000
 """How far two clocks may lie apart before one of them is taken to be wrong."""
 
-
 NODES_DIFFER_US = 30_000_000
 """How far apart the clocks of a target's servers may lie, where they date rows themselves."""
 

@@ -240,13 +240,11 @@ class Queries:
         checkpoint = configuration.location.open_checkpoint()
         log = configuration.location.open_log(started.query_id)
         try:
-            owned(
-                log, checkpoint
-            )  # a copied checkpoint writes nothing into the log of the original
+            # A copied checkpoint writes nothing into the log of the original.
+            owned(log, checkpoint)
         except WrongOwner as error:
-            if (
-                self.place(started.query_id) is None
-            ):  # else its own log is flushed here, and this is a copy
+            # Where the query's own log is flushed here, this one is of a copy.
+            if self.place(started.query_id) is None:
                 self.refusals.remember(started.query_id, error)
             raise
         try:

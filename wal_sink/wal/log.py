@@ -42,8 +42,6 @@ class Log(FlushRecords):
         super().__init__(backend, target)
         self.several = several or bool(target)
         self._plans: dict[str, Plan] = {}
-        self._attempts: dict[str, Attempt | None] = {}
-        """By the paths that were listed last: of thousands that wait, few are new at the next look."""
 
     def __reduce__(self) -> tuple[object, ...]:
         # It travels to tasks, without what it remembers.
@@ -138,13 +136,7 @@ class Log(FlushRecords):
 
     def attempts(self, *, fresh: bool = False) -> tuple[Attempt, ...]:
         """List the manifests there are, ascending; `fresh` to choose among them, see `newest_flushed`."""
-        known = self._attempts
-        listed = {
-            path: known[path] if path in known else paths.parse_manifest(path)
-            for path in self.names(paths.MANIFESTS, fresh=fresh)
-        }
-        self._attempts = listed  # another thread may put its own there, of an older listing
-        return tuple(sorted(attempt for attempt in listed.values() if attempt is not None))
+        return tuple(self._listed(paths.MANIFESTS, paths.parse_manifest, fresh=fresh))
 
     def manifest(self, attempt: Attempt) -> Published | None:
         """Read a manifest, also a retained one, and its digest; None when it is gone."""

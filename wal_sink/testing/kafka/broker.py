@@ -149,7 +149,13 @@ class Broker(Child):
             properties.write_text("".join(lines))
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             # In one word: one id of 64 begins with a dash, which would be read as an option.
-            tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", properties)
+            tool = (
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={cluster}",
+                "-c",
+                properties,
+            )
             self._run([*command, *tool], "To make Kafka's folder")
         return [*command, "kafka.Kafka", properties]
 

@@ -72,13 +72,10 @@ class EncodedAhead:
         buffer = SliceBuffer()
         for plan, each in rows:
             planned = self._plans.get(plan.key)
-            if (
-                planned is None
-                or not self._is_plain(planned)
-                or planned is not (self._of or planned)
-            ):
+            if self._of is None and planned is not None and self._is_plain(planned):
+                self._of = planned
+            if planned is None or planned is not self._of:
                 break
-            self._of = planned
             if each.batch.num_rows:
                 buffer.add(each)
                 self._slices.append(each)

@@ -78,20 +78,23 @@ class SliceBuffer:
             return False
         if any(one is not other for one, other in zip(slices, self._slices, strict=True)):
             return False
-        self._slices = []
-        self._rows = self._bytes = 0
+        self._empty()
         return True
 
     def take(self) -> list[Stamped]:
         """Empty the buffer; return its rows, in one batch if Arrow can join them."""
-        slices, self._slices = self._slices, []
-        self._rows = self._bytes = 0
+        slices = self._empty()
         if not slices:
             return []
         batches = joined([each.batch for each in slices])
         stamps = np.concatenate([_stamps(each) for each in slices])
         bounds = np.cumsum([batch.num_rows for batch in batches])[:-1]
         return [Stamped(*each) for each in zip(batches, np.split(stamps, bounds), strict=True)]
+
+    def _empty(self) -> list[Slice]:
+        slices, self._slices = self._slices, []
+        self._rows = self._bytes = 0
+        return slices
 
 
 def _stamps(rows: Slice) -> npt.NDArray[np.int64]:
