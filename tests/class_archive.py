@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import pyspark
 
-from wal_sink.testing import maven
+from wal_sink.testing.cache import cache_folder
 from wal_sink.testing.cassandra import embedded
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class ClassArchive(NamedTuple):
         """Where the archive is."""
         of = [Path(_java() or "").resolve(), self.jars, self.always]
         digest = hashlib.sha256("\n".join(map(str, of)).encode()).hexdigest()[:12]
-        return maven.cache_folder() / f"{self.name}-{digest}.jsa"
+        return cache_folder() / f"{self.name}-{digest}.jsa"
 
     def make(self) -> None:
         """Begin to make the archive unless it is there; no test waits for it."""
@@ -83,7 +83,7 @@ SPARK = ClassArchive(
 )
 CASSANDRA = ClassArchive(
     f"cassandra-{embedded.VERSION}",
-    maven.cache_folder() / f"cassandra-{embedded.VERSION}",
+    cache_folder() / f"cassandra-{embedded.VERSION}",
     "JVM_EXTRA_OPTS",
     # A node has an agent, which measures objects; Java wants to be told that it changes no class.
     f"-XX:+UnlockDiagnosticVMOptions -XX:+AllowArchivingWithJavaAgent {_QUIET}",

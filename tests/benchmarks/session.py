@@ -14,6 +14,7 @@ from tests.benchmarks.server import Server
 from tests.spark.kafka_jars import kafka_jars
 from wal_sink.errors import WalSinkError
 from wal_sink.testing import maven
+from wal_sink.testing.java import java_command
 from wal_sink.testing.local_spark import local_session
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def sink_jars() -> list[Path]:
 
 def _without_sparks_own(artifact: maven.Artifact, name: str) -> list[Path]:
     try:
-        folder = maven.jars(artifact, name, maven.java_command("17"))
+        folder = maven.jars(artifact, name, java_command("17"))
     except WalSinkError as error:
         logger.warning("%s is left out: %s", artifact, error)
         return []

@@ -15,7 +15,7 @@ import pytest
 from tests.cassandra.node_contract import NodeContract
 from wal_sink.testing.cassandra.embedded import CassandraDidNotStart, EmbeddedCassandra
 from wal_sink.testing.cassandra.node import Node
-from wal_sink.testing.maven import JavaNotFound
+from wal_sink.testing.java import JavaNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable

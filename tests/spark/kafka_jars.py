@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wal_sink.testing import maven
+from wal_sink.testing.java import java_command
 
 _PACKAGE = maven.Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
 """The newest one to be had; Spark 4.3 runs with it."""
@@ -15,7 +16,7 @@ _NEEDED = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "co
 def kafka_jars() -> list[Path]:
     """Return them, downloaded once.
 
-    :raises JavaNotFound, JarsNotResolved: see `wal_sink.testing.maven`.
+    :raises JavaNotFound, JarsNotResolved: see `java_command` and `maven.jars`.
     """
-    folder = maven.jars(_PACKAGE, f"spark-kafka-{_PACKAGE.version}", maven.java_command("17"))
+    folder = maven.jars(_PACKAGE, f"spark-kafka-{_PACKAGE.version}", java_command("17"))
     return [jar for jar in sorted(folder.glob("*.jar")) if jar.name.startswith(_NEEDED)]

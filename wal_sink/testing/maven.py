@@ -1,4 +1,4 @@
-"""Downloads a Maven artifact with all it needs, once, and finds the Java that runs it.
+"""Downloads a Maven artifact with all it needs, once.
 
 The Ivy that PySpark ships does the download, so Maven need not be installed. Where Ivy cannot do it (a
 mirror that only Maven's settings know), Maven is the second try.
@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
-import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import deque
 from contextlib import contextmanager
@@ -22,32 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Console
 
 from wal_sink.errors import WalSinkError
+from wal_sink.testing.cache import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 logger = logging.getLogger(__name__)
-
-# Asks the kernel to kill this process when its parent dies, then becomes the command. (The same in
-# a `preexec_fn` would run between fork and exec, where a parent with threads can deadlock.)
-_TIE = """\
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, ctypes.c_ulong(9))  # PR_SET_PDEATHSIG, SIGKILL
-if os.getppid() == int(sys.argv[1]):  # otherwise the parent died before the kernel was asked
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-# What Cassandra 5.0 needs to be open to it on Java 17.
-_OPEN = """
-    java.base/java.io java.base/java.lang java.base/java.lang.module java.base/java.lang.ref
-    java.base/java.nio java.base/java.util java.base/java.util.concurrent
-    java.base/java.util.concurrent.atomic java.base/jdk.internal.loader java.base/jdk.internal.math
-    java.base/jdk.internal.misc java.base/jdk.internal.module java.base/jdk.internal.ref
-    java.base/jdk.internal.reflect java.base/jdk.internal.util.jar java.base/sun.nio.ch
-    java.management.rmi/com.sun.jmx.remote.internal.rmi java.rmi/sun.rmi.registry
-    java.rmi/sun.rmi.server java.sql/java.sql jdk.management/com.sun.management.internal
-    jdk.unsupported/sun.misc
-"""
 
 _POM = """\
 <project>
@@ -59,12 +36,6 @@ _POM = """\
   </dependency></dependencies>
 </project>
 """
-
-
-class JavaNotFound(WalSinkError):
-    """There is no Java of the version that is needed."""
-
-    exit_code = 2
 
 
 class JarsNotResolved(WalSinkError):
@@ -82,42 +53,6 @@ class Artifact(NamedTuple):
 
     def __str__(self) -> str:
         return ":".join(self)
-
-
-def java_command(version: str) -> list[str]:
-    """Return the command that runs Java of that major version, from JAVA_HOME or else from PATH.
-
-    On Linux the process that it starts dies with the *thread* that starts it, however that one ends.
-
-    :raises JavaNotFound: neither has it.
-    """
-    home = os.environ.get("JAVA_HOME")
-    found: list[str] = []
-    for name, path in (("JAVA_HOME", f"{home}/bin" if home else ""), ("PATH", None)):
-        java = shutil.which("java", path=path)
-        if java is None:
-            found.append(f"{name} has none")
-            continue
-        told = subprocess.run(  # noqa: S603 - the user's own Java
-            [java, "-version"], capture_output=True, text=True, check=False
-        )
-        match = re.search(r'version "(\d+)', told.stderr)  # "17.0.15", also "17"
-        if match and match[1] == version:
-            tie = [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid())]
-            opens = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPEN.split()]
-            return [*(tie if sys.platform == "linux" else ()), java, *opens]
-        found.append(f"{name} has {java}, of version {match[1] if match else 'unknown'}")
-    raise JavaNotFound(
-        f"Java {version} is needed: {', '.join(found)}.",
-        f"Install a Java {version} runtime (Debian and Ubuntu: `apt install openjdk-{version}-jre-"
-        f"headless`; macOS: `brew install openjdk@{version}`) and set JAVA_HOME to its folder.",
-    )
-
-
-def cache_folder() -> Path:
-    """Return the folder in the user's cache for what is made or downloaded once; it need not be there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "wal_sink"
 
 
 def jars(artifact: Artifact, name: str, java: Sequence[str]) -> Path:

@@ -16,6 +16,7 @@ from wal_sink.testing.cassandra.node import (
     Node,
     cassandra_yaml,
 )
+from wal_sink.testing.java import java_command
 from wal_sink.testing.servers.child import Child
 
 if TYPE_CHECKING:
@@ -29,6 +30,17 @@ _FLAGS = """
     -Djdk.attach.allowAttachSelf=true -Dio.netty.tryReflectionSetAccessible=true
     -Dcassandra-foreground=yes
 """
+_OPENED = """
+    java.base/java.io java.base/java.lang java.base/java.lang.module java.base/java.lang.ref
+    java.base/java.nio java.base/java.util java.base/java.util.concurrent
+    java.base/java.util.concurrent.atomic java.base/jdk.internal.loader java.base/jdk.internal.math
+    java.base/jdk.internal.misc java.base/jdk.internal.module java.base/jdk.internal.ref
+    java.base/jdk.internal.reflect java.base/jdk.internal.util.jar java.base/sun.nio.ch
+    java.management.rmi/com.sun.jmx.remote.internal.rmi java.rmi/sun.rmi.registry
+    java.rmi/sun.rmi.server java.sql/java.sql jdk.management/com.sun.management.internal
+    jdk.unsupported/sun.misc
+"""
+"""What Cassandra 5.0 looks into, on Java 17."""
 _LOGBACK = """\
 <configuration><appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
   <encoder><pattern>%-5level [%thread] %date{ISO8601} %F:%L - %msg%n</pattern></encoder>
@@ -41,8 +53,8 @@ class EmbeddedCassandra(Child, Node):
 
     Java 17 is needed. The jars are downloaded at the first start of a version and kept in the
     user's cache folder. On Linux the node dies with this process, however that one ends. `start`
-    also raises `JavaNotFound` and `JarsNotResolved`, see `wal_sink.testing.maven`. Java gets
-    what the environment's `JVM_EXTRA_OPTS` says as well, as it does from Cassandra's own scripts.
+    also raises `java.JavaNotFound` and `maven.JarsNotResolved`. Java gets what the environment's
+    `JVM_EXTRA_OPTS` says as well, as it does from Cassandra's own scripts.
 
     :param folder: where data, commit log, log and configuration live; it is kept, and a later node
         goes on from it. None: a temporary one, removed by `close`.
@@ -80,7 +92,7 @@ class EmbeddedCassandra(Child, Node):
             folder.mkdir(parents=True, exist_ok=True)
         (conf / "cassandra.yaml").write_text(json.dumps(self._settings, indent=1))
         (conf / "logback.xml").write_text(_LOGBACK)
-        java = maven.java_command("17")
+        java = java_command("17", _OPENED.split())
         artifact = maven.Artifact("org.apache.cassandra", "cassandra-all", self.version)
         jars = maven.jars(artifact, f"cassandra-{self.version}", java)
         return [

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wal_sink.testing import maven
+from wal_sink.testing.java import java_command
 from wal_sink.testing.servers.any_server import DidNotStart
 from wal_sink.testing.servers.child import HOST, Child
 
@@ -139,7 +140,7 @@ class Broker(Child):
         return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
     def _command(self) -> Sequence[object]:
-        java = maven.java_command("17")
+        java = java_command("17")
         artifact = maven.Artifact("org.apache.kafka", "kafka_2.13", VERSION)
         jars = maven.jars(artifact, f"kafka-{VERSION}", java)
         command = [*java, "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
