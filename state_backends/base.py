@@ -10,6 +10,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from state_backends.errors import StateBackendError
+from state_backends.paths import check_prefix
 
 _CHUNK = 1 << 20
 
@@ -123,6 +124,16 @@ class StateBackend(ABC):
         `StateBackendError` when only an old listing can be had.
         """
         return self.list(prefix)
+
+    def folders(self, prefix: str = "") -> builtins.list[str]:
+        """Return the sorted names of the folders right below the folder `prefix`.
+
+        Each that has an object at any depth; one that is empty may be among them. A kind that can tell
+        without listing every object overrides this.
+        """
+        depth = len(check_prefix(prefix).split("/")) if prefix else 0
+        parts = (path.split("/") for path in self.list(prefix))
+        return sorted({each[depth] for each in parts if len(each) > depth + 1})
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         """Return the sizes in bytes of the objects that `list` returns, by path.

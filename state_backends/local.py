@@ -154,6 +154,13 @@ class LocalBackend(StateBackend):
             "not in it. Mount it so that no host caches its folders (NFS: actimeo=0)"
         )
 
+    def folders(self, prefix: str = "") -> builtins.list[str]:
+        """See `StateBackend.folders`."""
+        place = self._root / check_prefix(prefix)
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
+            return sorted(each.name for each in entries if each.name[0] != "." and each.is_dir())
+        return []
+
     def delete(self, paths: Iterable[str]) -> None:
         """See `StateBackend.delete`. Folders that become empty go as well."""
         # Not fsspec's rm(): it raises for what is missing, and syncs nothing.

@@ -83,6 +83,16 @@ class S3Backend(ObjectStoreBackend):
         sizes = {name.removeprefix(f"{self._root}/"): size for name, size in found.items()}
         return {path: size for path, size in sorted(sizes.items()) if is_path(path)}
 
+    def folders(self, prefix: str = "") -> builtins.list[str]:
+        """See `StateBackend.folders`: a listing up to the next `/` tells them."""
+        folder = check_prefix(prefix)
+        below = f"{self._root}/{folder}/" if folder else f"{self._root}/"
+        key = below.partition("/")[2]
+        pages = self._repeated(lambda: builtins.list(self._listed(key, Delimiter="/")))
+        found = (each["Prefix"] for page in pages for each in page.get("CommonPrefixes", []))
+        names = (each.removeprefix(key).rstrip("/") for each in found)
+        return sorted(name for name in names if is_path(name))
+
     def _find(self, below: str) -> builtins.list[str]:
         return builtins.list(self._found(below))
 
@@ -90,12 +100,16 @@ class S3Backend(ObjectStoreBackend):
         """Return the names of all objects below a folder, with their sizes."""
         # Not s3fs's find(): below a folder without objects it looks twice more, for the folder itself,
         # and older releases take a folder that a console or Hadoop has made for an object.
-        pages = _pages(
-            lambda **more: self._call("list_objects_v2", Prefix=below.partition("/")[2], **more),
-            {"ContinuationToken": "NextContinuationToken"},
-        )
+        pages = self._listed(below.partition("/")[2])
         listed = (each for page in pages for each in page.get("Contents", []))
         return {f"{self._bucket}/{each['Key']}": int(each["Size"]) for each in listed}
+
+    def _listed(self, prefix: str, **arguments: str) -> Iterator[dict[str, Any]]:
+        """Give every page of a listing."""
+        return _pages(
+            lambda **more: self._call("list_objects_v2", Prefix=prefix, **arguments, **more),
+            {"ContinuationToken": "NextContinuationToken"},
+        )
 
     def _remove(self, keys: builtins.list[str]) -> None:
         # Not s3fs's rm(): it takes `*` for a pattern, and passes over what could not be deleted.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 VERIFY = "`wal-sink verify CHECKPOINT` says what else is wrong."
 ADOPT = "`wal-sink adopt CHECKPOINT`"
@@ -60,6 +61,22 @@ def restored(flushed: int | None) -> str:
         "If checkpoint and log were restored from a backup: stop the query and every other flusher, then run"
         f" `wal-sink rewind CHECKPOINT --to {to}`. It makes the ledger follow this log; what the log holds"
         f" after epoch {to} is flushed. If they are a copy: start the copy with a new checkpoint."
+    )
+
+
+def left_behind(log: str, epochs: Sequence[int]) -> str:
+    """Say what to do about the log of a checkpoint that was deleted.
+
+    :param epochs: those that are published in it and not flushed.
+    """
+    if not epochs:
+        return f"What is left of it in {log} can be deleted."
+    waits = (
+        f"Epoch {epochs[0]} is" if len(epochs) == 1 else f"Epochs {epochs[0]} to {epochs[-1]} are"
+    )
+    return (
+        f"{waits} in {log}, not flushed, and nothing flushes them now: Resetting a query, in"
+        " docs/operations.md, says how to. If they are not wanted, delete that folder."
     )
 
 

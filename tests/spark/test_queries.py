@@ -209,6 +209,26 @@ def test_a_deleted_checkpoint_is_a_new_query(
     assert table.ids() == sorted(files(1) * 2)
 
 
+def test_what_a_deleted_checkpoint_leaves_is_said(
+    spark: SparkSession,
+    table: Table,
+    checkpoint: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its log lies elsewhere, with an epoch that no flusher of the new query ever looks for."""
+    source, place = write_source(tmp_path / "source", 1), {"wal.location": tmp_path / "log"}
+    with wal_sink.register(spark, flush=False):
+        old = start(stream(spark, source), table, checkpoint, **place)
+        old.awaitTermination()
+    shutil.rmtree(checkpoint)
+    run(spark, source, table, checkpoint, **place)
+    log = f"file://{tmp_path}/log/{old.id}"
+    (said,) = [each for each in caplog.messages if f"former query, {old.id}" in each]
+    assert f"Epoch 0 is in {log}, not flushed, and nothing flushes them now" in said
+    assert table.ids() == files(1)
+
+
 def test_a_segment_that_the_driver_does_not_see_stops_the_query(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ import pytest
 from state_backends import open_backend
 from tests.unit.test_options import GIVEN
 from wal_sink.configuration import Configuration, configure
+from wal_sink.model.records import Claim
 from wal_sink.options import SinkOptions
 from wal_sink.spark.start_message import (
     block,
     cannot_replay,
     in_force,
+    other_place,
     say_in_force,
     short_of_disk,
     unreplayable,
@@ -144,6 +147,86 @@ def test_a_log_that_every_user_can_read_is_warned_of(caplog: pytest.LogCaptureFi
         f"query q-1: every user of this host can get into file://{folder}/a log"
     )
     assert warning.endswith(f"chmod -R go= '{folder}/a log'")
+
+
+POSTGRESQL = {
+    "target": "postgresql",
+    "postgresql.uri": "postgresql://ann@db/shop",
+    "table": "public.orders",
+    "checkpointLocation": "/data/checkpoint",
+}
+LAKE = {
+    "targets": "orders,lake",
+    "checkpointLocation": "/data/checkpoint",
+    "orders.target": "cassandra",
+    **{f"orders.{name}": value for name, value in GIVEN.items() if name != "checkpointLocation"},
+    "lake.target": "delta",
+    "lake.delta.path": "/lake/orders",
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (GIVEN, GIVEN | {"table": "order"}, "cassandra shop.orders, * cassandra shop.order."),
+        (GIVEN, GIVEN | {"keyspace": "test"}, "cassandra shop.orders, * cassandra test.orders."),
+        (POSTGRESQL, POSTGRESQL | {"table": "o"}, "postgresql public.orders, * postgresql o."),
+        (GIVEN, POSTGRESQL, "cassandra, * postgresql public.orders."),
+        (LAKE, LAKE | {"lake.delta.path": "/lake/o"}, "delta /lake/orders, * delta /lake/o."),
+        (LAKE, LAKE, None),
+        (GIVEN, GIVEN | {"cassandra.contactPoints": "10.0.0.9", "cassandra.nulls": "write"}, None),
+        ({}, GIVEN, None),
+        (
+            {k: v for k, v in LAKE.items() if not k.startswith("lake.")} | {"targets": "orders"},
+            LAKE,
+            None,
+        ),
+        (
+            GIVEN | {"target": "not.installed:Anywhere"},
+            GIVEN,
+            "not.installed:Anywhere, * cassandra",
+        ),
+    ],
+)
+def test_rows_that_go_elsewhere_than_before(
+    before: dict[str, str], now: dict[str, str], said: str | None
+) -> None:
+    """Both places are named; what only the log names is not imported."""
+    kept = before and (configure(before).public if "not." not in str(before) else before)
+    text = other_place(kept, configure(now))
+    assert (text is None) is (said is None), text
+    if text and said:
+        was, _, goes = said.partition(" * ")
+        assert f"is for {was}" in text
+        assert f"rows go to {goes}" in text
+
+
+def test_another_table_is_warned_of_until_a_run_has_published(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The claims of the log say what was published for which; one that only made room counts for nothing."""
+    log = Log(open_backend(f"memory://{uuid.uuid4().hex}"))
+
+    def said_to(table: str) -> list[str]:
+        caplog.clear()
+        given = GIVEN | {"table": table, "wal.maxBytes": "1"}
+        say_in_force("q-1", configure(given), log, [], "", flush=True)
+        return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+    def claim(generation: int, table: str, *, early: bool = False) -> None:
+        options = configure(GIVEN | {"table": table}).public
+        log.claim(generation, Claim(run_id=f"run-{generation}", options=options, early=early))
+
+    assert said_to("orders") == []
+    claim(1, "orders")
+    assert said_to("orders") == []
+    claim(2, "order", early=True)
+    (warning,) = said_to("order")
+    assert warning.startswith(
+        "query q-1: what it has published until now is for cassandra shop.orders"
+    )
+    claim(3, "order")
+    assert said_to("order") == []
 
 
 def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,12 +22,13 @@ from wal_sink.configuration import (
 )
 from wal_sink.errors import OptionError
 from wal_sink.model.ledger import Owner, ledger_key
-from wal_sink.model.records import Claim, LogIdentity
+from wal_sink.model.records import LogIdentity
 from wal_sink.options import SinkOptions, parse
 from wal_sink.targets.base import Target
-from wal_sink.wal.attached import is_attached, newest_anywhere, target_names, view_of
+from wal_sink.wal.attached import is_attached, target_names, view_of
 from wal_sink.wal.location import find_by_checkpoint, open_place, refuse_unused
 from wal_sink.wal.log import Log
+from wal_sink.wal.newest_run import options_of_newest_run
 from wal_sink.wal.ownership import owned
 
 logger = logging.getLogger(__name__)
@@ -169,31 +170,12 @@ def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
 
 
 def _logged(query: Query) -> dict[str, str]:
-    """Return the options of the newest run that has published, or has claimed its generation in order to.
-
-    A run that claims as it starts counts only where there is no other: it may never publish.
-    """
-    generations = query.log.generations(fresh=False)  # commands that only look may not write
-    claim = query.log.claimed(max(generations, default=0))
-    if claim is not None and claim.early is True:
-        claim = _newest_at_work(query.log) or claim
-    return _lower({} if claim is None else claim.options)
+    """Return the options of the newest run, see `options_of_newest_run`."""
+    return _lower(options_of_newest_run(query.log))
 
 
 def _has_published(log: Log) -> bool:
     return bool(log.attempts() or log.newest_flushed())
-
-
-def _newest_at_work(log: Log) -> Claim | None:
-    """Return the newest claim of a run that has published, or claimed in order to; None for none."""
-    flushed = newest_anywhere(log)
-    generations = [attempt.generation for attempt in log.attempts()]
-    published = max([*generations, flushed.generation if flushed else 0])
-    for generation in reversed(log.generations(fresh=False)):
-        claim = log.claimed(generation)
-        if claim is not None and (generation <= published or claim.early is not True):
-            return claim
-    return None
 
 
 def _merged(query: Query, logged: dict[str, str], given: dict[str, str]) -> dict[str, str]:

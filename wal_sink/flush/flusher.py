@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from state_backends import StateBackendError
+from wal_sink import remedies
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.early_sync import EarlySync
 from wal_sink.clock import now_us
@@ -54,6 +55,7 @@ from wal_sink.protocol.steps import (
 from wal_sink.protocol.windows import to_sync
 from wal_sink.targets.base import Target
 from wal_sink.wal.attached import absent
+from wal_sink.wal.left_behind import unflushed
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
 
@@ -170,8 +172,8 @@ class Flusher:
         if (found := self._checkpoint.query_id()) != query_id:
             raise WrongOwner(
                 f"{self._checkpoint.url} is now the checkpoint of query {found}, not of {query_id}",
-                "The checkpoint was deleted and made anew. Its new query has a log of its own; what the"
-                f" old one left in {self._log.url} can be deleted.",
+                "The checkpoint was deleted and made anew, and its new query has a log of its own. "
+                + remedies.left_behind(self._log.url, unflushed(self._log)),
             )
         if why := absent(self._log):
             return View(checkpointed, None, None, asked=False, mark=None, attempts=(), absent=why)

@@ -40,7 +40,7 @@ from wal_sink.spark.refusals import Refusals
 from wal_sink.spark.run_watcher import RunWatcher
 from wal_sink.spark.start_message import say_in_force
 from wal_sink.spark.takeover import take_over
-from wal_sink.spark.waiting_message import say_left
+from wal_sink.spark.waiting_message import say_left, say_left_behind
 from wal_sink.wal.attached import attach_targets, refuse_other_targets
 from wal_sink.wal.log import Log
 from wal_sink.wal.ownership import owned
@@ -241,7 +241,7 @@ class Queries:
         log = configuration.location.open_log(started.query_id)
         try:
             # A copied checkpoint writes nothing into the log of the original.
-            owned(log, checkpoint)
+            identity = owned(log, checkpoint)
         except WrongOwner as error:
             # Where the query's own log is flushed here, this one is of a copy.
             if self.place(started.query_id) is None:
@@ -258,9 +258,7 @@ class Queries:
         hand_over = HandOver(session, log, wanted=self._tune_hand_over)
         hand_over.look()
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop, hand_over)
-        taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
-        if self.flush and not taken_over:
-            say_left(flush)
+        self._say_what_waits(flush, configuration, is_new=identity is None)
         with self._lock:
             if self.closed:
                 return None
@@ -281,6 +279,19 @@ class Queries:
             *(flush.query_id, configuration, log, started.sources, str(hand_over)), flush=self.flush
         )
         return flush, configuration
+
+    def _say_what_waits(
+        self, flush: QueryFlush, configuration: Configuration, *, is_new: bool
+    ) -> None:
+        """Say what earlier runs have left, and earlier queries.
+
+        :param is_new: whether the query has published nothing yet.
+        """
+        taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
+        if self.flush and not taken_over:
+            say_left(flush)
+        if is_new:
+            say_left_behind(flush.query_id, configuration.location)
 
     def _loops(
         self, query_id: str, checkpoint: Checkpoint, log: Log, configuration: Configuration

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Mapping
 
 from state_backends import StateBackendError
 from wal_sink import remedies
-from wal_sink.configuration import Configuration
+from wal_sink.configuration import Configuration, Destination, options_of
+from wal_sink.errors import OptionError
+from wal_sink.options import parse
 from wal_sink.progress.heartbeat import this_process
 from wal_sink.spark.started_query import Source
 from wal_sink.wal.log import Log
+from wal_sink.wal.newest_run import options_of_newest_run
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,8 @@ def say_in_force(
         )
         if lost:
             logger.warning("query %s: %s", query_id, unreplayable(lost))
+        if there := other_place(options_of_newest_run(log), configuration):
+            logger.warning("query %s: %s", query_id, there)
         if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(log), log.url):
             logger.warning("query %s: %s", query_id, short)
         if log.backend.open_to_others():
@@ -92,6 +97,45 @@ def unreplayable(lost: Iterable[str]) -> str:
         " not get to its checkpoint before a crash are lost. From there it is at-most-once. Put what"
         " replays in between, such as Kafka or files."
     )
+
+
+def other_place(published_with: Mapping[str, str], now: Configuration) -> str | None:
+    """Say that rows go elsewhere than those that were published before; None when they do not.
+
+    Nothing else tells: the ledger row is that of the query, whatever table its options name.
+
+    :param published_with: options of the newest run that has published; empty for none.
+    """
+    for each in now.destinations:
+        before, here = _place(options_of(each.name, published_with), each), _named(each)
+        if before not in (None, here):
+            return (
+                f"what it has published until now is for {before}, and from here on its rows go to {here}."
+                " What is in the former stays there, and the latter begins without it. If that is not meant,"
+                " stop the query and set its options back."
+            )
+    return None
+
+
+def _place(given: Mapping[str, str], now: Destination) -> str | None:
+    """Return where the rows of a target went; None where that cannot be told.
+
+    What only the log names is not imported: it may be forged.
+    """
+    if not given:
+        return None  # it is new
+    lower = {name.lower(): value for name, value in given.items()}
+    if (kind := lower.get("target", "cassandra")) != now.kind:
+        return kind
+    try:
+        options = parse(lower, type(now.options))
+    except OptionError:
+        return None  # of another version; or it takes a secret, which no log has
+    return _named(now._replace(target=type(now.target)(options)))
+
+
+def _named(destination: Destination) -> str:
+    return f"{destination.kind} {destination.target.writes_to}".rstrip()
 
 
 def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | None:

@@ -10,12 +10,15 @@ import logging
 from collections.abc import Iterable
 
 from state_backends import StateBackendError
+from wal_sink import remedies
 from wal_sink.clock import now_us
 from wal_sink.counted import counted
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.backlog import waiting_epochs
 from wal_sink.progress.heartbeat import read_report, said_ago, seems_alive
 from wal_sink.spark.query_flush import QueryFlush
+from wal_sink.wal.left_behind import left_behind
+from wal_sink.wal.location import Location
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,26 @@ def say_left(flush: QueryFlush) -> None:
             "%s left in %s by an earlier run; now the flush goes on",
             counted(waiting, f"epoch of {query} was", f"epochs of {query} were"),
             flush.log.url,
+        )
+
+
+def say_left_behind(query_id: str, location: Location) -> None:
+    """At the first start: say what waits in logs of this checkpoint, which was deleted and made anew.
+
+    An error in here never keeps the query from starting.
+    """
+    try:
+        for left in left_behind(location, query_id):
+            logger.warning(
+                "query %s: the checkpoint %s was deleted before all rows of its former query, %s, were in the"
+                " target. %s",
+                *(query_id, location.checkpoint, left.query_id),
+                remedies.left_behind(left.log.url, left.epochs),
+            )
+    except (OSError, StateBackendError, WalSinkError) as error:
+        logger.warning(
+            "query %s: cannot see whether an earlier checkpoint has left epochs in %s: %s",
+            *(query_id, location.logs, error),
         )
 
 

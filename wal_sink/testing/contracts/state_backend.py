@@ -179,14 +179,14 @@ class StateBackendContract:
         assert backend.list() == sorted(paths)
         assert backend.list("m/") == below, "a prefix is a folder, not the start of a name"
         assert backend.list("m") == below
+        assert [backend.folders(), backend.folders("m/")] == [["m", "m-2"], ["a"]]
         assert backend.list("m/a/b") == ["m/a/b/c", "m/a/b/d"]
         assert backend.list("z/") == [], "an object is no folder"
 
     def test_list_of_a_missing_folder_is_empty(self, backend: StateBackend) -> None:
         """(3) What was never written lists as nothing, the whole store included."""
-        assert backend.list() == []
-        assert backend.list("manifests/") == []
-        assert backend.list("segments/7/x") == []
+        assert backend.list() == backend.folders() == []
+        assert backend.list("manifests/") == backend.list("segments/7/x") == []
 
     def test_a_fresh_listing_has_what_a_listing_has(self, backend: StateBackend) -> None:
         """(3) And leaves nothing behind: no object, and nothing for a sweep."""
