@@ -81,8 +81,8 @@ ROOMS = {
     # Who drives: an operator at the command line, or Spark.
     # What a start would say, before it; two doors lead to it.
     "preflight": "publish configuration model",
-    "admin": "flush progress configuration wal checkpoint protocol model targets.refused targets.base options"
-    " state_backends observer log_context clock counted errors remedies",
+    "admin": "flush progress configuration wal checkpoint protocol model targets.refused targets.compared"
+    " targets.base options state_backends observer log_context clock counted errors remedies",
     "spark": "preflight publish flush metrics progress configuration wal checkpoint protocol model"
     " targets.base options observer state_backends log_context remedies clock counted errors",
     "wal_sink": "spark preflight progress errors",

@@ -177,7 +177,7 @@ def test_a_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, tabl
     batch = target.check(frame(deletes), plan)
     with connect(target._options) as connection:
         of = Writer(connection, target._options)
-        requests = of._requests(of._prepare(plan).tables[0], Stamped(batch, np.arange(US, US + 2)))
+        requests = of._requests(of.prepare(plan).tables[0], Stamped(batch, np.arange(US, US + 2)))
         named = [
             of._describe(part) for request in requests for part in halves(request) or [request]
         ]

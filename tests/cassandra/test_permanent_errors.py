@@ -42,6 +42,7 @@ from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.cassandra.node import Node
 from wal_sink.testing.contracts.ledger import begun_window
 
 pytestmark = pytest.mark.cassandra
@@ -496,6 +497,20 @@ def test_tls_with_the_wrong_certificates(
     assert "cassandra.ssl.checkHostname" in refused.value.remedy
     with connect(tls(node, **elsewhere, checkHostname="false")):
         pass
+
+
+def test_tls_where_the_node_speaks_none(cassandra: Node) -> None:
+    """OpenSSL calls that a wrong version number; the remedy says what is meant."""
+    raw = {
+        "keyspace": "ks",
+        "table": "t",
+        "cassandra.contactPoints": cassandra.host,
+        "cassandra.port": str(cassandra.port),
+        "cassandra.ssl.enabled": "true",
+    }
+    with pytest.raises(TargetUnavailable, match="No connection") as refused:
+        connect(parse(raw, CassandraOptions))
+    assert "leave out cassandra.ssl.enabled" in refused.value.remedy
 
 
 def test_no_connection(caplog: pytest.LogCaptureFixture) -> None:

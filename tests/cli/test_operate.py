@@ -18,6 +18,32 @@ from wal_sink.model.manifest import Attempt
 pytestmark = pytest.mark.cassandra
 
 
+def test_verify_sees_a_table_that_was_altered(job: Job) -> None:
+    """Under epochs that wait, and without a flusher that would tell; and it is fine when it is repaired."""
+    job.node.execute(f"DROP TABLE {job.keyspace}.t")
+    for change, words in (
+        (f"CREATE TABLE {job.keyspace}.t (k text PRIMARY KEY, w bigint)", "the table is gone"),
+        (f"ALTER TABLE {job.keyspace}.t ADD v bigint", "v was bigint (regular), is gone"),
+    ):
+        found = job.command("verify", "--json")
+        (finding,) = found.document["findings"]
+        assert (found.code, finding["kind"], finding["epoch"]) == (3, "SchemaMismatch", 2)
+        assert words in finding["what"]
+        assert job.command("verify", "--offline").code == 0
+        job.node.execute(change)
+    assert "Nothing is wrong" in job.command("verify").out
+
+
+def test_verify_does_not_deny_what_the_flusher_has_met(job: Job) -> None:
+    """The last sentence of a repaired table, before a flusher has looked again."""
+    job.node.execute(f"ALTER TABLE {job.keyspace}.t DROP v")
+    assert job.command("flush").code == 3
+    job.node.execute(f"ALTER TABLE {job.keyspace}.t ADD v bigint")
+    said, found = job.command("verify"), job.command("verify", "--json")
+    assert (said.code, found.document["flusher_error"]) == (0, "SchemaMismatch")
+    assert "The flusher's SchemaMismatch is repaired, or shows only then" in said.out
+
+
 def test_verify_and_skip(job: Job) -> None:
     """From the finding to the flush that goes on: exit codes, documents, the question, the rows."""
     healthy = job.command("verify", "--json")

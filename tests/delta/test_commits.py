@@ -123,7 +123,7 @@ def test_a_table_that_is_altered_after_rows_were_staged(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the last moment: the commit is refused, and the next try compares plan and table anew."""
-    window, receipts = begun(query)
+    window, receipts, plan = *begun(query), query.plan()
     between(
         monkeypatch,
         lambda: DeltaTable(query.path).alter.add_constraint({"few": "v < 10"}),
@@ -133,6 +133,8 @@ def test_a_table_that_is_altered_after_rows_were_staged(
     query.session.start(window)
     with pytest.raises(SchemaMismatch, match="constraint few"):
         query.stage(batch([("a", 1)]))
+    with pytest.raises(SchemaMismatch, match="constraint few"):
+        query.session.compare(plan)
 
 
 @pytest.mark.parametrize("effect", [True, False])

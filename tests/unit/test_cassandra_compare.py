@@ -76,6 +76,25 @@ def test_names_that_differ_in_case_only_are_two_columns() -> None:
     assert [column.type for column in match_columns(schema, table)] == ["int", "text"]
 
 
+def test_a_name_in_another_case_is_renamed() -> None:
+    """It is a slip; a new column of the same letters would be the next one."""
+    schema = pa.schema([("ID", pa.int32()), ("day", pa.date32())])
+    said = refusal(schema, live(*COLUMNS))
+    assert (
+        "- ID: the table has no such column. There is id, which differs in upper and lower case only: names"
+        ' are exact. Rename it, .withColumnRenamed("ID", "id"), or set cassandra.columns to {"ID": "id"}.'
+    ) in said
+    assert "ALTER TABLE" not in said
+
+
+def test_static_columns_alone_want_update() -> None:
+    """An INSERT has no partition without a row; an UPDATE has."""
+    schema = pa.schema([("id", pa.int32()), ("shop", pa.string())])
+    said = refusal(schema, live(*COLUMNS))
+    assert "and not in the DataFrame. Add it, or set cassandra.writeMode to update, which" in said
+    assert match_columns(schema, live(*COLUMNS), mode="update")
+
+
 def test_all_problems_in_one_error() -> None:
     """A line each, each with what to do."""
     schema = pa.schema(

@@ -126,6 +126,15 @@ def test_narrowing_names_types_and_cast() -> None:
     assert "where it is a bigint" in problem
 
 
+def test_a_part_names_its_cast_where_another_part_has_none() -> None:
+    """No cast of the whole column would do."""
+    struct = pa.struct([("zip", pa.string()), ("town", pa.string())])
+    types = {"place": (("zip", "int"), ("Town", "text"))}
+    first, second = said(struct, "frozen<place>", types)
+    assert first.endswith("Cast it to int, in the type to which the whole column is cast.")
+    assert "c.town: the table's type place has no such field." in second
+
+
 @pytest.mark.parametrize(
     ("cql", "cast"), [("decimal", "decimal(38,18)"), ("varint", "decimal(38,0)")]
 )
@@ -281,7 +290,7 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
             "vector<float, 3>",
             (
                 "c.element: int (Arrow int32) does not fit the table's float without loss. Cast it, "
-                '.withColumn("c", col("c").cast("array<float>")), or write to a table where it is a int.'
+                '.withColumn("c", col("c").cast("array<float>")), or write to a table where it is an int.'
             ),
         ),
         (
@@ -297,8 +306,8 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
             pa.list_(pa.null()),
             "set<int>",
             (
-                "c.element: null does not fit the table's int without loss. Cast it to a supported type, "
-                "or drop it from the DataFrame."
+                'c.element: null does not fit the table\'s int without loss. Cast it, .withColumn("c", '
+                'col("c").cast("array<int>")).'
             ),
         ),
         (

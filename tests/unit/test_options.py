@@ -15,7 +15,7 @@ from wal_sink.errors import OptionError
 from wal_sink.options import SECRET, Options, SinkOptions, names, parse, public, refuse_unknown
 from wal_sink.targets.cassandra import CassandraOptions
 
-SPARKS_OWN = ["checkpointLocation", "queryName", "path"]
+SPARKS_OWN = ["checkpointLocation", "queryName"]
 
 KNOWN = [
     *("checkpointLocation", "wal.location", "wal.compression", "target", "keyspace", "table"),
@@ -187,6 +187,14 @@ def test_a_choice_names_its_values() -> None:
 
 
 # --- refuse_unknown -------------------------------------------------------------------------------
+
+
+def test_a_path_is_refused() -> None:
+    """Of `start("/a/path")` and of `toTable("orders")`, whose rows would go elsewhere in silence."""
+    for raw in ({"path": "/x"}, {"PATH": "/x"}):
+        with pytest.raises(OptionError, match="writes to the path /x") as caught:
+            configure(GIVEN | raw)
+        assert "toTable" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from wal_sink.flush.read_window import FileGoneError, begun_manifest, plan_of
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.model.plan import Plan
 from wal_sink.progress.given_up import given_up_since_begun
 from wal_sink.protocol.choose_attempt import refuse_missing_manifest
 from wal_sink.protocol.steps import Begin, Choose, ManifestMissing, PassOver
@@ -44,6 +45,8 @@ class EpochCheck:
         self._aside: frozenset[str] = frozenset()
         self.segments = 0
         self.bytes = 0
+        self.plans: list[tuple[int, Plan]] = []
+        """The plans of the epochs that are needed, each with the first of them."""
 
     def check(self, epochs: Sequence[int], checkpointed: int, begun: Window | None) -> None:
         """Check epochs, ascending.
@@ -167,7 +170,7 @@ class EpochCheck:
                 plans.add(manifest.plan)
                 file = self._log.where(paths.plan(manifest.plan))
                 with self._findings.noting(manifest.epoch, file):
-                    plan_of(self._log, manifest)
+                    self.plans.append((manifest.epoch, plan_of(self._log, manifest)))
             for segment in manifest.files:
                 self._segment(manifest, segment, read, begun=begun)
 

@@ -45,6 +45,8 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     set_back: bool
     """Whether the checkpoint lies behind what is flushed (rule 19). A state, no damage, and no finding: it
     ends when the query has caught up. Until then nothing is flushed; a note says so in words."""
+    flusher_error: str | None = None
+    """Kind of the error at which the flusher that reported last has stopped; it may be repaired by now."""
     findings: tuple[Finding, ...]
     """In the order in which a flusher meets them; a target that does not answer comes last."""
     notes: tuple[str, ...]

@@ -7,7 +7,7 @@ flushed and trimmed since is no finding, so `verify` drops it at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from wal_sink import remedies
 from wal_sink.admin.check_epochs import EpochCheck
@@ -21,7 +21,8 @@ from wal_sink.flush.target_connection import target_errors
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Owner
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import FlushedEpoch, LogIdentity
+from wal_sink.model.plan import Plan
+from wal_sink.model.records import FlushedEpoch, FlusherReport, LogIdentity
 from wal_sink.progress.given_up import outdated
 from wal_sink.progress.heartbeat import read_report, said_ago
 from wal_sink.progress.scan import read_manifests, unnamed_segments
@@ -29,6 +30,7 @@ from wal_sink.protocol.ledger_updates import refuse_shadowed
 from wal_sink.protocol.next_step import next_step, resting
 from wal_sink.protocol.steps import RecordFlushed, RecordsBehind, View
 from wal_sink.targets.base import Target
+from wal_sink.targets.compared import Compares
 from wal_sink.wal.attached import lacking, views
 from wal_sink.wal.ownership import owned
 from wal_sink.wal.trim import refuse_diverged
@@ -64,6 +66,7 @@ class _Verification:
         self._set_back = ""
 
     def run(self, target: Callable[[], Target] | None) -> Verified:
+        report = read_report(self._log)  # now, since its age is asked
         checkpointed = self._checkpointed()
         flushed, recorded = self._recorded()
         identity = self._identity()
@@ -85,6 +88,8 @@ class _Verification:
         epoch_check.check(
             epochs, checkpointed, mark.begun if mark and mark.flushed == floor else None
         )
+        if target is not None and identity is not None and asked:
+            self._tables(target, identity, epoch_check.plans)
         return Verified(
             query_id=self._query.query_id,
             target=self._log.target,
@@ -99,7 +104,8 @@ class _Verification:
             bytes=epoch_check.bytes,
             set_back=bool(self._set_back),
             findings=tuple(self._still_true(flushed) + self._unreached.found),
-            notes=tuple(self._notes(flushed, reached=asked or target is None)),
+            flusher_error=report.error.kind if report and report.error else None,
+            notes=tuple(self._notes(flushed, report, reached=asked or target is None)),
         )
 
     def _checkpointed(self) -> int:
@@ -147,6 +153,27 @@ class _Verification:
             return True, mark
         return False, None
 
+    def _tables(
+        self,
+        target: Callable[[], Target],
+        identity: LogIdentity,
+        plans: Sequence[tuple[int, Plan]],
+    ) -> None:
+        """See that the tables are what the plans of waiting epochs say, if the target can tell.
+
+        Another connection than that of the ledger: to read every segment in between may take hours.
+        """
+        if not plans:
+            return
+        with self._unreached.noting():
+            made = target()
+            with target_errors(made), made.connect(self._query.owner(identity)) as session:
+                if not isinstance(session, Compares):
+                    return
+                for epoch, plan in plans:
+                    with self._findings.noting(epoch), target_errors(made):
+                        session.compare(plan)
+
     def _agreement(self, view: View) -> None:
         """See that checkpoint, records and ledger fit together, as a flusher does."""
         identity = view.identity
@@ -185,7 +212,7 @@ class _Verification:
         ]
         return sorted(stay, key=lambda finding: -1 if finding.epoch is None else finding.epoch)
 
-    def _notes(self, flushed: int, *, reached: bool) -> list[str]:
+    def _notes(self, flushed: int, report: FlusherReport | None, *, reached: bool) -> list[str]:
         notes = []
         if not reached:
             notes.append("the ledger was not compared with the log")
@@ -214,7 +241,6 @@ class _Verification:
                 f"{counted(orphans, 'segment is', 'segments are')} named by no manifest: of failed tasks, or"
                 " of a batch under way; such go when a newer run publishes, or with their epoch"
             )
-        report = read_report(self._log)
         if report is not None:
             ago = said_ago(report, self._now_us)
             error = f"; its error: {report.error.kind}: {report.error.what}" if report.error else ""

@@ -71,10 +71,18 @@ def _print(console: Console, found: Verified) -> None:
         f" {epoch_id(found.flushed)} (ledger: {ledger}). {counted(found.epochs, 'epoch')} not flushed, in"
         f" {counted(found.segments, 'segment')} of {byte_count(found.bytes)}.",
     )
-    if not found.findings:
-        console.print(
+    if found.findings:
+        return
+    if found.set_back:
+        said = (
             "Nothing is damaged, but the checkpoint was set back: nothing is flushed until the query has"
             " caught up."
-            if found.set_back
-            else "Nothing is wrong.",
         )
+    elif found.flusher_error:
+        said = (
+            f"Nothing is wrong that shows before rows are written. The flusher's {found.flusher_error} is"
+            " repaired, or shows only then: see what wal-sink status says."
+        )
+    else:
+        said = "Nothing is wrong."
+    console.print(said, soft_wrap=True)

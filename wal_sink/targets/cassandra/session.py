@@ -98,6 +98,11 @@ class CassandraSession(Session):
             self._writer.abandon()  # what was encoded meanwhile
         return outcome
 
+    def compare(self, plan: Plan) -> None:
+        """Compare it with each of its tables."""
+        with _permitted(self._options):
+            self._writer.prepare(plan)
+
     def written_us(self) -> int | None:
         """Read the write times of the row's cells."""
         with _permitted(self._options):

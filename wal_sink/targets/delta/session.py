@@ -92,6 +92,10 @@ class DeltaSession(StagedSession):
         if rows.batch.num_rows:
             stage.add(rows.batch)
 
+    def compare(self, plan: Plan) -> None:
+        """Read the table's newest version."""
+        self._compared(plan).abandon()
+
     def drain(self) -> tuple[bytes, ...]:
         """End the files that are open; return the receipts of all."""
         receipts = [receipt for stage in self._stages.values() for receipt in stage.drain()]

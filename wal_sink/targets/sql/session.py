@@ -112,6 +112,12 @@ class SqlSession(Session):
                     self._compare(plan)
                     self._held.add(plan.key)
 
+    def compare(self, plan: Plan) -> None:
+        """Look the table's columns up, in a transaction that is rolled back."""
+        with self._transaction() as end:
+            self._compare(plan)
+            end(self._connection.rollback)
+
     def finish(self, window: Window) -> Outcome:
         """Update the row, and commit it with the rows."""
         if self._window != window:

@@ -276,18 +276,19 @@ def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
     return TargetUnavailable(
         f"No connection to Cassandra at {options.where}, port {options.port}: {'; '.join(said) or error}",
         "See that the nodes are up and that this host reaches them, and check "
-        f"cassandra.contactPoints and cassandra.port. {_about_tls(options)}",
+        f"cassandra.contactPoints and cassandra.port. {_about_tls(options, '; '.join(said))}",
     )
 
 
-def _about_tls(options: CassandraOptions) -> str:
+def _about_tls(options: CassandraOptions, said: str) -> str:
     if not options.ssl_enabled:
         return "A cluster that wants TLS needs cassandra.ssl.enabled."
+    if "WRONG_VERSION_NUMBER" in said:
+        return "The answer is no TLS: leave out cassandra.ssl.enabled, or name the port that takes TLS."
     if is_asyncio():
         return NO_TLS
-    if not options.ssl_client_certificate:
-        return "Nodes that want a cassandra.ssl.clientCertificate hang up without one."
-    return "Nodes that do not trust cassandra.ssl.clientCertificate hang up."
+    want = "do not trust" if options.ssl_client_certificate else "want a"
+    return f"Nodes that {want} cassandra.ssl.clientCertificate hang up."
 
 
 def _may_pass(refused: AuthenticationFailed) -> bool:

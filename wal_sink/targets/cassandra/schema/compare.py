@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -220,8 +221,7 @@ def _about_names(
                 if name in names
                 else "the table has no such column"
             )
-            add = ddl.add_column(live.name, schema.field(schema.names.index(name)))
-            remedy = "Rename or drop it" + (f", or run: {add}" if add else ".")
+            remedy = _about_missing(live, schema, name, known - {*written})
             remedy = f"Correct {COLUMNS_OPTION}." if name in names else remedy
             yield f"{name}: {where}. {near}".rstrip() + f" {remedy}"
     for key in live.key:
@@ -230,8 +230,29 @@ def _about_names(
         if key.name not in written:
             yield (
                 f"{key.name}: it is in the table's primary key ({key.role} key, {key.type}) "
-                "and not in the DataFrame. Add it."
+                f"and not in the DataFrame. Add it{_or_update(live, key, written, mode)}."
             )
+
+
+def _about_missing(
+    live: TableMetadata, schema: pa.Schema, name: str, unwritten: Collection[str]
+) -> str:
+    """Return what to do about a column that the table lacks: another case is a slip, and no new column."""
+    if meant := [other for other in sorted(unwritten) if other.lower() == name.lower()]:
+        return (
+            f'Rename it, .withColumnRenamed("{name}", "{meant[0]}"), or set {COLUMNS_OPTION} to'
+            f" {json.dumps({name: meant[0]}, ensure_ascii=False)}."
+        )
+    add = ddl.add_column(live.name, schema.field(schema.names.index(name)))
+    return "Rename or drop it" + (f", or run: {add}" if add else ".")
+
+
+def _or_update(
+    live: TableMetadata, key: ColumnMetadata, written: Collection[str], mode: str
+) -> str:
+    if key.role != "clustering" or mode == "update" or not writes_static_alone(live, written):
+        return ""
+    return ", or set cassandra.writeMode to update, which writes a partition's static columns alone"
 
 
 def _about_types(

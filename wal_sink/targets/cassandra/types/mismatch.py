@@ -38,23 +38,30 @@ def mismatches(column: str, source: pa.DataType, tree: CqlType) -> list[Mismatch
     source = canonical(source)
     cast = _wanted(source, tree)
     return [
-        each if each.remedy else each._replace(remedy=_remedy(column, cast, spark_type(inner)))
-        for each, inner in _differences(column, source, tree)
+        each
+        if each.remedy
+        else each._replace(remedy=_remedy(column, cast, spark_type(inner), part))
+        for each, inner, part in _differences(column, source, tree)
     ]
 
 
-def _remedy(column: str, cast: str | None, spark: str) -> str:
+def _remedy(column: str, cast: str | None, spark: str, part: str | None) -> str:
+    if cast is None and part is not None:
+        return f"Cast it to {part}, in the type to which the whole column is cast."
     if cast is None:
         return "Cast it to a supported type, or drop it from the DataFrame."
     cast_it = f'ast it, .withColumn("{column}", col("{column}").cast("{cast}"))'
     if spark == "timestamp_ntz":
         return f"Set spark.sql.session.timeZone to the zone of the readings, and c{cast_it}."
-    elsewhere = f", or write to a table where it is a {CQL_FOR[spark]}" if spark in CQL_FOR else ""
-    return f"C{cast_it}{elsewhere}."
+    if spark not in CQL_FOR:
+        return f"C{cast_it}."
+    an = "an" if CQL_FOR[spark] == "int" else "a"
+    return f"C{cast_it}, or write to a table where it is {an} {CQL_FOR[spark]}."
 
 
-_Differences: TypeAlias = Iterator[tuple[Mismatch, pa.DataType]]
-"""Each mismatch with the type of its part; its remedy is empty where a cast of the column is one."""
+_Differences: TypeAlias = Iterator[tuple[Mismatch, pa.DataType, str | None]]
+"""Each mismatch with the type of its part, and the type to cast that to, in Spark's DDL; its remedy is empty
+where a cast is one."""
 
 
 def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
@@ -62,9 +69,9 @@ def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
         yield from _of_value(path, source, tree)
     elif tree.kind not in NESTED or (tree.kind == "vector" and tree.parts[0].kind != "float"):
         problem = f"the table's type {tree.label} is not supported yet."
-        yield Mismatch(path, problem, _instead()), source
+        yield Mismatch(path, problem, _instead()), source, None
     elif not _SHAPES[tree.kind](source):
-        yield _lossy(path, source, tree), source
+        yield _lossy(path, source, tree), source, _wanted(source, tree)
     elif tree.kind == "udt":
         yield from _of_user_type(path, source, tree)
     elif tree.kind == "tuple":
@@ -96,9 +103,9 @@ def _of_value(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
         problem = (
             "timestamp_ntz is a clock reading without a zone, the table's timestamp is an instant."
         )
-        yield Mismatch(path, problem, ""), source
+        yield Mismatch(path, problem, ""), source, "timestamp"
     elif not accepts(tree.kind, source):
-        yield _lossy(path, source, tree), source
+        yield _lossy(path, source, tree), source, _wanted(source, tree)
 
 
 def _of_tuple(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
@@ -107,7 +114,7 @@ def _of_tuple(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
             f"the struct has {source.num_fields} fields, the table's {tree.label} "
             f"{len(tree.parts)}; they go by position."
         )
-        yield Mismatch(path, problem, "Make the struct with as many fields."), source
+        yield Mismatch(path, problem, "Make the struct with as many fields."), source, None
         return
     for field, part in zip(spark_types.fields(source), tree.parts, strict=True):
         yield from _differences(f"{path}.{field.name}", field.type, part)
@@ -119,7 +126,7 @@ def _of_user_type(path: str, source: pa.DataType, tree: CqlType) -> _Differences
     for name, count in Counter(field.name for field in fields).items():
         if count > 1:
             problem = f"the struct has {count} fields of this name."
-            yield Mismatch(f"{path}.{name}", problem, "Rename all but one."), source
+            yield Mismatch(f"{path}.{name}", problem, "Rename all but one."), source, None
     for field in fields:
         inner = f"{path}.{field.name}"
         if field.name in parts:
@@ -127,7 +134,7 @@ def _of_user_type(path: str, source: pa.DataType, tree: CqlType) -> _Differences
         else:
             nearest = did_you_mean(field.name, set(parts) - {each.name for each in fields})
             problem = f"the table's type {tree.name} has no such field. {nearest}".rstrip()
-            yield Mismatch(inner, problem, "Rename or drop it."), source
+            yield Mismatch(inner, problem, "Rename or drop it."), source, None
 
 
 def _wanted(source: pa.DataType, tree: CqlType) -> str | None:
@@ -149,7 +156,7 @@ def _wanted(source: pa.DataType, tree: CqlType) -> str | None:
 def _wanted_value(source: pa.DataType, cql: str) -> str | None:
     if accepts(cql, source):
         return spark_ddl(source)
-    if spark_type(source) not in CQL_FOR:
+    if spark_type(source) not in CQL_FOR and not pa.types.is_null(source):
         return None
     first = TYPES[cql].accepts[0]
     return {"decimal": "decimal(38,18)", WHOLE_DECIMAL: "decimal(38,0)"}.get(first, first)

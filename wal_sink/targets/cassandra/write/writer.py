@@ -129,7 +129,7 @@ class Writer:
         :raises Exception: of the driver, when trying again cannot help.
         """
         self._drift.check(now=False)
-        planned, first_us = self._prepare(plan), _lowest_us(rows)
+        planned, first_us = self.prepare(plan), _lowest_us(rows)
         for table in planned.tables:
             if not only_absent(plan):  # the server dates those, later than any change of the table
                 self._drift.expect_rows(table.plan, first_us)
@@ -234,7 +234,8 @@ class Writer:
         now_s = self._clock.now_s()
         return seconds_left(rows.batch, rows.stamps, times, now_s, default_ttl_s)
 
-    def _prepare(self, plan: Plan) -> Planned:
+    def prepare(self, plan: Plan) -> Planned:
+        """Compare a plan with its tables, once, as `write` does before the first rows."""
         if plan.key not in self._plans:
             if plan.sent_once:
                 self._sender.repeats = False
