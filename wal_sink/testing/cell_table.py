@@ -50,7 +50,7 @@ class CellTable:
 
     def visible(self, now_s: int) -> dict[Key, dict[str, Any]]:
         """Return what a reader of the table sees at a second, by key."""
-        seen = {key: row.seen(now_s, self._deleted_us(key)) for key, row in self.rows.items()}
+        seen = {key: row.seen(now_s, self.deleted_us(key)) for key, row in self.rows.items()}
         return {key: values for key, values in seen.items() if values is not None}
 
     def ballot_us(self, now_us: int) -> int:
@@ -61,7 +61,7 @@ class CellTable:
     def exists(self, key: Key, us: int) -> bool:
         """Whether a reader of the table sees a row at a time."""
         row = self.rows.get(key)
-        return row is not None and row.seen(us // 1_000_000, self._deleted_us(key)) is not None
+        return row is not None and row.seen(us // 1_000_000, self.deleted_us(key)) is not None
 
     def delete(self, key: Key, us: int) -> None:
         """Delete a row, or a range; the key has nulls at its end then."""
@@ -97,7 +97,7 @@ class CellTable:
         new = List(cell.us - 1, tuple(elements))
         return before.merged(new) if isinstance(before, List) else new
 
-    def _deleted_us(self, key: Key) -> int:
+    def deleted_us(self, key: Key) -> int:
         """Return the newest deletion of a row, or of a range that it is in; -1 for none."""
         prefixes = (key[:length] for length in range(1, len(key) + 1))
         return max(self.tombstones.get(prefix, -1) for prefix in prefixes)

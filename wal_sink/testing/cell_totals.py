@@ -33,7 +33,9 @@ def of_totals(rows: Slice, table: CellTable, adding: Adding) -> Slice:
 def _current(table: CellTable, key: Key, added: Sequence[str]) -> Current:
     if (row := table.rows.get(key)) is None:
         return NOTHING
+    deleted_us = table.deleted_us(key)
     cells = [row.cells.get(name) for name in (*added, ADDED_COLUMN)]
+    cells = [cell if cell is not None and cell.us > deleted_us else None for cell in cells]
     *values, told = (None if cell is None else cell.value for cell in cells)
     written = [-1 if cell is None or cell.value is None else cell.us for cell in cells]
     return Current(tuple(values), told, max(written), written[-1])
