@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qs
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import make_server
 
 Environment = dict[str, Any]
@@ -37,7 +37,8 @@ class Front:
     """
 
     def __init__(self) -> None:
-        self._moto = DomainDispatcherApplication(create_backend_app)
+        # Not moto's dispatcher to all services: it lists the folder of moto's code at each request.
+        self._moto = create_backend_app("s3")
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._seen: Counter[str] = Counter()

@@ -860,7 +860,9 @@ def skip_under(world: World, faults: Faults) -> None:
 
 def rewind_under(world: World, faults: Faults) -> None:
     target = FaultyTarget(world.target, faults)
-    plan_rewind(faulty(world, faults), target, 0, NOW_US).carry_out(NOW_US)
+    looks = Looks()  # one that died counts as a flusher until it has been silent for long
+    plan = plan_rewind(faulty(world, faults), target, 0, NOW_US, patience=looks.patience)
+    plan.carry_out(NOW_US)
 
 
 def adopt_under(world: World, faults: Faults) -> None:
