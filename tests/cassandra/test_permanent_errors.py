@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from cassandra.io.libevreactor import LibevConnection
@@ -78,7 +79,8 @@ def admin(node: EmbeddedCassandra) -> Iterator[Any]:
     """A session of the superuser, which the node makes some time after it answers."""
     for _ in range(100):
         try:
-            connection = connect(options(node, username="cassandra", password="cassandra"))
+            login = {"username": "cassandra", "password": "cassandra"}
+            connection = connect(options(node, **login, requestTimeout="60"))
             break
         except OptionError:
             time.sleep(0.3)
@@ -452,7 +454,9 @@ def test_tls_takes_light_requests(
     """Many requests share a push, which libev writes through the cipher in pieces; every row is there."""
     count, pushed = 5_000, Counter[str]()
     files = {"caCertificate": certificates.ca, "clientCertificate": certificates.client}
-    target = CassandraTarget(tls(node, **files, clientKey=certificates.client_key))
+    chosen = tls(node, **files, clientKey=certificates.client_key)
+    # What times out is sent again by the driver's way, and this is about the pushes.
+    target = CassandraTarget(msgspec.structs.replace(chosen, request_timeout=60.0))
     keys = [f"{i:04}" * 250 for i in range(count)]
     batch = pa.record_batch({"k": keys, "v": pa.array(range(count), pa.int64())})
     plan = target.plan(batch.schema, "k")

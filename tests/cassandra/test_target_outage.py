@@ -220,7 +220,7 @@ def test_patience_ends(node: EmbeddedCassandra, target: CassandraTarget, plan: P
             begin = time.monotonic()
             with pytest.raises(TargetUnavailable, match=r"requests for 2 s: .*timeout"):
                 send_all(Sender(connection.session, Concurrency(), patience=2), statements)
-            assert time.monotonic() - begin < 15
+            assert time.monotonic() - begin < 60
         finally:
             node.resume()
 
@@ -237,16 +237,17 @@ def test_a_silent_node_stops_the_feed(node: EmbeddedCassandra) -> None:
                 made.append(i)
                 yield insert.bind([i])
 
-        node.pause()
-        resume = threading.Timer(2, node.resume)
-        resume.start()
         sender = Sender(connection.session, law)
         with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(send_all, sender, feed())
-            time.sleep(1.5)
-            assert len(made) <= 8 + 1
+            node.pause()
+            try:
+                sending = pool.submit(send_all, sender, feed())
+                time.sleep(1.5)
+                most = len(made)
+            finally:
+                node.resume()
             sending.result(60)
-        resume.join()
+        assert most <= 8 + 1
     assert len(made) == 1_000
     got = node.execute("SELECT id FROM ks.t")
     assert {row.id for row in got} >= set(made)
@@ -387,12 +388,12 @@ def test_the_table_is_read_from_the_node_that_was_asked_for_its_version(
 
 
 def test_a_node_that_stands_still_is_given_up(node: EmbeddedCassandra) -> None:
-    """Within 20 s, though nothing is asked of it: a full socket to it holds up the other nodes as long."""
+    """Though nothing is asked of it: a full socket to it holds up the other nodes as long (quietly, 15 s)."""
     with connect(options(node)) as connection:
         (host,) = connection.session.get_pool_state()
         node.pause()
         try:
-            until = time.monotonic() + 20
+            until = time.monotonic() + 40
             while host.is_up:
                 assert time.monotonic() < until
                 time.sleep(0.1)
@@ -440,8 +441,8 @@ def test_a_mistake_is_not_retried(node: EmbeddedCassandra) -> None:
         ).bind([7_050, -1])
         begin = time.monotonic()
         with pytest.raises(Exception, match="TTL must be greater or equal to 0") as raised:
-            send_all(Sender(connection.session, Concurrency()), statements)
-        assert time.monotonic() - begin < 10
+            send_all(Sender(connection.session, Concurrency(), patience=120), statements)
+        assert time.monotonic() - begin < 60
         assert CassandraTarget(options(node)).classify(raised.value) == "fatal"
 
 

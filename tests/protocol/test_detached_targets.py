@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -295,10 +294,8 @@ def test_waiting_is_for_each_target_or_for_one(world: SeveralWorld) -> None:
     assert {each.target: each.pending_epochs for each in shown.targets} == {ADDED: 1, CELLS: 0}
     assert (shown.flushed, shown.pending_epochs, shown.safe_to_delete) == (0, 1, False)
     assert shown.unsafe_because == f"target {ADDED}: 1 checkpointed epoch is not flushed"
-    started = time.monotonic()
     flush(world.flusher(name=ADDED))
-    assert wait_until_flushed(checkpoint, world.log, 5).epoch == 1
-    assert time.monotonic() - started < 5
+    assert wait_until_flushed(checkpoint, world.log, 0).epoch == 1
 
 
 def test_rule_22_what_is_given_up_for_one_target_stays_for_the_other(

@@ -182,7 +182,7 @@ def test_ctrl_c_flushes_and_a_second_one_leaves(application: Application) -> Non
     os.killpg(driver.process.pid, signal.SIGINT)
     second = time.monotonic()
     driver.finish(-signal.SIGINT)
-    assert time.monotonic() - second < 10
+    assert time.monotonic() - second < 30, "`close` would wait for 60 s"
     assert driver.log().count(LEFT) == driver.log().count("flushing") == 1
     assert "in close" not in driver.log(), "no traceback shows the sink"
     assert application.pending() == EPOCHS

@@ -220,7 +220,7 @@ def test_requests_under_way_are_waited_for_together(
     try:
         with pytest.raises(NotDrained):
             sink.close()
-        assert 1 <= time.monotonic() - started < 3
+        assert 1 <= time.monotonic() - started < 5, "one after the other would take 5 s"
     finally:
         hanging.over.set()
         for loop in loops:

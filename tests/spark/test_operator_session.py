@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -53,10 +52,13 @@ class Shell:
         return done.document
 
     @contextmanager
-    def going_on(self, verb: str, *arguments: str, says: str = "") -> Iterator[Callable[[], str]]:
+    def going_on(
+        self, verb: str, *arguments: str, says: str = "", lines: list[str] | None = None
+    ) -> Iterator[Callable[[], str]]:
         """Start a command that goes on; yield what ends it, as Ctrl-C does, and returns its output.
 
         :param says: what standard error begins with: it goes on from there, and this waits for it.
+        :param lines: gets what it prints, line by line, as it comes.
         """
         with (
             start(self._folder, verb, "checkpoint", *arguments) as process,
@@ -64,14 +66,15 @@ class Shell:
         ):
             assert process.stdout is not None
             assert process.stderr is not None
+            taken: list[str] = [] if lines is None else lines
             # As it comes: a full pipe would stop it.
-            printed = readers.submit(process.stdout.read)
+            printed = readers.submit(taken.extend, process.stdout)
 
             def end() -> str:
                 process.send_signal(signal.SIGINT)
-                out, err = printed.result(timeout=60), complained.result(timeout=60)
-                assert (process.wait(timeout=60), err) == (0, "")
-                return out
+                printed.result(timeout=60)
+                assert (process.wait(timeout=60), complained.result(timeout=60)) == (0, "")
+                return "".join(taken)
 
             try:
                 assert process.stderr.read(len(says)) == says
@@ -95,7 +98,8 @@ def test_a_night_with_an_outage(spark: SparkSession, shell: Shell) -> None:
         with live_query(spark, table, str(shell.checkpoint)) as query:
             wait_for(lambda: sink.status(query).flushed >= 0, PATIENCE_S)
             in_health(shell)
-            with shell.going_on("status", "--watch", "--json") as end_watching:
+            seen: list[str] = []
+            with shell.going_on("status", "--watch", "--json", lines=seen) as end_watching:
                 node.pause()
                 in_the_outage(shell)
                 with shell.going_on("flush", "--follow", "--json", says=FOLLOWS) as end_following:
@@ -105,7 +109,7 @@ def test_a_night_with_an_outage(spark: SparkSession, shell: Shell) -> None:
                     followed = json.loads(end_following())
                     assert followed["why"] == "stopped"
                 after_the_outage(shell, behind)
-                time.sleep(1.5)  # `--watch` looks every second
+                wait_for(lambda: json.loads(seen[-1])["last_error"] is None, PATIENCE_S)
                 watched = list(map(json.loads, end_watching().splitlines()))
             assert query.isActive
             assert query.exception() is None

@@ -25,6 +25,13 @@ QUICK_START = """
 _OPTIONS = bytes((4, 0, 0, 0, 5, 0, 0, 0, 0))  # the CQL protocol's smallest request, version 4
 _SUPPORTED = b"\x06"  # the opcode of its answer, the fifth byte
 
+_TIMEOUTS = (
+    *("request_timeout", "read_request_timeout", "range_request_timeout"),
+    *("write_request_timeout", "counter_write_request_timeout", "cas_contention_timeout"),
+)
+_ANSWER_S = 60.0
+"""How long a test's own requests wait for an answer: the driver's ten seconds are few for a busy machine."""
+
 
 class CassandraDidNotStart(DidNotStart):
     """The node did not come up; where it got that far, the text ends with the last lines of its log."""
@@ -68,7 +75,8 @@ class Node(AnyServer):
         self._require_running()
         with self._session_lock:
             if self._session is None:
-                profiles = {EXEC_PROFILE_DEFAULT: ExecutionProfile(RoundRobinPolicy())}
+                profile = ExecutionProfile(RoundRobinPolicy(), request_timeout=_ANSWER_S)
+                profiles = {EXEC_PROFILE_DEFAULT: profile}
                 # The driver would ask for a newer protocol first, which fills the node's log.
                 cluster = Cluster(
                     [self.host], self.port, protocol_version=5, execution_profiles=profiles
@@ -101,6 +109,9 @@ def cassandra_yaml(
 ) -> dict[str, object]:
     """Make cassandra.yaml of a node without peers; Cassandra's defaults hold for what is not in it.
 
+    What a node alone answers late is late because the machine is busy: it has half a minute for a request,
+    where Cassandra's defaults are 1.8 seconds for a conditional write and 2 for another one.
+
     `commitlog_sync` is `batch`, which acknowledges a write when it is on the disk, or `periodic`,
     Cassandra's default, up to 10 seconds earlier.
     """
@@ -119,6 +130,7 @@ def cassandra_yaml(
         "seed_provider": [{"class_name": provider, "parameters": seeds}],
         "commitlog_sync": commitlog_sync,
         "auto_snapshot": False,  # a test's dropped keyspace is not wanted back
+        **dict.fromkeys(_TIMEOUTS, "30s"),
     }
     periodic = {"commitlog_sync_period": "10000ms"} if commitlog_sync == "periodic" else {}
     return {**yaml, **periodic}
