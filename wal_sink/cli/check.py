@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from wal_sink.admin.spark_schema import ddl_schema, parquet_schema
 from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, option_values
 from wal_sink.cli.lines import Lines, Named
 from wal_sink.cli.output import AsJson, document, output
@@ -35,6 +34,11 @@ def check(
     Give each option of `writeStream` by --option. Connects to the target and creates nothing there, neither
     log nor ledger; starts no Spark. What does not fit is said as the first micro-batch would say it.
     """
+    from wal_sink.admin.spark_schema import (  # noqa: PLC0415 -- sqlglot, a fifth of a start
+        ddl_schema,
+        parquet_schema,
+    )
+
     with output(as_json=as_json) as console:
         if (schema is None) == (parquet is None):
             raise OptionError(
