@@ -30,6 +30,8 @@ class Turns(Faults):
         self._stops = list(stops)
         self._counts = counts
         self.stopped_before: list[str] = []
+        self.steps: list[list[str]] = []
+        """Each counted operation, with the others behind it up to the next one."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -40,6 +42,9 @@ class Turns(Faults):
                 self.stopped_before.append(name)
                 getcurrent().parent.switch()  # until the next turn
             self.operations.append(name)
+            self.steps.append([name])
+        elif self.steps:
+            self.steps[-1].append(name)
         yield
 
 

@@ -2,7 +2,8 @@
 
 Some epochs are checkpointed, one of them with the attempt of a run that died before it. Flusher A stops
 before its k-th operation, B flushes to its end or to its j-th operation, A goes on to its end, then B: all
-pairs (k, j). There is no fence among flushers: `begin` decides once, and what both write is the same.
+pairs (k, j), those with one history once. There is no fence among flushers: `begin` decides once, and what
+both write is the same.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tests.protocol import raw
 from tests.protocol.cases import covered
 from tests.protocol.engine import World
 from tests.protocol.interleave import two_flushers
+from tests.protocol.pairs_of_stops import History, pairs_of_stops
 from tests.protocol.test_crash_everywhere import flush, new_world
 from tests.protocol.test_quarantine import RefusingWorld, listed, refused_later
 from tests.protocol.test_two_drivers import rows
@@ -35,23 +37,23 @@ def published() -> World:
 
 def test_all_pairs_of_stops_give_one_table() -> None:
     """Nothing lost or doubled, nothing of the dead attempt, nothing left, and neither meets an error."""
-    pairs = both = 0
-    for k in count():
-        for j in count():
-            world = published()
-            first, second = two_flushers(world, ((k,), (j,)))
-            where = (k, first.stopped_before, j, second.stopped_before)
-            wrote = [any(op.startswith("write ") for op in t.operations) for t in (first, second)]
-            both += all(wrote)
-            pairs += 1
-            flush(world.flusher(Faults()))
-            raw.complete(world, EPOCHS, where)
-            world.forget()
-            if not second.stopped_before:
-                break
-        if not first.stopped_before:
-            break
-    covered("two flushers, pairs of stops", f"{pairs}, in {both} of which both wrote rows")
+
+    def play(k: int, j: int) -> History[bool]:
+        world = published()
+        first, second = two_flushers(world, ((k,), (j,)))
+        flush(world.flusher(Faults()))
+        raw.complete(world, EPOCHS, (k, first.stopped_before, j, second.stopped_before))
+        world.forget()
+        wrote = [any(op.startswith("write ") for op in t.operations) for t in (first, second)]
+        return History(first.steps, second.steps, all(wrote))
+
+    found = list(pairs_of_stops(play))
+    both = sum(pair.history.end for pair in found)
+    played = sum(pair.is_new for pair in found)
+    covered(
+        "two flushers, pairs of stops",
+        f"{len(found)}, in {both} of which both wrote rows; {played} histories",
+    )
     assert both
 
 

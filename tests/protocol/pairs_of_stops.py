@@ -1,0 +1,101 @@
+"""Every pair of stops of two processes; of pairs with one history, one is played.
+
+The first process stops before its k-th operation; the second one runs to its j-th, or to its end; the first
+one goes on to its end, then the second: all pairs (k, j).
+
+(k, j) differs from (k, j - 1) by one step of the second process: it comes before the rest of the first one,
+or behind it. If it is a **look**, which changes nothing, and nothing of that rest changes what it sees, then
+both pairs are one history: each process gets the same answers, and what a judge sees at each change of turns
+is the same. So it is with (k - 1, j), a look of the first process, and what the second has done by then. Only
+the clock is read some microseconds sooner or later, by which nothing is decided between processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Generic, NamedTuple, TypeVar
+
+End = TypeVar("End")
+
+
+Step = list[str]
+"""An operation before which a process may stop, and those behind it up to the next one (see `Faults`)."""
+
+
+class History(NamedTuple, Generic[End]):
+    """What two processes did."""
+
+    first: list[Step]
+    second: list[Step]
+    end: End
+    """What the test wants to know of it."""
+
+
+class Pair(NamedTuple, Generic[End]):
+    """A pair of stops."""
+
+    history: History[End]
+    is_new: bool
+    """Whether it was played; else its history is that of an earlier pair."""
+
+
+def pairs_of_stops(play: Callable[[int, int], History[End]]) -> Iterator[Pair[End]]:
+    """Yield all pairs, until each process has run to its end without a stop.
+
+    :param play: plays one pair.
+    """
+    before: list[History[End]] = []
+    """Of k - 1, by j."""
+    for k in count():
+        now: list[History[End]] = []
+        for j in count():
+            known = _known(k, j, before, now)
+            now.append(known or play(k, j))
+            yield Pair(now[j], known is None)
+            if j >= len(now[j].second):
+                break
+        if k >= len(now[-1].first):
+            return
+        before = now
+
+
+def _known(
+    k: int, j: int, before: list[History[End]], now: list[History[End]]
+) -> History[End] | None:
+    """Return the history of (k, j) if that of a neighbour is the same."""
+    if j > 0 and sees_nothing_of(now[j - 1].second[j - 1], now[j - 1].first[k:]):
+        return now[j - 1]
+    if j < len(before) and sees_nothing_of(before[j].first[k - 1], before[j].second[:j]):
+        return before[j]
+    return None
+
+
+_STORE_LOOKS = ("read ", "list ", "size ", "input ")
+_STORE_CHANGES = ("create ", "replace ", "output ", "delete ")
+_OWN = "event "
+"""Spark tells its own process: nothing that the other one does can change or see it."""
+_LEDGER, _LEDGER_MADE = "read ledger", "create ledger "
+
+
+def sees_nothing_of(step: Step, others: Iterable[Step]) -> bool:
+    """Whether a step only looks, and sees the same before these steps and behind them."""
+    if not all(operation.startswith((*_STORE_LOOKS, _OWN)) for operation in step):
+        return False
+    return not any(
+        _changes_what_sees(look, operation)
+        for other in others
+        for operation in other
+        for look in step
+    )
+
+
+def _changes_what_sees(look: str, other: str) -> bool:
+    if look.startswith(_OWN) or other.startswith((*_STORE_LOOKS, _OWN)):
+        return False
+    of_store = other.startswith(_STORE_CHANGES) and not other.startswith(_LEDGER_MADE)
+    if look == _LEDGER or not of_store:
+        return look == _LEDGER and not of_store
+    verb, _, place = look.partition(" ")
+    _, _, path = other.partition(" ")
+    return path.startswith(place) if verb == "list" else path == place

@@ -1,0 +1,94 @@
+"""Pairs of stops that are not played have the history of one that is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.protocol.pairs_of_stops import History, pairs_of_stops, sees_nothing_of
+
+Answer = object
+
+
+class Toy:
+    """Objects and a ledger; a process of it is a script, with what was answered to it so far."""
+
+    def __init__(self, scripts: tuple[list[str], list[str]]) -> None:
+        self._scripts = scripts
+        self._objects: dict[str, int] = {}
+        self._ledger = 0
+        self.done: tuple[list[str], list[str]] = ([], [])
+        self.answers: tuple[list[Answer], list[Answer]] = ([], [])
+
+    def go_on(self, which: int, stop: int | None = None) -> None:
+        """Let a process run to its end, or until it has done so many operations."""
+        script, done = self._scripts[which], self.done[which]
+        while len(done) < len(script) and (stop is None or len(done) < stop):
+            done.append(script[len(done)])
+            self.answers[which].append(self._answer(done[-1], which))
+
+    def _answer(self, operation: str, which: int) -> Answer:
+        verb, _, place = operation.partition(" ")
+        if verb == "begin":
+            self._ledger = 10 * self._ledger + which + 1
+        elif operation == "read ledger":
+            return self._ledger
+        elif verb == "list":
+            return sorted(path for path in self._objects if path.startswith(place))
+        elif verb == "read":
+            return self._objects.get(place)
+        elif verb == "create":
+            return self._objects.setdefault(place, which) == which
+        elif verb == "delete":
+            self._objects.pop(place, None)
+        return None
+
+
+def played(scripts: tuple[list[str], list[str]], k: int, j: int) -> History[object]:
+    toy = Toy(scripts)
+    for which, stop in ((0, k), (1, j), (0, None), (1, None)):
+        toy.go_on(which, stop)
+    first, second = ([[operation] for operation in done] for done in toy.done)
+    return History(first, second, end=(toy.answers, toy._objects, toy._ledger))
+
+
+OPERATIONS = (
+    *("read a/1", "read a/2", "list a/", "list b/", "list ", "read ledger", "event 0"),
+    *("create a/1", "create a/2", "create b/1", "delete a/1", "begin 0"),
+)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_pair_ends_as_if_it_were_played(seed: int) -> None:
+    """With every answer that a process got; and pairs are left out at all."""
+    chance = random.Random(seed)
+    scripts = (chance.choices(OPERATIONS, k=8), chance.choices(OPERATIONS, k=8))
+    pairs = list(pairs_of_stops(lambda k, j: played(scripts, k, j)))
+    whole = [played(scripts, k, j) for k in range(9) for j in range(9)]
+    assert [pair.history for pair in pairs] == whole
+    assert 0 < sum(pair.is_new for pair in pairs) < len(whole)
+
+
+@pytest.mark.parametrize(
+    ("look", "other", "free"),
+    [
+        ("list manifests/", "create manifests/0.json", False),
+        ("list manifests/", "create runs/1.json", True),
+        ("list ", "delete runs/1.json", False),
+        ("read runs/1.json", "create runs/1.json", False),
+        ("read runs/1.json", "create runs/2.json", True),
+        ("read runs/1.json", "finish 0", True),
+        ("read ledger", "finish 0", False),
+        ("read ledger", "create ledger -1", False),
+        ("read ledger", "create runs/1.json", True),
+        ("read ledger", "read ledger", True),
+        ("event 0", "create commits/0", True),
+        ("create a", "read b", False),
+        ("begin 0", "read b", False),
+    ],
+)
+def test_what_a_look_sees(look: str, other: str, *, free: bool) -> None:
+    """What changes something is always played: a judge looks behind it."""
+    assert sees_nothing_of([look], [[other]]) == free
+    assert sees_nothing_of(["event 0", look], [["read b"], [other, "read c"]]) == free
