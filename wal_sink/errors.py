@@ -8,6 +8,7 @@ who wait for the flush (rule 21).
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 
@@ -32,6 +33,12 @@ class WalSinkError(Exception):
     def summary(self) -> str:
         """The kind and what happened, without the remedy."""
         return f"{type(self).__name__}: {self.what}"
+
+    @property
+    def one_line(self) -> str:
+        """Everything in one line of a log."""
+        ended = re.sub(r"([^\s.:;!?])\s*\n\s*(What to do:)", r"\1. \2", str(self))
+        return " ".join(ended.split())
 
     def __str__(self) -> str:
         return f"{self.what}\n  What to do: {self.remedy}" if self.remedy else self.what

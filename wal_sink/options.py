@@ -262,10 +262,11 @@ def _nearest(typed: str, known: Iterable[str]) -> list[str]:
 
 
 def as_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options that were given as Python values as Spark would pass them."""
+    """Return options that were given as Python values as Spark would pass them; None is not given."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
+        if value is not None
     }
 
 

@@ -148,6 +148,29 @@ def test_a_connect_session_is_refused() -> None:
         wal_sink.register(Connect())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", [None, SparkSession])
+def test_what_is_no_session_is_refused(wrong: object) -> None:
+    """`SparkSession.getActiveSession()` returns None in a thread that has made none."""
+    with pytest.raises(OptionError, match="no SparkSession") as refused:
+        wal_sink.register(wrong)  # type: ignore[arg-type]
+    assert "getOrCreate" in refused.value.remedy
+
+
+@pytest.mark.parametrize("wrong", ["5", -1, float("nan"), None])
+def test_a_time_that_is_no_number_is_refused(wrong: object) -> None:
+    """Before anything is done with the session."""
+    with pytest.raises(OptionError, match="drain_timeout is"):
+        wal_sink.register(None, drain_timeout=wrong)  # type: ignore[arg-type]
+
+
+def test_a_status_of_something_else_is_refused() -> None:
+    """Such as of a DataFrame, or of the writer."""
+    asks: list[Any] = [wal_sink.status, wal_sink.await_flushed]
+    for ask in asks:
+        with pytest.raises(OptionError, match="int is neither a query nor"):
+            ask(7)
+
+
 def test_what_could_not_be_flushed_is_raised_by_the_block(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

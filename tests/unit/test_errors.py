@@ -31,6 +31,18 @@ EVERY = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("Epoch 1 is gone", "Epoch 1 is gone. What to do: Restore it. Or skip it."),
+        ("It says:\n  - no.", "It says: - no. What to do: Restore it. Or skip it."),
+    ],
+)
+def test_a_line_of_a_log_has_sentences(what: str, line: str) -> None:
+    """Also where the text has none of its own."""
+    assert WalSinkError(what, "Restore it.\nOr skip it.").one_line == line
+
+
 @pytest.mark.parametrize(("name", "code"), CONTRACT)
 def test_the_contract_holds(name: str, code: int) -> None:
     """Each promised error exists, with its exit code."""

@@ -16,7 +16,8 @@ from wal_sink.model.offsets import Offsets, parse_offsets
 from wal_sink.model.records import LogUrl
 
 _WHERE = (
-    "Give the query's checkpointLocation, as a location that the driver and this process share."
+    "Give the query's checkpointLocation, as an absolute one that the driver and this process share: a"
+    " relative one counts from this process's folder."
 )
 
 

@@ -9,6 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import OptionError
 from wal_sink.options import as_texts
 from wal_sink.preflight import Checked, preflight
 from wal_sink.progress.status import Status, read_status
@@ -46,8 +47,8 @@ def await_flushed(
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     :raises WalSinkError: the error that stopped the flush.
     """
-    if not isinstance(query_or_checkpoint, str) and (sink := sink_of(str(query_or_checkpoint.id))):
-        return sink.await_flushed(query_or_checkpoint, timeout, target=target)
+    if (query := _query(query_or_checkpoint)) and (sink := sink_of(str(query.id))):
+        return sink.await_flushed(query, timeout, target=target)
     checkpoint, log = _find(query_or_checkpoint, wal, storage_options)
     return wait_until_flushed(checkpoint, view_of(log, target), timeout)
 
@@ -60,8 +61,8 @@ def status(
     storage_options: Mapping[str, object] | None = None,
 ) -> Status:
     """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
-    if not isinstance(query_or_checkpoint, str) and (sink := sink_of(str(query_or_checkpoint.id))):
-        return sink.status(query_or_checkpoint, target=target)
+    if (query := _query(query_or_checkpoint)) and (sink := sink_of(str(query.id))):
+        return sink.status(query, target=target)
     checkpoint, log = _find(query_or_checkpoint, wal, storage_options)
     return read_status(checkpoint, view_of(log, target))
 
@@ -81,6 +82,21 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
     """
     schema = df_or_schema if isinstance(df_or_schema, StructType) else df_or_schema.schema
     return preflight(as_texts(options), internals.arrow_schema(schema))
+
+
+def _query(given: object) -> StreamingQuery | None:
+    """Return a query; None for a location.
+
+    :raises OptionError: it is neither.
+    """
+    if isinstance(given, str):
+        return None
+    if isinstance(given, StreamingQuery):
+        return given
+    raise OptionError(
+        f"{type(given).__name__} is neither a query nor the location of a checkpoint.",
+        "Pass what start() has returned, or the query's checkpointLocation as a string.",
+    )
 
 
 @store_errors()

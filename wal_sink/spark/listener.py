@@ -76,7 +76,7 @@ class Listener(CheckpointListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Let the flush finish; say in one line with which error of this sink the query has failed."""
         if (failure := failure_in(event.exception or "")) is not None:
-            logger.error("query %s failed: %s", event.id, " ".join(str(failure).split()))
+            logger.error("query %s failed: %s", event.id, failure.one_line)
         gave_way = event.errorClassOnException == _GAVE_WAY
         # Over `offsets/N + 1` it gives way when it has written `commits/N`, of which the event may be missed.
         gave_way = gave_way and self._handler.has_caught_up(str(event.id), str(event.runId))

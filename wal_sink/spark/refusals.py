@@ -26,7 +26,7 @@ class Refusals:
 
     def refuse(self, query: StreamingQuery, error: WalSinkError) -> None:
         """Stop a query, and remember why; also inside `onQueryStarted`."""
-        logger.error("query %s is refused: %s", query.id, " ".join(str(error).split()))
+        logger.error("query %s is refused: %s", query.id, error.one_line)
         self.remember(str(query.id), error)
         internals.stop(query)
 

@@ -108,7 +108,7 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
             there = {**registered.given, "metrics_port": registered.sink.metrics_port}
             raise OptionError(
                 f"This session is registered with {', '.join(f'{k}={v}' for k, v in there.items())}.",
-                "Pass the same arguments, or close() the first handle before.",
+                "Pass the same arguments, which return its handle; or close() that before.",
             )
         return registered.sink
 
@@ -126,8 +126,9 @@ def _check(
 
     :raises OptionError: naming them.
     """
-    if drain_timeout < 0:
-        raise OptionError(f"drain_timeout is {drain_timeout}.", "Give seconds, 0 or more.")
+    given: object = drain_timeout
+    if not isinstance(given, int | float) or not given >= 0:
+        raise OptionError(f"drain_timeout is {drain_timeout!r}.", "Give seconds, 0 or more.")
     if metrics_port is not None and not flush:
         raise OptionError(
             "metrics_port is given without flush: the process that flushes has the metrics.",

@@ -138,7 +138,7 @@ class Sink:
         except (NotDrained, OptionError, LogUnavailable, WrongOwner) as error:
             if exc is None:
                 raise
-            logger.error("after the block had failed: %s", " ".join(str(error).split()))  # noqa: TRY400
+            logger.error("after the block had failed: %s", error.one_line)  # noqa: TRY400
         except _INTERRUPTS:
             if not interrupted:
                 raise  # else the first one goes on from here

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
-from wal_sink.errors import UnsupportedSpark
+from wal_sink.errors import OptionError, UnsupportedSpark
 from wal_sink.spark.internals import names
 
 _SPARK_CONTEXT = "org.apache.spark.SparkContext"
@@ -25,8 +25,16 @@ _JAVA_CLIENT = {"deque", "get_thread_connection"}
 def check_session(spark: SparkSession) -> None:
     """Refuse a session in which one of the names below is missing.
 
+    :raises OptionError: it is no session.
     :raises UnsupportedSpark: naming what is missing and the tested versions.
     """
+    given: object = spark
+    if given is None or isinstance(given, type):
+        raise OptionError(
+            f"The session is {spark!r}, and no SparkSession.",
+            "Pass what SparkSession.builder.getOrCreate() returns. SparkSession.getActiveSession() is None"
+            " in a thread that has made no session.",
+        )
     if not hasattr(spark, "_jsparkSession"):
         raise UnsupportedSpark(
             "This is a Spark Connect session: its listener runs away from the driver",

@@ -114,14 +114,6 @@ class CellsContract(RowsContract):
         _written(session, plan, self.slice(target, plan, records))
         assert self.rows(target) == {("a", 1): (2, "2")}
 
-    def test_at_one_timestamp_the_larger_value_stays(
-        self, target: Target, plan: Plan, session: Session
-    ) -> None:
-        """Ties are resolved cell by cell on the serialized bytes, where -1 is larger than 1."""
-        for records in ([("a", 1, 1, "x")], [("a", 1, -1, "b")], [("a", 1, 7, "a")]):
-            _written(session, plan, self.slice(target, plan, records))
-        assert self.rows(target) == {("a", 1): (-1, "x")}
-
     def test_unset_nulls_keep_the_older_value(
         self, target: Target, plan: Plan, session: Session
     ) -> None:

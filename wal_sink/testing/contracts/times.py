@@ -62,6 +62,14 @@ class TimesContract(ABC):
     def lives(self, target: Target) -> dict[tuple[str, int], int | None]:
         """Read how many seconds the value v of each row still lives, by (k, n); None: for ever."""
 
+    def test_at_one_timestamp_the_larger_value_stays(self, make: Make) -> None:
+        """Ties are resolved cell by cell on the serialized bytes, where -1 is larger than 1."""
+        target, now = make({}), now_us()
+        with _open(target) as write:
+            for row in (("a", 1, 1, "x"), ("a", 1, -1, "b"), ("a", 1, 7, "a")):
+                write(now, [row])
+        assert self.rows(target) == {("a", 1): (-1, "x")}
+
     @pytest.mark.parametrize("given", ["ttl", "column", "expiry"])
     def test_a_life_began_when_its_row_was_published(self, make: Make, given: str) -> None:
         """Not when it is written, nor when it is written again."""
