@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Generic, NamedTuple, TypeVar
 
+from tests.protocol.operations import TOLD, changes
+
 End = TypeVar("End")
 
 
@@ -71,16 +73,13 @@ def _known(
     return None
 
 
-_STORE_LOOKS = ("read ", "list ", "size ", "input ")
 _STORE_CHANGES = ("create ", "replace ", "output ", "delete ")
-_OWN = "event "
-"""Spark tells its own process: nothing that the other one does can change or see it."""
 _LEDGER, _LEDGER_MADE = "read ledger", "create ledger "
 
 
 def sees_nothing_of(step: Step, others: Iterable[Step]) -> bool:
     """Whether a step only looks, and sees the same before these steps and behind them."""
-    if not all(operation.startswith((*_STORE_LOOKS, _OWN)) for operation in step):
+    if any(changes(operation) for operation in step):
         return False
     return not any(
         _changes_what_sees(look, operation)
@@ -91,7 +90,7 @@ def sees_nothing_of(step: Step, others: Iterable[Step]) -> bool:
 
 
 def _changes_what_sees(look: str, other: str) -> bool:
-    if look.startswith(_OWN) or other.startswith((*_STORE_LOOKS, _OWN)):
+    if look.startswith(TOLD) or not changes(other):
         return False
     of_store = other.startswith(_STORE_CHANGES) and not other.startswith(_LEDGER_MADE)
     if look == _LEDGER or not of_store:

@@ -8,7 +8,6 @@ is the real code: a new run, with other rows for what it computes again, and a n
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -18,6 +17,7 @@ from tests.protocol import raw
 from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
+from tests.protocol.operations import different_faults
 from tests.protocol.staging_world import StagingWorld
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher
@@ -129,36 +129,42 @@ def test_every_fault_upon_transactions_is_recovered_from(
 def every_fault(
     make_world: Callable[[], World], role: str, when: When, compute: Compute = partitions
 ) -> list[str]:
-    """Inject a fault at every operation of a role, and recover; return the operations."""
-    hit: list[str] = []
-    for k in count():
-        world = make_world()
-        faults = Faults(
-            at=k,
-            when="before" if when == "before" else "after",
-            error=Unanswered if when == "answer lost" else Crash,
-        )
+    """Inject a fault at every operation of a role, and recover; return the operations.
+
+    A death after a look is that before it, and happens once.
+    """
+
+    def until_the_fault(world: World, faults: Faults) -> bool:
+        """Say whether the process has died."""
         run_faults, flush_faults = (faults, Faults()) if role == "run" else (Faults(), faults)
-        crashed = False
+        backlog = role == "flusher of a backlog"
         try:
-            backlog = role == "flusher of a backlog"
             script(world, run_faults, flush_faults, backlog=backlog, compute=compute)
         except Crash:
-            crashed = True
             world.end_sessions()
+            return True
+        return False
+
+    whole, world = Faults(), make_world()
+    assert not until_the_fault(world, whole)
+    raw.complete(world, EPOCHS, "no fault")
+    for k in different_faults(whole.operations, when):
+        world = make_world()
+        faults = fault(k, when)
+        crashed = until_the_fault(world, faults)
         why = (k, when, faults.injected)
-        if faults.injected is None:
-            assert k == len(faults.operations)
-            assert not crashed
-            break
         injected_as_meant(faults, k, when, crashed=crashed)
         raw.safe(world, why)
         script(world, Faults(), Faults(), compute=compute)
         raw.complete(world, EPOCHS, why)
         world.forget()
-        hit.append(faults.injected)
-    raw.complete(world, EPOCHS, "no fault")
-    return hit
+    return whole.operations
+
+
+def fault(k: int, when: When) -> Faults:
+    """Return the fault at the k-th operation."""
+    error = Unanswered if when == "answer lost" else Crash
+    return Faults(at=k, when="before" if when == "before" else "after", error=error)
 
 
 TARGET = (
@@ -182,6 +188,7 @@ def hit_by(hit: list[str], *names: str) -> int:
 
 def injected_as_meant(faults: Faults, k: int, when: str, *, crashed: bool) -> None:
     """The k-th operation failed, with the effect meant, and the process died or lived as meant."""
+    assert faults.injected is not None
     assert faults.operations[k] == faults.injected
     assert crashed == (when != "answer lost")
     if when == "before":

@@ -13,6 +13,7 @@ import pytest
 import wal_sink
 from state_backends import S3Backend, StorageOptions, open_backend
 from tests.protocol.engine import World
+from tests.protocol.operations import different_faults
 from tests.s3 import S3
 from wal_sink.admin.find_original import Sight, look_for_checkpoint
 from wal_sink.admin.query import Query, find_query
@@ -50,17 +51,12 @@ def test_every_crash_recovers(s3: S3, seam: Literal["run", "flusher"]) -> None:
     whole = Faults()
     dies_and_recovers(s3, seam, whole)
     assert whole.injected is None
-    deaths = [k for k in range(len(whole.operations)) if k == 0 or changes(whole.operations[k - 1])]
+    deaths = different_faults(whole.operations, "before")
     for k in deaths:
         faults = Faults(at=k)
         dies_and_recovers(s3, seam, faults)
         assert faults.injected
     assert len(deaths) > 10, "the script is too short to mean something"
-
-
-def changes(operation: str) -> bool:
-    """Whether something may lie in the stores that did not before: else dying now is dying earlier."""
-    return not operation.startswith(("read ", "list ", "size ", "input "))
 
 
 def dies_and_recovers(s3: S3, seam: Literal["run", "flusher"], faults: Faults) -> None:

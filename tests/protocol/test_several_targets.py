@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -14,8 +13,9 @@ from tests.protocol import several_world as judged
 from tests.protocol.cases import covered
 from tests.protocol.engine import a_decision
 from tests.protocol.interleave import Process, Turns
+from tests.protocol.operations import different_faults
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
-from tests.protocol.test_crash_everywhere import Unanswered, flush, injected_as_meant, partitions
+from tests.protocol.test_crash_everywhere import fault, flush, injected_as_meant, partitions
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, Fenced, WalSinkError
 from wal_sink.flush.cast import as_written
@@ -66,31 +66,31 @@ def test_every_fault_is_recovered_from_in_both_targets(
     role: str, when: When, tmp_path: Path
 ) -> None:
     """A fault at every operation of the run, or of either target's flusher; then all goes on."""
-    hit: list[str] = []
-    for k in count():
-        world = SeveralWorld(tmp_path)
-        faults = Faults(
-            at=k,
-            when="before" if when == "before" else "after",
-            error=Unanswered if when == "answer lost" else Crash,
-        )
+
+    def until_the_fault(world: SeveralWorld, faults: Faults) -> bool:
+        """Say whether the process has died."""
         of = {name: faults if name == role else Faults() for name in ("run", CELLS, ADDED)}
-        crashed = False
         try:
             script(world, of["run"], of)
         except Crash:
-            crashed = True
             world.end_sessions()
+            return True
+        return False
+
+    whole, world = Faults(), SeveralWorld(tmp_path)
+    assert not until_the_fault(world, whole)
+    judged.complete(world, EPOCHS, "no fault")
+    for k in different_faults(whole.operations, when):
+        world = SeveralWorld(tmp_path)
+        faults = fault(k, when)
+        crashed = until_the_fault(world, faults)
         why = (k, role, when, faults.injected)
-        if faults.injected is None:
-            judged.complete(world, EPOCHS, why)
-            break
         injected_as_meant(faults, k, when, crashed=crashed)
         judged.safe(world, why)
         script(world, Faults(), {name: Faults() for name in world.targets})
         judged.complete(world, EPOCHS, why)
         world.forget()
-        hit.append(faults.injected)
+    hit = whole.operations
     assert len(hit) > 60, "the script is too short to mean something"
     covered(f"fault at every operation of {role} with two targets, {when}", f"{len(hit)}")
 
