@@ -60,6 +60,8 @@ class Configuration(NamedTuple):
     sink: SinkOptions
     destinations: tuple[Destination, ...]
     location: Location
+    path: str = ""
+    """Of `start(path)`, which Spark passes on; no row goes there."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,7 +136,8 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
     sink = parse(raw, SinkOptions)
     location = locate(sink.checkpoint, sink.wal_location, folder, *storage_options(sink))
     is_several = bool(destinations[0].name)
-    return Configuration(sink, destinations, location._replace(several=is_several))
+    location = location._replace(several=is_several)
+    return Configuration(sink, destinations, location, given.get("path", ""))
 
 
 def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from msgspec import Meta
 from wal_sink.errors import OptionError
 from wal_sink.option_words import description, takes
 
-SPARK_OPTIONS = ("checkpointLocation", "queryName")
+SPARK_OPTIONS = ("checkpointLocation", "queryName", "path")
 """Options of Spark, which it passes to the sink as well."""
 
 SECRET = {"secret": True}
@@ -217,13 +217,6 @@ def refuse_unknown(
     """
     by_lower = {name.lower(): name for name in (*known, *SPARK_OPTIONS)}
     for key in raw:
-        if (
-            key.lower() == "path"
-        ):  # of start(path), and of toTable(name), which makes a table in Spark's catalog
-            raise OptionError(
-                f"The query writes to the path {raw[key]}, and the sink would pass over it.",
-                "Call start() without a path, and not toTable(…): options say where rows go.",
-            )
         if named(key, by_lower.values()) is None:
             other, dot, _ = key.lower().partition(".")
             if (

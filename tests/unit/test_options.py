@@ -189,14 +189,6 @@ def test_a_choice_names_its_values() -> None:
 # --- refuse_unknown -------------------------------------------------------------------------------
 
 
-def test_a_path_is_refused() -> None:
-    """Of `start("/a/path")` and of `toTable("orders")`, whose rows would go elsewhere in silence."""
-    for raw in ({"path": "/x"}, {"PATH": "/x"}):
-        with pytest.raises(OptionError, match="writes to the path /x") as caught:
-            configure(GIVEN | raw)
-        assert "toTable" in caught.value.remedy
-
-
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [

@@ -229,6 +229,16 @@ def test_another_table_is_warned_of_until_a_run_has_published(
     assert said_to("order") == []
 
 
+def test_a_path_that_is_passed_over_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Of `start("/a/path")`: without a word, a user looks for the rows there."""
+    log = Log(open_backend("memory://path"))
+    for name in ("path", "PATH"):
+        caplog.clear()
+        say_in_force("q-1", configure({**GIVEN, name: "/x"}), log, [], "", flush=True)
+        (warning,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
+        assert warning.startswith("query q-1: nothing is written to the path /x: its rows go to")
+
+
 def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) -> None:
     """A target that cannot describe itself is no reason to fail."""
 

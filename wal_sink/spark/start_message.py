@@ -43,6 +43,8 @@ def say_in_force(
         )
         if lost:
             logger.warning("query %s: %s", query_id, unreplayable(lost))
+        if configuration.path:
+            logger.warning("query %s: %s", query_id, passed_over(configuration))
         if there := other_place(options_of_newest_run(log), configuration):
             logger.warning("query %s: %s", query_id, there)
         if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(log), log.url):
@@ -96,6 +98,15 @@ def unreplayable(lost: Iterable[str]) -> str:
         f"it reads from {', '.join(lost)}, which cannot give out a row again: rows of a micro-batch that did"
         " not get to its checkpoint before a crash are lost. From there it is at-most-once. Put what"
         " replays in between, such as Kafka or files."
+    )
+
+
+def passed_over(configuration: Configuration) -> str:
+    """Say that no row goes to the path that `start` was given."""
+    where = ", ".join(_named(each) for each in configuration.destinations)
+    return (
+        f"nothing is written to the path {configuration.path}: its rows go to {where}, as its options say."
+        " Call start() without a path."
     )
 
 
