@@ -51,8 +51,8 @@ ROOMS = {
     ".check": ".times .types targets.values model clock errors",
     ".check_tables": ".check .types targets.values model errors",
     ".driver": ".options .totals targets.base options log_context errors",
-    ".schema": ".driver .totals .times .types .options .names targets.operations targets.tables model"
-    " log_context errors",
+    ".schema": ".driver .totals .times .types .options .names targets.elsewhere targets.operations"
+    " targets.tables model log_context errors",
     ".write": ".schema .totals .times .encode .driver .types .options .names targets.values targets.refused"
     " targets.base model arrow_batches observer log_context counted errors",
     ".ledger": ".schema .driver .names model errors",
@@ -61,9 +61,9 @@ ROOMS = {
     ".target": ".session .check_tables .schema .driver .totals .options .types .names targets.operations"
     " targets.base model options",
     "targets.cassandra": ".target .options",
-    "targets.sql": "targets.names targets.values targets.base model options errors",
-    "targets.kafka": "targets.extras targets.base model options errors",
-    "targets.delta": "targets.extras targets.names targets.base model options errors",
+    "targets.sql": "targets.elsewhere targets.names targets.values targets.base model options errors",
+    "targets.kafka": "targets.elsewhere targets.extras targets.base model options errors",
+    "targets.delta": "targets.elsewhere targets.extras targets.names targets.base model options errors",
     "targets.postgresql": "targets.sql targets.extras targets.names targets.values targets.operations"
     " targets.unwritten targets.base model options errors",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log knows no target.

@@ -9,10 +9,17 @@ import pyarrow as pa
 import pytest
 
 from sqlite_target import SqliteOptions, SqliteTarget
-from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused, TargetUnavailable
-from wal_sink.model.ledger import Owner
-from wal_sink.targets.base import Kind
+from wal_sink.errors import (
+    InvalidRow,
+    OptionError,
+    SchemaMismatch,
+    TargetRefused,
+    TargetUnavailable,
+)
+from wal_sink.model.ledger import Mark, Owner
+from wal_sink.targets.base import Kind, Slice
 from wal_sink.targets.sql import SqlTarget
+from wal_sink.testing.contracts.rows import deliver
 
 TABLE = "CREATE TABLE t (Id INTEGER, price REAL, name TEXT, other NUMERIC)"
 PRICES = pa.schema([("Id", pa.int64()), ("price", pa.float64())])
@@ -188,3 +195,26 @@ def test_a_value_that_cannot_be_cast_is_named(path: Path) -> None:
     batch = pa.record_batch({"Id": [7, 2**64 - 2, 2**64 - 1]}, schema=schema)
     with pytest.raises(InvalidRow, match=r"column Id .* INTEGER: 18446744073709551614, in the row"):
         target.check(batch, plan)
+
+
+def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
+    """What waits for another one stops the flush, and is in neither, until the options name it again."""
+    execute(path, "CREATE TABLE other (Id INTEGER, price REAL)")
+    former, owner = SqliteTarget(options(path)), Owner("query", "log", "checkpoint")
+    plan = former.plan(PRICES, "key")
+    rows = Slice(0, pa.record_batch([[1], [2.0]], PRICES), 0)
+    for table in ("other", "t"):
+        target = SqliteTarget(SqliteOptions(path=str(path), table=table))
+        with target.connect(owner) as session:
+            session.create(-1)
+            if table == "t":
+                deliver(session, plan, rows)
+                continue
+            with pytest.raises(
+                OptionError, match=r'published for the table "t", .* "other"'
+            ) as caught:
+                deliver(session, plan, rows)
+            assert "--option table=t`" in caught.value.remedy
+            session.replace_row(session.read_ledger(), Mark.new(owner, -1))
+    assert execute(path, "SELECT Id FROM t") == [(1,)]
+    assert execute(path, "SELECT Id FROM other") == []

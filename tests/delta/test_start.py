@@ -153,7 +153,7 @@ def test_rows_go_to_the_table_that_the_options_name(query: Query, tmp_path: Path
     window = begun_window(0)
     assert other.session.begin(window) is Outcome.APPLIED
     other.session.start(window)
-    with pytest.raises(OptionError, match=r"option delta\.path is"):
+    with pytest.raises(OptionError, match=f"published for the Delta table {query.path}, "):
         other.session.write(plan, query.slice(batch([("a", 1)]), plan))
 
 

@@ -98,6 +98,20 @@ def test_rows_that_the_topic_would_refuse_are_refused_in_the_task(
         check(partition=-1)
 
 
+def test_records_go_to_the_topic_that_the_options_name(kafka: Broker, topic: str) -> None:
+    """What waits for another one stops the flush; the ledger's topic is the same."""
+    kafka.create_topic(f"other-{topic}")
+    former = target(kafka.address, topic)
+    other = target(kafka.address, f"other-{topic}", **{"kafka.ledgerTopic": f"ledger-{topic}"})
+    plan = former.plan(RECORD, "key")
+    rows = former.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
+    with other.connect(Owner("query", "log", "checkpoint")) as session:
+        session.create(-1)
+        with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
+            deliver(session, plan, Slice(0, rows, 0))
+    assert kafka.records(f"other-{topic}") == []
+
+
 def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
     """As Spark's own sink would write them."""
     topic = f"t-{uuid.uuid4().hex}"

@@ -2655,6 +2655,20 @@ BUGS = (
         ("tests/protocol/test_left_behind.py",),
     ),
     Bug(
+        "rows that wait for one table go into another one of a SQL target",
+        "wal_sink/targets/sql/session.py",
+        "        if plan.table != (here := self._database.table_name):\n",
+        "        if not plan.table and (here := self._database.table_name):\n",
+        ("tests/contract/test_sql_target.py",),
+    ),
+    Bug(
+        "records that wait for one topic go into another one",
+        "wal_sink/targets/kafka/session.py",
+        "        if plan.table != (here := self._options.topic):\n",
+        "        if not plan.table and (here := self._options.topic):\n",
+        ("tests/kafka/test_start.py",),
+    ),
+    Bug(
         "rows that go to another table than before are not spoken of",
         "wal_sink/spark/start_message.py",
         "        if before not in (None, here):\n",

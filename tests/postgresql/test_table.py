@@ -264,6 +264,22 @@ def test_rule_15_a_table_that_is_altered_under_a_session_takes_no_rows(
         assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1.0,), (2.0,)]
 
 
+def test_rows_go_to_the_table_that_the_options_name(postgresql: Server, schema: str) -> None:
+    """They were published for another one, which has the same columns: none of them goes elsewhere."""
+    tables = [f"{schema}.t", f'"{schema}"."An other"']
+    for table in tables:
+        postgresql.execute(f"CREATE TABLE {table} {TABLE}")
+    former, other = (target_of(postgresql, table.replace('"', "")) for table in tables)
+    plan = other.plan(BATCH.schema, "key")
+    with former.connect(new_owner()) as session:
+        session.create(-1)
+        with pytest.raises(OptionError, match="were published for") as caught:
+            deliver(session, plan, Slice(0, other.check(BATCH, plan), 0))
+    assert f"--option 'table={schema}.An other'`" in caught.value.remedy
+    assert [postgresql.execute(f"SELECT * FROM {table}") for table in tables] == [[], []]
+    bring(other, BATCH)
+
+
 def test_a_slice_that_is_encoded_in_pieces_arrives_whole(postgresql: Server, schema: str) -> None:
     """Nulls, bits and lists on both sides of each border."""
     postgresql.execute(

@@ -122,8 +122,9 @@ def other_place(published_with: Mapping[str, str], now: Configuration) -> str | 
         if before not in (None, here):
             return (
                 f"what it has published until now is for {before}, and from here on its rows go to {here}."
-                " What is in the former stays there, and the latter begins without it. If that is not meant,"
-                " stop the query and set its options back."
+                " What is in the former stays there, and the latter begins without it; epochs that wait for"
+                " the former stop the flush, whose error has the command that flushes them. If that is not"
+                " meant, stop the query and set its options back."
             )
     return None
 
@@ -146,7 +147,8 @@ def _place(given: Mapping[str, str], now: Destination) -> str | None:
 
 
 def _named(destination: Destination) -> str:
-    return f"{destination.kind} {destination.target.writes_to}".rstrip()
+    tables = sorted(destination.target.writes_to.split(", "))
+    return f"{destination.kind} {', '.join(tables)}".rstrip()
 
 
 def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | None:

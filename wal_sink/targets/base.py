@@ -150,7 +150,7 @@ class Session(ABC):
         The first call with a plan compares it with the table. A slice without rows announces that other
         sessions write rows by this plan, from `first_us` on, before the `drain` of this session.
 
-        :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises SchemaMismatch, OptionError: the table is not as the plan says, or another: see `elsewhere`.
         :raises Exception: any other, for `Target.classify`; it may be about rows of an earlier call. Some of
             the rows may be written.
         """

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
 def quote(name: str) -> str:
     """Quote an identifier; its case is kept."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def unquoted(names: str) -> str:
+    """Return quoted identifiers with dots between them as a person writes them in an option.
+
+    Those that are quoted in another way are returned as they are.
+    """
+    found = re.findall(r'"((?:[^"]|"")*)"', names)
+    return ".".join(each.replace('""', '"') for each in found) or names
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from wal_sink.errors import OptionError, TargetUnavailable
+from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice, StagedSession
@@ -27,6 +27,7 @@ from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.receipts import Receipt
 from wal_sink.targets.delta.stage import Stage
 from wal_sink.targets.delta.table import Table
+from wal_sink.targets.elsewhere import published_elsewhere
 
 logger = logging.getLogger(__name__)
 
@@ -216,12 +217,8 @@ class DeltaSession(StagedSession):
 
     def _compared(self, plan: Plan) -> Stage:
         if plan.table != self._options.path:
-            raise OptionError(
-                f"Epochs that wait were checked for the Delta table {plan.table}, and option delta.path is"
-                f" {self._options.path}.",
-                "Flush them to their table first: wal-sink flush CHECKPOINT --option"
-                f" delta.path={plan.table}. Then change the option.",
-            )
+            here, option = self._options.path, f"delta.path={plan.table}"
+            raise published_elsewhere(f"the Delta table {plan.table}", here, [option])
         table = self._refreshed()
         table.refuse_unfit()
         refuse_changed(plan, table.fields, table.partitioned_by)

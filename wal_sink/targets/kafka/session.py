@@ -19,6 +19,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.elsewhere import published_elsewhere
 from wal_sink.targets.kafka.ledger import LedgerReader, to_bytes
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import records
@@ -81,9 +82,10 @@ class KafkaSession(Session):
         self._producer.begin_transaction()
         self._window = window
 
-    def write(self, plan: Plan, rows: Slice) -> None:  # noqa: ARG002 -- a topic has no columns
-        """Hand records to the producer, which sends them.
+    def write(self, plan: Plan, rows: Slice) -> None:
+        """Hand records to the producer, which sends them. A topic has no columns that could have changed.
 
+        :raises OptionError: they were published for another topic.
         :raises TargetUnavailable: no transaction is open any more; the window is written again from `start`.
         :raises KafkaException: the topic refuses a record of an earlier call.
         """
@@ -92,6 +94,9 @@ class KafkaSession(Session):
                 f"The transaction with the records of epoch {rows.epoch} has ended by an error",
                 "Nothing: all of them are written again.",
             )
+        if plan.table != (here := self._options.topic):
+            self._forget()
+            raise published_elsewhere(f"the topic {plan.table}", here, [f"topic={plan.table}"])
         try:
             with _explained(self._options.transaction_timeout_ms):
                 self._send(rows)

@@ -13,6 +13,8 @@ from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, Session, Slice
+from wal_sink.targets.elsewhere import published_elsewhere
+from wal_sink.targets.names import unquoted
 from wal_sink.targets.sql.columns import SqlColumn
 from wal_sink.targets.sql.ledger import Ledger
 
@@ -23,6 +25,10 @@ class Database(Protocol):
     """What a session asks of its target: see `SqlTarget`, which has all of it."""
 
     parameter: str
+
+    @property
+    def table_name(self) -> str:
+        """The table, as plans name it."""
 
     @property
     def ledger_name(self) -> str:
@@ -95,6 +101,7 @@ class SqlSession(Session):
         alter it. Else rows in a binary format would be taken for others, where it was altered meanwhile.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises OptionError: the plan is for another table than the options name.
         :raises TargetUnavailable: there is none any more; the window is written again from `start`.
         """
         if self._window is None:
@@ -197,7 +204,11 @@ class SqlSession(Session):
         """See that the table still has the plan's columns.
 
         :raises SchemaMismatch: it has not.
+        :raises OptionError: the plan is for another table.
         """
+        if plan.table != (here := self._database.table_name):
+            option = f"table={unquoted(plan.table)}"
+            raise published_elsewhere(f"the table {plan.table}", here, [option])
         there = {column.name: column.type for column in self._database.columns(self._connection)}
         for column in plan.of_table().columns:
             if there.get(column.name) != column.type:

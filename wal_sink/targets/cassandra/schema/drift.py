@@ -8,14 +8,13 @@ for the version of its schema: one small read. Where that has changed, the table
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from wal_sink.errors import CorruptLog, OptionError, TargetUnavailable
+from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.log_context import line_logger
 from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.driver.retry import retrying
@@ -27,6 +26,7 @@ from wal_sink.targets.cassandra.types.collection_mode import planned_changes, wi
 from wal_sink.targets.cassandra.types.cql_type import planned_user_types
 from wal_sink.targets.cassandra.types.index_rule import IndexRule, missing_rules, planned_rules
 from wal_sink.targets.cassandra.types.table_plans import tables_option
+from wal_sink.targets.elsewhere import published_elsewhere
 
 log = line_logger(__name__)
 
@@ -179,13 +179,8 @@ class DriftWatch:
                 given.append("table=")
             elif len(self._tables) > 1:
                 given += ["tables=", "tableColumn="]
-            options = " ".join(f"--option {shlex.quote(each)}" for each in given)
-            raise OptionError(
-                f"Rows that wait were published for the table {name}, and the options name"
-                f" {', '.join(map(str, self._tables))}",
-                f"If both are right: `wal-sink flush CHECKPOINT {options}` flushes what waits for the former,"
-                " and the query goes on. If only the log says so, it was edited.",
-            )
+            here = ", ".join(map(str, self._tables))
+            raise published_elsewhere(f"the table {name}", here, given)
         live = retrying()(read_table, self._session, name, node)
         refuse_changed(plan, live)
         return live
