@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
@@ -51,6 +52,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
         items[:] = order.dealt([(rank(item), item) for item in items], processes)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what is there: thousands of tests, which stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def rank(item: pytest.Item) -> order.Rank:

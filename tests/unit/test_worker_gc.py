@@ -20,10 +20,11 @@ class Cycle:
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    """Leave this process as it was."""
+    """Begin without what `tests/conftest.py` has frozen, and leave this process as it was."""
     worker_gc.settle.cache_clear()
-    yield
     gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def test_what_is_alive_is_left_alone_from_then_on() -> None:
