@@ -61,7 +61,7 @@ class Configuration(NamedTuple):
     destinations: tuple[Destination, ...]
     location: Location
     path: str = ""
-    """Of `start(path)`, which Spark passes on; no row goes there."""
+    """Of `start(path)`, which Spark passes on, or the table of `toTable`; no row goes there."""
 
     @property
     def names(self) -> tuple[str, ...]:

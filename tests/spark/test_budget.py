@@ -178,6 +178,30 @@ def test_a_full_disk_fails_the_query_which_goes_on_later(
     assert table.ids() == list(range(2 * ROWS_PER_FILE))
 
 
+def test_a_table_of_sparks_catalog_is_warned_of(
+    spark: SparkSession,
+    table: Table,
+    checkpoint: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`toTable` makes one, and rows go where the options say; a plain start is not warned of."""
+    source = write_source(tmp_path / "source", 1)
+    writer = stream(spark, source).writeStream.format("wal_sink").options(**options(table))
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    spark.sql("CREATE DATABASE shop_of_spark")
+    try:
+        with wal_sink.register(spark):
+            writer.toTable("shop_of_spark.orders").awaitTermination()
+            start(stream(spark, source), table, f"{checkpoint}-2").awaitTermination()
+    finally:
+        spark.sql("DROP DATABASE shop_of_spark CASCADE")
+    (said,) = [text for text in caplog.messages if "nothing is written to the path" in text]
+    assert "shop_of_spark.orders: its rows go to" in said
+    assert table.name in said
+    assert table.ids() == sorted(2 * list(range(ROWS_PER_FILE)))
+
+
 def test_a_start_says_what_is_in_force(
     spark: SparkSession,
     table: Table,

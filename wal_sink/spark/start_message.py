@@ -102,11 +102,11 @@ def unreplayable(lost: Iterable[str]) -> str:
 
 
 def passed_over(configuration: Configuration) -> str:
-    """Say that no row goes to the path that `start` was given."""
+    """Say that no row goes to the path that `start` was given, or the table of `toTable`."""
     where = ", ".join(_named(each) for each in configuration.destinations)
     return (
         f"nothing is written to the path {configuration.path}: its rows go to {where}, as its options say."
-        " Call start() without a path."
+        " Call start() without a path, and not toTable(…), which makes a table in Spark's catalog."
     )
 
 

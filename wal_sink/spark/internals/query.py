@@ -40,7 +40,9 @@ def started_query(
     trigger = execution.trigger().getClass().getSimpleName()
     # Before its options are read: the plan of a refused mode may have none.
     refuse_mode(str(query.id), execution.getClass().getName(), trigger)
-    given = _write_options(execution) if given is None else given
+    if given is None:
+        table = _table(execution)  # in which as little is written as in a path
+        given = {**({"path": table} if table else {}), **_write_options(execution)}
     options = {key: value for key, value in given.items() if key.lower() != "checkpointlocation"}
     options["checkpointLocation"] = root
     found = execution.sources()  # known as soon as the plan is
@@ -51,6 +53,18 @@ def started_query(
         _folder(SparkContext._jvm),
         tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
     )
+
+
+def _table(execution: Any) -> str:
+    """Return the table of Spark's catalog that `toTable` has named; empty for none.
+
+    A Spark that says it otherwise names none: that costs a warning.
+    """
+    try:
+        relation = execution.logicalPlan().relation()
+        return str(relation.name()) if relation.catalog().isDefined() else ""
+    except Py4JError:
+        return ""
 
 
 def _write_options(execution: Any) -> Mapping[str, str]:
