@@ -94,6 +94,10 @@ def test_rule_1_a_copied_checkpoint_neither_publishes_nor_flushes(world: World) 
     with pytest.raises(errors.WrongOwner, match="production"):
         world.flush()
     assert world.table() == {}
+    seen = read_status(Checkpoint(world.checkpoint), world.log)
+    assert seen.last_error is not None, "before any flusher has met it"
+    assert seen.last_error.startswith("WrongOwner: ")
+    assert not seen.safe_to_delete
 
 
 def test_rule_1_the_ledger_row_of_another_log_is_not_used(world: World) -> None:

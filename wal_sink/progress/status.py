@@ -9,7 +9,7 @@ import msgspec
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
 from wal_sink.counted import counted
-from wal_sink.errors import CorruptLog
+from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
 from wal_sink.model.backlog import Backlog
 from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader
@@ -20,6 +20,7 @@ from wal_sink.progress.scan import unnamed_segments
 from wal_sink.progress.status_value import Status
 from wal_sink.wal.attached import flushed_epoch, flushed_limits, target_names
 from wal_sink.wal.log import Log
+from wal_sink.wal.ownership import owned
 from wal_sink.wal.quarantine import quarantined_rows
 from wal_sink.wal.store_errors import store_errors
 
@@ -73,6 +74,7 @@ def _read(checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | N
     attempts = log.attempts()
     backlog, found = BacklogReader(checkpoint, log).count(checkpointed, flushed, attempts)
     damaged = next((e for a, e in found.damaged.items() if a.epoch <= checkpointed), None)
+    ahead = _not_owned(log, checkpoint) or damaged
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = read_report(log)
     watch = watches.setdefault(log.target, FlusherWatch()) if watches is not None else None
@@ -81,7 +83,7 @@ def _read(checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | N
     over = (
         report is not None and report.error is not None and _is_over(report.error, newest, backlog)
     )
-    last_error, remedy = _last_error_and_remedy(None if over else report, damaged)
+    last_error, remedy = _last_error_and_remedy(None if over else report, ahead)
     rate = read_rate(log)
     quarantined = quarantined_rows(log)
     unsafe = _unsafe(backlog.epochs, published, flushed, quarantined)
@@ -149,14 +151,23 @@ def _unsafe(waiting: int, published: int, flushed: int, quarantined: int) -> str
     return None
 
 
+def _not_owned(log: Log, checkpoint: Checkpoint) -> WalSinkError | None:
+    """Return the error at which any flusher stops where checkpoint or log were moved or copied (rule 1)."""
+    try:
+        owned(log, checkpoint)
+    except (WrongOwner, CorruptLog) as error:
+        return error
+    return None
+
+
 def _last_error_and_remedy(
-    report: FlusherReport | None, damaged: CorruptLog | None
+    report: FlusherReport | None, ahead: WalSinkError | None
 ) -> tuple[str | None, str | None]:
     """Return what the flusher met, or else what it will meet, and the remedy."""
     if report and report.error:
         return f"{report.error.kind}: {report.error.what}", report.error.remedy or None
-    if damaged:
-        return f"{type(damaged).__name__}: {damaged.what}", damaged.remedy or None
+    if ahead:
+        return f"{type(ahead).__name__}: {ahead.what}", ahead.remedy or None
     return None, None
 
 

@@ -82,7 +82,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     doing: str | None
     """What the flusher does, or did last."""
     last_error: str | None
-    """What the flusher met, or will meet: rows and bytes of a manifest that is damaged are not counted."""
+    """What the flusher met, or will meet: that log and checkpoint do not belong together, or a damaged
+    manifest, whose rows and bytes are not counted."""
     remedy: str | None
     """What to do about that."""
 
