@@ -7,7 +7,7 @@ import pytest
 
 from tests.protocol.aged_log import record_each
 from tests.protocol.engine import World
-from tests.protocol.test_rules import edit
+from tests.protocol.test_corruption import edit
 from wal_sink import errors
 from wal_sink.admin.inspect import inspect
 from wal_sink.admin.query import Query

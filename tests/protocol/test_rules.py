@@ -16,9 +16,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from state_backends import StateBackend, open_backend
+from state_backends import open_backend
 from tests.protocol.aged_log import record_each
 from tests.protocol.engine import NOW_US, Run, World
+from tests.protocol.test_corruption import edit
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.early_sync import EarlySync
@@ -52,13 +53,6 @@ from wal_sink.protocol.steps import (
 from wal_sink.targets.base import Session, Slice
 from wal_sink.testing.cell_store import CellSession
 from wal_sink.testing.crash.faults import AnswerLost, Faults, FaultyBackend
-
-
-def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
-    """Do as an operator does: delete a file, or put another content there."""
-    backend.delete([path])
-    if change is not None:
-        backend.create(path, change)
 
 
 def set_mark(world: World, **changes: object) -> None:
