@@ -1232,9 +1232,9 @@ def test_rule_14_a_glitch_of_the_clock_does_not_stay(
 
 def test_rule_14_one_node_with_a_wrong_clock_is_outvoted(world: World) -> None:
     """Each time the target is asked another node answers; the one in the middle is believed."""
-    told = iter([NOW_US - 10**15, NOW_US, NOW_US])
-    world.store.clock_us = lambda: next(told)
     world.run().batch([("k", 1)])
+    told = iter([NOW_US - 10**15, NOW_US, NOW_US])
+    world.store.clock_us = lambda: next(told)  # from here on the flusher alone asks
     world.flush()
     (row,) = world.store.table.values()
     assert abs(row.cells["v"].us - NOW_US) < 1_000_000
