@@ -20,7 +20,7 @@ from rich.table import Table
 from tests.mutants.bugs import BUGS, Bug
 
 ROOT = Path(__file__).parents[2]
-_COPIED = ("wal_sink", "state_backends", "tests", "examples", "pyproject.toml", "README.md")
+_COPIED = ("wal_sink", "state_backends", "tests", "examples", "docs", "pyproject.toml", "README.md")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _NO_SERVER = re.compile(r"^E +\S*DidNotStart: ", re.MULTILINE)
 """On a busy machine: it is no bug that was caught."""
