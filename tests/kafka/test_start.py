@@ -12,6 +12,7 @@ from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnava
 from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
+from wal_sink.targets.compared import Compares
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.rows import deliver
@@ -109,6 +110,9 @@ def test_records_go_to_the_topic_that_the_options_name(kafka: Broker, topic: str
         session.create(-1)
         with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
             deliver(session, plan, Slice(0, rows, 0))
+        assert isinstance(session, Compares), "or `wal-sink verify` sees nothing of it"
+        with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
+            session.compare(plan)
     assert kafka.records(f"other-{topic}") == []
 
 

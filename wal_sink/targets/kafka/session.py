@@ -82,8 +82,13 @@ class KafkaSession(Session):
         self._producer.begin_transaction()
         self._window = window
 
+    def compare(self, plan: Plan) -> None:
+        """Compare the name of the topic, which has no columns that could have changed."""
+        if plan.table != (here := self._options.topic):
+            raise published_elsewhere(f"the topic {plan.table}", here, [f"topic={plan.table}"])
+
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Hand records to the producer, which sends them. A topic has no columns that could have changed.
+        """Hand records to the producer, which sends them.
 
         :raises OptionError: they were published for another topic.
         :raises TargetUnavailable: no transaction is open any more; the window is written again from `start`.
@@ -94,10 +99,8 @@ class KafkaSession(Session):
                 f"The transaction with the records of epoch {rows.epoch} has ended by an error",
                 "Nothing: all of them are written again.",
             )
-        if plan.table != (here := self._options.topic):
-            self._forget()
-            raise published_elsewhere(f"the topic {plan.table}", here, [f"topic={plan.table}"])
         try:
+            self.compare(plan)
             with _explained(self._options.transaction_timeout_ms):
                 self._send(rows)
         except BaseException:
