@@ -20,7 +20,6 @@ from tests.protocol.operations import TOLD, changes
 
 End = TypeVar("End")
 
-
 Step = list[str]
 """An operation before which a process may stop, and those behind it up to the next one (see `Faults`)."""
 
@@ -93,8 +92,10 @@ def _changes_what_sees(look: str, other: str) -> bool:
     if look.startswith(TOLD) or not changes(other):
         return False
     of_store = other.startswith(_STORE_CHANGES) and not other.startswith(_LEDGER_MADE)
-    if look == _LEDGER or not of_store:
-        return look == _LEDGER and not of_store
+    if look == _LEDGER:
+        return not of_store
+    if not of_store:
+        return False
     verb, _, place = look.partition(" ")
     _, _, path = other.partition(" ")
     return path.startswith(place) if verb == "list" else path == place
