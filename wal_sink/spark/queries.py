@@ -258,7 +258,8 @@ class Queries:
         hand_over = HandOver(session, log, wanted=self._tune_hand_over)
         hand_over.look()
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop, hand_over)
-        self._say_what_waits(flush, configuration, is_new=identity is None)
+        taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
+        self._say_what_waits(flush, configuration, taken_over=taken_over, is_new=identity is None)
         with self._lock:
             if self.closed:
                 return None
@@ -281,13 +282,13 @@ class Queries:
         return flush, configuration
 
     def _say_what_waits(
-        self, flush: QueryFlush, configuration: Configuration, *, is_new: bool
+        self, flush: QueryFlush, configuration: Configuration, *, taken_over: bool, is_new: bool
     ) -> None:
         """Say what earlier runs have left, and earlier queries.
 
+        :param taken_over: whether another flusher of this process had it until now.
         :param is_new: whether the query has published nothing yet.
         """
-        taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
         if self.flush and not taken_over:
             say_left(flush)
         if is_new:
