@@ -1,16 +1,77 @@
-"""What every store of a write-ahead log promises."""
+"""What every store of a write-ahead log promises.
+
+Checks paths and contents of objects, before any I/O.
+
+The one error of this package that is not a built-in one.
+
+What opens a store beside its URL: an endpoint, a region, keys.
+"""
 
 import builtins
 import contextlib
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import BinaryIO
 from uuid import uuid4
 
-from state_backends.errors import StateBackendError
-from state_backends.paths import check_prefix
+
+def check_path(path: str) -> str:
+    """Return `path` unchanged when it may name an object, else raise ValueError.
+
+    A path is relative, its parts are separated by one `/`, and no part starts with a dot. That
+    excludes `.` and `..`, and leaves hidden names to the stores for their unfinished files.
+    """
+    if not path:
+        raise ValueError("a path must not be empty")
+    if "\0" in path or "\\" in path:
+        raise ValueError(f"path {path!r} contains a NUL or a backslash")
+    for part in path.split("/"):
+        if not part:
+            raise ValueError(f"path {path!r} is absolute, ends in '/' or has an empty part")
+        if part.startswith("."):
+            raise ValueError(f"path {path!r} has a part that starts with a dot")
+    return path
+
+
+def is_path(path: str) -> bool:
+    """Whether `path` may name an object."""
+    try:
+        check_path(path)
+    except ValueError:
+        return False
+    return True
+
+
+def check_prefix(prefix: str) -> str:
+    """Return the folder `prefix` without its closing `/` ("" is everything), or raise ValueError."""
+    return check_path(prefix.removesuffix("/")) if prefix else ""
+
+
+def check_data(path: str, data: bytes) -> bytes:
+    """Return `data` unchanged when it may be an object's content, else raise ValueError."""
+    if not data:
+        raise empty_object(path)
+    return data
+
+
+def empty_object(path: str) -> ValueError:
+    """Return the error for an empty object.
+
+    There are none anywhere, because s3fs writes an empty object without the condition that makes
+    a create exclusive; and because an empty file is what a crash leaves behind.
+    """
+    return ValueError(f"object {path!r} would be empty; an object has at least one byte")
+
+
+class StateBackendError(Exception):
+    """The store cannot keep its promises, or cannot be opened.
+
+    Operator action: the message says what to change (another folder or mount, another URL, an
+    option to remove). Trying again without a change does not help.
+    """
+
 
 _CHUNK = 1 << 20
 
@@ -185,7 +246,7 @@ class StateBackend(ABC):
         """Test with throw-away objects under `probe/` whether the store keeps its promises.
 
         This finds a store that lacks atomic create altogether. A store that merely loses races is
-        found by the contract suite, `wal_sink.testing.contracts.state_backend`.
+        found by the contract suite, `wal_sink.testing.contracts.storage`.
 
         Raises `StateBackendError`, which says what to do.
         """
@@ -230,3 +291,22 @@ class StateBackend(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
+
+
+class StorageOptions(Mapping[str, object]):
+    """Keyword arguments for an fsspec file system. Printing them shows their names only."""
+
+    def __init__(self, values: Mapping[str, object] | None = None) -> None:
+        self._values = dict(values or {})
+
+    def __getitem__(self, name: str) -> object:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({sorted(self)})"

@@ -3,11 +3,9 @@
 import re
 from collections.abc import Mapping
 
-from state_backends.base import StateBackend
-from state_backends.errors import StateBackendError
+from state_backends.base import StateBackend, StateBackendError, check_path
 from state_backends.local import LocalBackend
 from state_backends.memory import MemoryBackend
-from state_backends.paths import check_path
 
 _S3 = {"s3", "s3a", "s3n"}
 _UNVERIFIED = {"gs": "gs", "gcs": "gs", "az": "abfs", "abfs": "abfs", "abfss": "abfs"}
@@ -65,7 +63,7 @@ def url_scheme(url: str) -> str:
 def _not_verified(scheme: str) -> StateBackendError:
     return StateBackendError(
         f"a store for {scheme}:// is not verified yet: the contract was never run against it or "
-        "its emulator. To do that, subclass wal_sink.testing.contracts.state_backend.StateBackendContract "
+        "its emulator. To do that, subclass wal_sink.testing.contracts.storage.StateBackendContract "
         f"with a fixture `backend` that returns state_backends.ObjectStoreBackend('{scheme}://…', "
         "storage_options) for an empty prefix. Until then use S3 or a shared folder"
     )

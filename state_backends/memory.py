@@ -8,8 +8,7 @@ from io import BytesIO
 from threading import Lock
 from typing import BinaryIO
 
-from state_backends.base import StateBackend
-from state_backends.paths import check_data, check_path, check_prefix
+from state_backends.base import StateBackend, check_data, check_path, check_prefix
 
 # Not fsspec's memory filesystem: its create is exists-then-write, and it writes in place.
 _objects: dict[str, bytes] = {}

@@ -1,23 +1,173 @@
-"""Objects below a prefix of a bucket, over fsspec."""
+"""Objects below a prefix of a bucket, over fsspec.
+
+Sends a new object to an object store, piece by piece.
+
+Reads an object of an object store.
+
+Makes the fsspec file systems that the state backends of this process share.
+"""
 
 import builtins
+import contextlib
 import errno
+import io
+import json
+import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO, ClassVar, TypeVar, cast
 from uuid import uuid4
 
+import fsspec
 import tenacity
 from fsspec.spec import AbstractFileSystem
 
-from state_backends.base import StateBackend
-from state_backends.download import Download
-from state_backends.errors import StateBackendError
-from state_backends.file_systems import file_system
-from state_backends.paths import check_data, check_path, check_prefix, empty_object, is_path
-from state_backends.storage_options import StorageOptions
-from state_backends.upload import PART, Upload
+from state_backends.base import (
+    StateBackend,
+    StateBackendError,
+    StorageOptions,
+    check_data,
+    check_path,
+    check_prefix,
+    empty_object,
+    is_path,
+)
+
+PART = 8 << 20
+"""Bytes of a part. A store takes 10,000 of them, which is 80 GiB for an object."""
+
+
+class Upload(io.RawIOBase):
+    """The file that a writer writes into. Memory: two parts.
+
+    Up to one part stays in memory, and becomes the object by a single request. More is sent as an
+    upload in parts, which the store does not show before it is completed.
+
+    :param begin: opens a file for such an upload, which `close` does not complete.
+    :param sending: surrounds what may fail.
+    """
+
+    def __init__(
+        self, begin: Callable[[], Any], sending: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._begin = begin
+        self._sending = sending
+        self._broken = False
+        self.head = bytearray()
+        """All bytes, as long as there is no upload in parts."""
+        self.file: Any = None
+        """The upload in parts."""
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether what was written was too much for one request."""
+        return self.file is not None or self._broken
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Take all of `data`."""
+        with memoryview(data) as view:
+            size = view.nbytes
+            if self.file is None and len(self.head) + size <= PART:
+                self.head += view
+                return size
+            was_broken, self._broken = self._broken, True  # a part may be missing from now on
+            with self._sending():
+                if self.file is None:
+                    self.file = self._begin()
+                    self.file.write(bytes(self.head))
+                    self.head.clear()
+                self.file.write(bytes(view))
+            self._broken = was_broken
+        return size
+
+    def send_rest(self) -> None:
+        """Send what is not yet sent of an upload in parts; only completing it is left.
+
+        Raises `OSError` when the writer went on after a write had failed: the object would have a hole.
+        """
+        if self._broken:
+            raise OSError("a part of the object could not be sent, and its writer went on")
+        with self._sending():
+            self.file.close()
+
+    def discard(self) -> None:
+        """Leave nothing behind, as far as the store answers."""
+        if self.file is not None:
+            self.file.closed = True  # or being collected as garbage would send the rest
+            with contextlib.suppress(Exception):  # a sweep takes what cannot be aborted now
+                self.file.discard()
+
+
+class Download(io.RawIOBase):
+    """A seekable file over one of fsspec, which raises the state backend's errors.
+
+    :param file: fsspec's file.
+    :param explained: surrounds what may fail.
+    """
+
+    def __init__(self, file: Any, explained: Callable[[], AbstractContextManager[None]]) -> None:
+        self._file = file
+        self._explained = explained
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` from the object; return how many bytes that were, 0 at its end."""
+        with self._explained():
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move; return the position."""
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        """Return the position."""
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        """Close fsspec's file as well."""
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+_opened: dict[tuple[int, str, str], AbstractFileSystem] = {}
+
+
+def file_system(protocol: str, options: StorageOptions) -> AbstractFileSystem:
+    """Return the file system of a protocol with these options; no I/O.
+
+    It is shared by the backends with equal options, because a client takes a fraction of a second to
+    make. It is not the instance that fsspec caches: all code of the process shares that one, and its
+    listing, which does not expire; this one lists anew each time. A forked process makes its own,
+    because a client does not survive a fork.
+    """
+    try:
+        key = (os.getpid(), protocol, json.dumps(dict(options), sort_keys=True))
+    except TypeError:  # an option that is no JSON, such as a session, cannot be compared
+        return _made(protocol, options)
+    found = _opened.get(key)
+    # Two threads may both make one: both use the one that was stored first.
+    return found if found is not None else _opened.setdefault(key, _made(protocol, options))
+
+
+def _made(protocol: str, options: StorageOptions) -> AbstractFileSystem:
+    arguments = {**options, "skip_instance_cache": True, "use_listings_cache": False}
+    return fsspec.filesystem(protocol, **arguments)
+
 
 T = TypeVar("T")
 

@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import pyspark
 
-from wal_sink.testing.cache import cache_folder
-from wal_sink.testing.cassandra import embedded
+from wal_sink.testing.servers import cassandra
+from wal_sink.testing.servers.maven import cache_folder
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +82,8 @@ SPARK = ClassArchive(
     "tests.archived_app",
 )
 CASSANDRA = ClassArchive(
-    f"cassandra-{embedded.VERSION}",
-    cache_folder() / f"cassandra-{embedded.VERSION}",
+    f"cassandra-{cassandra.VERSION}",
+    cache_folder() / f"cassandra-{cassandra.VERSION}",
     "JVM_EXTRA_OPTS",
     # A node has an agent, which measures objects; Java wants to be told that it changes no class.
     f"-XX:+UnlockDiagnosticVMOptions -XX:+AllowArchivingWithJavaAgent {_QUIET}",

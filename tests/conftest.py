@@ -14,13 +14,13 @@ from tests.class_archive import CASSANDRA, SPARK
 from tests.protocol.cases import CASES
 from tests.s3 import s3  # noqa: F401 - a fixture
 from wal_sink.protocol import windows
-from wal_sink.testing import docker_engine
-from wal_sink.testing.cassandra.container import IMAGE
+from wal_sink.testing.servers import docker
+from wal_sink.testing.servers.cassandra import IMAGE
 
 pytest_plugins = [
     "wal_sink.testing.fixtures",  # `cassandra` and `keyspace`
-    "wal_sink.testing.postgresql.fixtures",  # `postgresql` and `schema`
-    "wal_sink.testing.kafka.fixtures",  # `kafka`
+    "wal_sink.testing.postgresql_fixtures",  # `postgresql` and `schema`
+    "wal_sink.testing.kafka_fixtures",  # `kafka`
 ]
 
 os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
@@ -33,8 +33,8 @@ os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", SPARK.options)
 def pytest_report_header() -> str:
     """Say when the tests marked `docker` are skipped, and why."""
     try:
-        docker_engine.find(IMAGE)
-    except docker_engine.DockerNotUsable as error:
+        docker.find(IMAGE)
+    except docker.DockerNotUsable as error:
         return f"docker: tests so marked are skipped, since {error.what}"
     return "docker: tests so marked run"
 

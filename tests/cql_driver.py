@@ -10,15 +10,9 @@ from cassandra import cqltypes
 from cassandra.protocol import ColumnMetadata, write_value
 from cassandra.query import PreparedStatement
 
-from wal_sink.model.plan import Column, Plan
-from wal_sink.model.spark_types import canonical
-from wal_sink.targets.cassandra.types.cql_type import (
-    CqlType,
-    UserTypes,
-    column_types,
-    user_types_text,
-)
-from wal_sink.targets.cassandra.write.bind import bind
+from wal_sink.model.plan import Column, Plan, canonical
+from wal_sink.targets.cassandra.types import CqlType, UserTypes, column_types, user_types_text
+from wal_sink.targets.cassandra.write.statements import bind
 
 NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer", "Float", "Double"]
 NAMES += ["Decimal", "Timestamp", "SimpleDate", "Time", "Duration", "UUID", "TimeUUID"]

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
-    from wal_sink.preflight import Checked
+    from wal_sink.progress.heartbeat import Flushed
     from wal_sink.progress.status import Status
-    from wal_sink.progress.wait import Flushed
-    from wal_sink.spark.api import await_flushed, check, status
+    from wal_sink.publish.preflight import Checked
+    from wal_sink.spark.api import await_flushed, check, register, status
     from wal_sink.spark.batch_writer import batch_writer
-    from wal_sink.spark.register import register
     from wal_sink.spark.sink import Sink
 
 __version__ = "0.1.0"
@@ -38,14 +37,14 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Checked": "wal_sink.preflight",
-    "Flushed": "wal_sink.progress.wait",
+    "Checked": "wal_sink.publish.preflight",
+    "Flushed": "wal_sink.progress.heartbeat",
     "Sink": "wal_sink.spark.sink",
     "Status": "wal_sink.progress.status",
     "await_flushed": "wal_sink.spark.api",
     "batch_writer": "wal_sink.spark.batch_writer",
     "check": "wal_sink.spark.api",
-    "register": "wal_sink.spark.register",
+    "register": "wal_sink.spark.api",
     "status": "wal_sink.spark.api",
 }
 

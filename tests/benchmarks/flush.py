@@ -20,10 +20,9 @@ from tests.benchmarks.process import result_of
 from tests.benchmarks.run import Taken
 from wal_sink.configuration import configure
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.loops import FlushLoops
-from wal_sink.flush.reporter import Reporter
-from wal_sink.protocol.steps import Rest
+from wal_sink.flush.loop import FlushLoop, FlushLoops
+from wal_sink.flush.report import Reporter
+from wal_sink.protocol.next_step import Rest
 
 
 def flush(backlog: Backlog) -> Taken:

@@ -13,9 +13,9 @@ from tests.benchmarks.process import ROOT
 from tests.benchmarks.server import Server
 from tests.spark.kafka_jars import kafka_jars
 from wal_sink.errors import WalSinkError
-from wal_sink.testing import maven
-from wal_sink.testing.java import java_command
 from wal_sink.testing.local_spark import local_session
+from wal_sink.testing.servers import maven
+from wal_sink.testing.servers.maven import java_command
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from tests.benchmarks.run import Run
 from tests.benchmarks.stages import costs, said
 from tests.benchmarks.table import RowsWrong, Table
 from tests.benchmarks.window_app import Flushed
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 ROOT = Path(__file__).parents[2]
 _SVG = "{http://www.w3.org/2000/svg}"

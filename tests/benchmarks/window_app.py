@@ -23,9 +23,9 @@ from tests.benchmarks.rows import Source
 from tests.benchmarks.session import open_session
 from wal_sink.configuration import configure
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
-from wal_sink.protocol.split_window import _cut
-from wal_sink.protocol.steps import Rest
+from wal_sink.flush.rows import WindowWrite, WriteInThread, WriteRows
+from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.windows import _cut
 from wal_sink.spark.flush_job import WriteByJob
 
 WAYS = {"thread": 0, "job of 1 task": 1, "job of 2 tasks": 2}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from cassandra.io.asyncioreactor import AsyncioConnection
 
-from wal_sink.targets.cassandra.driver.internals import WideConnection
-from wal_sink.targets.cassandra.driver.reader import ReadingConnection
+from wal_sink.targets.cassandra.driver.internals import ReadingConnection, WideConnection
 
 
 class Asyncio(ReadingConnection, AsyncioConnection):  # type: ignore[misc]  # the driver has no types

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from wal_sink.testing.cassandra.node import CassandraDidNotStart, Node
+from wal_sink.testing.servers.cassandra import CassandraDidNotStart, Node
 
 
 class NodeContract(ABC):

@@ -21,10 +21,10 @@ from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.write import writer
-from wal_sink.targets.cassandra.write.refused_row import halves
-from wal_sink.targets.cassandra.write.slice_buffer import Stamped
+from wal_sink.targets.cassandra.write.prepared import halves
+from wal_sink.targets.cassandra.write.slices import Stamped
 from wal_sink.targets.cassandra.write.writer import Writer
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cassandra.node_contract import NodeContract
-from wal_sink.testing.cassandra.embedded import CassandraDidNotStart, EmbeddedCassandra
-from wal_sink.testing.cassandra.node import Node
-from wal_sink.testing.java import JavaNotFound
+from wal_sink.testing.servers.cassandra import CassandraDidNotStart, EmbeddedCassandra, Node
+from wal_sink.testing.servers.maven import JavaNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.cassandra
 # Starts a node in a thread that ends, and waits to be killed.
 _PARENT = """
 import sys, threading, time
-from wal_sink.testing.cassandra.embedded import CassandraDidNotStart, EmbeddedCassandra
+from wal_sink.testing.servers.cassandra import CassandraDidNotStart, EmbeddedCassandra
 node = EmbeddedCassandra(sys.argv[1])
 thread = threading.Thread(target=node.start)
 thread.start()

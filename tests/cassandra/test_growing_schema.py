@@ -10,7 +10,7 @@ import pytest
 from tests.cassandra.test_target_contract import target_of
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

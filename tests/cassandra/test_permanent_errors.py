@@ -28,7 +28,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.report import Reporter
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
@@ -37,14 +37,13 @@ from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.light import LightRequests, Sent
+from wal_sink.targets.cassandra.driver.pipeline import LightRequests, Sent
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
-from wal_sink.testing.cassandra.node import Node
 from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 
 pytestmark = pytest.mark.cassandra
 
@@ -198,7 +197,7 @@ def test_a_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptu
     assert table(admin) == {"b": 2, "c": 3}
     assert "goes on, after" in caplog.text
     said = [record for record in caplog.records[before:] if record.levelno >= logging.WARNING]
-    assert [record.name for record in said].count("wal_sink.flush.reporter") <= 3
+    assert [record.name for record in said].count("wal_sink.flush.report") <= 3
 
 
 def test_a_retyped_column(flushing: Flushing, admin: Any) -> None:

@@ -11,11 +11,11 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable, WrongOwner
 from wal_sink.options import parse
-from wal_sink.protocol.steps import Rest, Resume
+from wal_sink.protocol.next_step import Rest, Resume
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.testing.cassandra.node import Node
-from wal_sink.testing.crash.faults import AnswerLost, Faults
+from wal_sink.testing.faults import AnswerLost, Faults
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

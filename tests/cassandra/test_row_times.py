@@ -14,9 +14,9 @@ from wal_sink.errors import OptionError
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.times.given import planned_times
+from wal_sink.targets.cassandra.row_plan import planned_times
 from wal_sink.targets.cassandra.write import writer
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 
@@ -76,6 +76,15 @@ def test_on_a_real_node(
         write(events, now, row("c", pa.array([at], INSTANT), schema=fields))
     (found,) = cassandra.execute(f"SELECT at, WRITETIME(at) AS us FROM {table} WHERE k = 'c'")
     assert found.us == now + 7
+
+    # A static column is a cell of the partition, so rows of several keys and one time share it.
+    names = events.plan(fields, "key").of_table().columns
+    assert {column.name for column in names if column.role == "static"} == {"s"}
+    both = [["d", "d"], pa.array([1, 2], pa.int32()), ["z", "a"], pa.array([at, at], INSTANT)]
+    write(events, now, pa.record_batch(both, schema=fields))
+    found = cassandra.execute(f"SELECT n, s FROM {table} WHERE k = 'd'")
+    assert [tuple(each) for each in found] == [(1, "a"), (2, "a")]
+    cassandra.execute(f"DELETE FROM {table} USING TIMESTAMP {now + 10} WHERE k = 'd'")
 
     plan = short.plan(sets, "key")
     assert planned_times(plan).latest_s > now // S_US

@@ -1,25 +1,26 @@
-"""The target contract over a real node: what CellStore promises, Cassandra keeps, and the other way round."""
+"""The target contract over a real node, and the contracts of what it alone does with rows."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
+from tests.cassandra.absent_contract import AbsentContract
+from tests.cassandra.collections_contract import Collections, CollectionsContract
+from tests.cassandra.tables_contract import Rows, TablesContract
+from tests.cassandra.times_contract import Make, TimesContract
+from tests.cassandra.updates_contract import UpdatesContract
 from wal_sink.clock import now_us
 from wal_sink.errors import SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.testing.cassandra.node import Node
-from wal_sink.testing.contracts.absent import AbsentContract
-from wal_sink.testing.contracts.collections import Collections, CollectionsContract
+from wal_sink.testing.contracts.cells import Table, TargetContract
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.ledger import new_owner
-from wal_sink.testing.contracts.tables import Rows, TablesContract
-from wal_sink.testing.contracts.target import Table, TargetContract
-from wal_sink.testing.contracts.times import Make, TimesContract
-from wal_sink.testing.contracts.updates import UpdatesContract
+from wal_sink.testing.contracts.restart import RestartContract
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 
@@ -35,13 +36,14 @@ def target_of(node: Node, keyspace: str, **more: str) -> CassandraTarget:
     return CassandraTarget(parse(raw, CassandraOptions))
 
 
-class TestCassandra(TargetContract):
+class TestCassandra(TargetContract, RestartContract):
     """The real one."""
 
     @pytest.fixture
     def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
         cassandra.execute(
-            f"CREATE TABLE {keyspace}.cells (k text, n int, v bigint, t text, PRIMARY KEY (k, n))"
+            f"CREATE TABLE {keyspace}.cells"
+            " (k text, n int, v bigint, t text, d double, PRIMARY KEY (k, n))"
         )
         self.node, self.table = cassandra, f"{keyspace}.cells"
         return target_of(cassandra, keyspace)
@@ -49,6 +51,13 @@ class TestCassandra(TargetContract):
     def rows(self, target: Target) -> Table:
         found = self.node.execute(f"SELECT k, n, v, t FROM {self.table}")
         return {(row.k, row.n): (row.v, row.t) for row in found}
+
+    def doubles(self, target: Target) -> list[float | None]:
+        return [row.d for row in self.node.execute(f"SELECT d FROM {self.table}")]
+
+    def restart(self, target: Target) -> None:
+        self.node.kill()
+        self.node.start()
 
 
 class TestCassandraDeletes(RangeDeletesContract):

@@ -27,7 +27,7 @@ from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
 from wal_sink.targets.cassandra.write.batches import Batches
 from wal_sink.targets.cassandra.write.writer import Writer
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 
@@ -257,7 +257,7 @@ def test_the_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyP
     def of_twenty(*_: object) -> Batches:
         return Batches(None, np.arange(0, COUNT + 1, 100))
 
-    monkeypatch.setattr("wal_sink.targets.cassandra.write.parts.in_batches", of_twenty)
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.prepared.in_batches", of_twenty)
     with table.writer() as writer:
         said = " ".join(warnings(writer, plan, rows))
     assert "exceeding specified threshold of 5120" in said

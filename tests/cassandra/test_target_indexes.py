@@ -15,16 +15,15 @@ from wal_sink.errors import InvalidRow, TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import PassesOver, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.types.index_rule import DETAIL, LEAST, MOST, planned_rules
+from wal_sink.targets.cassandra.rules import DETAIL, LEAST, MOST, planned_rules
 from wal_sink.targets.cassandra.write import writer
-from wal_sink.targets.cassandra.write.concurrency import Concurrency
-from wal_sink.targets.cassandra.write.requests import BoundBatch
-from wal_sink.targets.cassandra.write.send import Sender
-from wal_sink.targets.refused import PassesOver
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.targets.cassandra.write.batches import BoundBatch
+from wal_sink.targets.cassandra.write.in_flight import Concurrency
+from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

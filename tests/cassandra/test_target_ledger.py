@@ -1,4 +1,4 @@
-"""The ledger on a real node; what every target owes is in wal_sink.testing.contracts.target."""
+"""The ledger on a real node; what every target owes is in wal_sink.testing.contracts.cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wal_sink.model.ledger import BegunEpoch, Outcome, Owner, Window
 from wal_sink.options import parse
 from wal_sink.targets.base import Session
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

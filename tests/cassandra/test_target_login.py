@@ -21,11 +21,11 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.schema import inspection
+from wal_sink.targets.cassandra.rules import planned_rules
+from wal_sink.targets.cassandra.schema import server
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
-from wal_sink.targets.cassandra.types.index_rule import planned_rules
 from wal_sink.targets.cassandra.write import writer
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
 
@@ -147,7 +147,7 @@ def test_guardrails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Said at the start, if the role may see them; the flush names the row that is refused for one."""
-    inspection._say.cache_clear()
+    server._say.cache_clear()
     admin.execute("CREATE TABLE ks.guarded (id int PRIMARY KEY, c text)")
     admin.execute("CREATE INDEX by_c ON ks.guarded (c) USING 'sai'")
     for right in ("SELECT", "MODIFY", "CREATE"):

@@ -25,15 +25,14 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Kind, Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import connection as driver_connection
-from wal_sink.targets.cassandra.driver.classify import was_not_sent
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
+from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
-from wal_sink.targets.cassandra.write.in_flight import InFlight
-from wal_sink.targets.cassandra.write.send import Sender
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency, InFlight
+from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
 
@@ -317,7 +316,7 @@ def test_by_asyncio_what_a_silent_node_does_not_read_is_bounded(
     What is in flight bounds it, once for each time that what has timed out is sent again.
     """
     monkeypatch.setattr(driver_connection, "WideConnection", Asyncio)
-    monkeypatch.setattr("wal_sink.targets.cassandra.write.concurrency.FIRST", MOST)
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.in_flight.FIRST", MOST)
     count, first = 3_000, 100_000
     ids = pa.array(range(first, first + count), pa.int32())
     batch = target.check(pa.record_batch({"id": ids, "v": ["x" * 20_000] * count}), plan)

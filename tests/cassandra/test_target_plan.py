@@ -14,7 +14,7 @@ from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

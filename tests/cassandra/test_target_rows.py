@@ -21,7 +21,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

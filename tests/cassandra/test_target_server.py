@@ -15,10 +15,9 @@ from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.options import CONSISTENCY_LEVELS
 from wal_sink.targets.cassandra.schema import ledger_table
-from wal_sink.targets.cassandra.schema.fitness import replicas_by_datacenter
 from wal_sink.targets.cassandra.schema.ledger_table import ledger_id
-from wal_sink.targets.cassandra.schema.server import SETTINGS, read_server
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.targets.cassandra.schema.server import SETTINGS, read_server, replicas_by_datacenter
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -18,12 +18,12 @@ from wal_sink.clock import now_us
 from wal_sink.errors import TargetRefused
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.model.ledger import Outcome
-from wal_sink.protocol.steps import Rest
+from wal_sink.protocol.next_step import Rest
 from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra.write import totals, writer
-from wal_sink.testing.cassandra.node import Node
 from wal_sink.testing.contracts.ledger import begun_window, new_owner
 from wal_sink.testing.contracts.rows import deliver
+from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.log import Log
 
 pytestmark = pytest.mark.cassandra

@@ -19,7 +19,7 @@ from wal_sink.model.records import Claim
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 
 class Job(NamedTuple):

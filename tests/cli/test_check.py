@@ -36,7 +36,7 @@ from tests.cli.shell import Done, run
 from wal_sink import errors
 from wal_sink.admin.spark_schema import ddl_schema, parquet_schema
 from wal_sink.spark.internals import arrow_schema
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 SQLITE = "sqlite_target:SqliteTarget"
 TYPES: list[tuple[str, DataType]] = [

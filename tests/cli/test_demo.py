@@ -17,7 +17,7 @@ from wal_sink.demo.queries import FLIGHTS as FLIGHTS_QUERY
 from wal_sink.demo.queries import epochs
 from wal_sink.demo.report import Death, Report, comparison, report
 from wal_sink.testing import flights
-from wal_sink.testing.crash.pausing import PAUSING_TARGET
+from wal_sink.testing.crash import PAUSING_TARGET
 from wal_sink.testing.oracle import judge
 
 FLIGHTS = 2_400

@@ -15,11 +15,11 @@ from tests.cli.job import EVERYTHING, Job
 from tests.cli.shell import FOLLOWS, run, start
 from tests.protocol.test_corruption import edit, segments
 from wal_sink import errors
-from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport
-from wal_sink.testing import free_port
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.testing.faults import Faults
+from wal_sink.testing.servers import process
 
 pytestmark = pytest.mark.cassandra
 
@@ -80,7 +80,7 @@ def test_an_error_ends_it(job: Job) -> None:
 def test_following(job: Job) -> None:
     """It goes on with what comes, until SIGTERM; Prometheus can ask it."""
     world = job.world
-    port = free_port.choose("127.0.0.1")
+    port = process.choose("127.0.0.1")
     metrics = ("--metrics-port", port)
     with start(job.folder, "flush", "checkpoint", "--follow", "--json", *metrics) as following:
         try:

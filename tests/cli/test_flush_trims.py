@@ -16,7 +16,7 @@ from wal_sink.admin.flush import FlushCommand, FlushDone, preview
 from wal_sink.admin.query import Query, find_query
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.testing.faults import Faults
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.cli.shell import Done, run
 from tests.protocol.engine import World
 from wal_sink.model import paths
 from wal_sink.model.records import Claim
-from wal_sink.targets.cassandra.driver.credentials import ENVIRONMENT
+from wal_sink.targets.cassandra.options import ENVIRONMENT
 
 PASSWORD = "S3CRET"
 COMMANDS = [

@@ -259,12 +259,12 @@ def test_rows_go_to_the_table_that_the_options_name(job: Job) -> None:
 
 
 def test_every_remedy_names_a_command_that_exists() -> None:
-    """Verbs and flags in `wal_sink.remedies` are those of the command line."""
-    from wal_sink import remedies  # noqa: PLC0415
+    """Verbs and flags in `wal_sink.errors` are those of the command line."""
+    from wal_sink import errors  # noqa: PLC0415
 
     named = {
-        *(remedies.VERIFY, remedies.ADOPT, remedies.skip(1), remedies.skip(1, begun=True)),
-        *(remedies.skip_lost(1), remedies.rewind(1)),
+        *(errors.VERIFY, errors.ADOPT, errors.skip(1), errors.skip(1, begun=True)),
+        *(errors.skip_lost(1), errors.rewind(1)),
     }
     verbs = {text.partition("wal-sink ")[2].split(" ")[0].rstrip("`") for text in named}
     known = {

@@ -127,7 +127,7 @@ def test_a_target_is_detached_and_attached_by_commands(two: TwoTables) -> None:
     two.told("flush")
     assert (two.keys("left"), two.keys("right")) == (["a", "b", "c"], ["c"])
     notes = [each["notes"] for each in two.told("verify")["targets"]]
-    said = "target right was detached, and lacks these epochs: 0 to 1"
+    said = "target right was detached, and lacks these epochs: 0 to 1 (2 rows)"
     assert [each[0] for each in notes] == [said, said]
     assert two.log.segments() == []
 

@@ -16,7 +16,7 @@ from tests.cli.shell import run, start
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.progress.heartbeat import ENDED
 

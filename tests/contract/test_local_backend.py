@@ -145,7 +145,7 @@ def test_failed_sync_is_not_an_acknowledgement(
             write("a", b"x")
         assert backend.list() == []
     assert backend.sweep_unfinished(-1) == 0
-    monkeypatch.setattr("state_backends.folders.sync", fail)
+    monkeypatch.setattr("state_backends.local.sync", fail)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     with pytest.raises(OSError, match="disk"):
         backend.create("a", b"x")

@@ -17,9 +17,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from state_backends import ObjectStoreBackend, S3Backend, StateBackendError, open_backend
-from state_backends.upload import PART
+from state_backends.object_store import PART
 from tests.s3 import S3
-from wal_sink.testing.contracts.state_backend import StateBackendContract
+from wal_sink.testing.contracts.storage import StateBackendContract
 
 ROOT = Path(__file__).parents[2]
 LARGE = b"0123456789abcdef" * (PART // 16) + b"and a second part" * 1_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,9 +17,10 @@ from wal_sink.errors import (
     TargetRefused,
     TargetUnavailable,
 )
-from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.ledger import Mark, Outcome, Owner
 from wal_sink.targets.base import Kind, Slice
 from wal_sink.targets.sql import SqlTarget
+from wal_sink.testing.contracts.ledger import begun_window
 from wal_sink.testing.contracts.rows import deliver
 
 TABLE = "CREATE TABLE t (Id INTEGER, price REAL, name TEXT, other NUMERIC)"
@@ -94,6 +96,56 @@ def test_a_session_closes_its_connection_once(path: Path) -> None:
     session = target.connect(Owner("query", "log", "checkpoint"))
     session.close()
     session.close()
+
+
+class ReconnectingConnection:
+    """Loses its connection once, with the open transaction, and makes another one without a word."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.inner = sqlite3.connect(path)
+        self.loses = False
+
+    def cursor(self) -> sqlite3.Cursor:
+        if self.loses:
+            self.loses = False
+            self.inner.close()
+            self.inner = sqlite3.connect(self.path)
+        return self.inner.cursor()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class ReconnectingTarget(SqliteTarget):
+    """Its driver reconnects by itself."""
+
+    connection: ReconnectingConnection
+
+    def open(self) -> Any:
+        self.connection = ReconnectingConnection(Path(self.options.path))
+        return self.connection
+
+
+@pytest.mark.parametrize("lost", ["before the rows", "between rows", "after the rows"])
+def test_a_transaction_that_the_driver_has_replaced_is_not_finished(path: Path, lost: str) -> None:
+    """Rows were lost with it: the ledger row proves that the transaction is the one that `start` began."""
+    target = ReconnectingTarget(options(path))
+    plan = target.plan(PRICES, "key")
+    rows = Slice(0, pa.record_batch([[1], [2.0]], PRICES), 0)
+    with target.connect(Owner("query", "log", "checkpoint")) as session:
+        session.create(-1)
+        window = begun_window(0, 2)
+        assert session.begin(window) is Outcome.APPLIED
+        for loses in (lost, ""):
+            session.start(window)
+            for moment in ("before the rows", "between rows", "after the rows"):
+                target.connection.loses = moment == loses
+                if moment != "after the rows":
+                    session.write(plan, rows)
+            expected = Outcome.REFUSED if loses else Outcome.APPLIED
+            assert session.finish(window) is expected
+            assert len(execute(path, "SELECT Id FROM t")) == (0 if loses else 2)
 
 
 class SuffixedTarget(SqliteTarget):
@@ -185,6 +237,27 @@ def test_a_value_that_the_database_does_not_hold_is_refused_in_the_task(path: Pa
     ):
         target.check(batch, plan)
     assert target.check(batch.slice(0, 2), plan) == batch.slice(0, 2)
+
+
+class DatedTarget(SqliteTarget):
+    """Takes a type whose values the driver gets as Python's dates."""
+
+    def arrow_type(self, type_: str) -> pa.DataType | None:
+        return pa.date32()
+
+    def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:
+        return None
+
+
+def test_a_date_that_the_driver_cannot_get_is_refused_in_the_task(path: Path) -> None:
+    """In the flush it would stand for ever: Spark has years to 294247, Python to 9999."""
+    schema = pa.schema([("Id", pa.date32())])
+    target = DatedTarget(options(path))
+    plan = target.plan(schema, "key")
+    batch = pa.record_batch([pa.array([2_932_896, 2_932_897], pa.date32())], schema=schema)
+    with pytest.raises(InvalidRow, match=r"column Id .* INTEGER: 2932897, in the row with Id="):
+        target.check(batch, plan)
+    assert target.check(batch.slice(0, 1), plan).num_rows == 1
 
 
 def test_a_value_that_cannot_be_cast_is_named(path: Path) -> None:

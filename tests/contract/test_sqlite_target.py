@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -11,22 +12,56 @@ from sqlite_target import SqliteOptions, SqliteTarget
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Target
-from wal_sink.targets.compared import Compares
+from wal_sink.targets.base import Compares, Kind, Session, Target
+from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import Record
-from wal_sink.testing.contracts.sql import SqlContract
+from wal_sink.testing.contracts.transactional import SqlContract
 
 
-class TestSqlite(SqlContract):
+class Served(SqliteTarget):
+    """SQLite as behind a server: when that dies, all connections are lost."""
+
+    session: type[SqlSession] = SqlSession
+    connections: ClassVar[list[sqlite3.Connection]] = []
+
+    def open(self) -> sqlite3.Connection:
+        self.connections.append(super().open())
+        return self.connections[-1]
+
+    def connect(self, owner: Owner) -> Session:
+        return self.session(self, self._open(), owner)
+
+    def classify(self, error: Exception) -> Kind:
+        closed = isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)
+        return "retry" if closed else super().classify(error)
+
+    def restart(self) -> None:
+        while self.connections:
+            self.connections.pop().close()
+
+
+class TestSqlite(SqlContract, RestartContract):
     """A table without a key."""
+
+    kind: type[Served] = Served
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> SqliteTarget:
         path = tmp_path / "shop.db"
         with sqlite3.connect(path) as connection:
-            connection.execute("CREATE TABLE t (k TEXT, n INTEGER, v INTEGER, t TEXT)")
-        return SqliteTarget(SqliteOptions(path=str(path), table="t"))
+            connection.execute("CREATE TABLE t (k TEXT, n INTEGER, v INTEGER, t TEXT, d REAL)")
+        return self.kind(SqliteOptions(path=str(path), table="t"))
+
+    def restart(self, target: Target) -> None:
+        assert isinstance(target, Served)
+        target.restart()
+
+    def doubles(self, target: Target) -> list[float | None]:
+        assert isinstance(target, SqliteTarget)
+        with sqlite3.connect(target.options.path) as connection:
+            return [d for (d,) in connection.execute("SELECT d FROM t")]
 
     def records(self, target: Target) -> list[Record]:
         assert isinstance(target, SqliteTarget)

@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from sqlite_target import SqliteOptions
-from tests.protocol.staging_world import StagingTarget
-from wal_sink.targets.base import Target
-from wal_sink.testing.contracts.rows import Record
+from tests.contract import test_sqlite_target as sqlite
+from tests.protocol.staging_world import StagingSession, StagingTarget
+from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.targets.base import Session
+from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.staged import StagedContract
 
 
-class TestStaging(StagedContract):
-    """Files beside a table without a key."""
+class ServedStaging(sqlite.Served, StagingTarget):
+    """Files beside a table of SQLite."""
 
-    @pytest.fixture
-    def target(self, tmp_path: Path) -> StagingTarget:
-        path = tmp_path / "shop.db"
-        with sqlite3.connect(path) as connection:
-            connection.execute("CREATE TABLE t (k TEXT, n INTEGER, v INTEGER, t TEXT)")
-        return StagingTarget(SqliteOptions(path=str(path), table="t"))
+    session: type[StagingSession] = StagingSession
 
-    def records(self, target: Target) -> list[Record]:
-        assert isinstance(target, StagingTarget)
-        with sqlite3.connect(target.options.path) as connection:
-            return connection.execute("SELECT k, n, v, t FROM t").fetchall()
+    def connect(self, owner: Owner) -> Session:
+        self.folder.mkdir(exist_ok=True)
+        return self.session(self, owner)
+
+
+class TestStaging(StagedContract, RestartContract):
+    """A table without a key."""
+
+    kind: type[ServedStaging] = ServedStaging
+
+    target = sqlite.TestSqlite.target
+    records = sqlite.TestSqlite.records
+    doubles = sqlite.TestSqlite.doubles
+    restart = sqlite.TestSqlite.restart
+
+    def conflict_after_commit(
+        self, patch: pytest.MonkeyPatch, landed: Callable[[], object]
+    ) -> None:
+        real = StagingSession._conditional
+
+        def conditional(self: StagingSession, update: Callable[[], bool]) -> Outcome:
+            patch.setattr(StagingSession, "_conditional", real)
+            real(self, update)
+            landed()
+            raise sqlite3.OperationalError("database is locked")
+
+        patch.setattr(StagingSession, "_conditional", conditional)

@@ -21,7 +21,7 @@ from state_backends import (
     child_url,
     open_backend,
 )
-from wal_sink.testing.contracts.state_backend import StateBackendContract
+from wal_sink.testing.contracts.storage import StateBackendContract
 
 README = Path(__file__).parents[2] / "state_backends" / "README.md"
 

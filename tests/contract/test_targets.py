@@ -1,145 +1,90 @@
-"""The target contract over the in-memory store; tests/cassandra runs the same over a real node."""
+"""The target contract over the target in memory; tests/cassandra runs the same over a real node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from wal_sink.options import parse
-from wal_sink.targets.base import Target
-from wal_sink.testing.cell_store import CellStore, CellStoreOptions
-from wal_sink.testing.contracts.absent import AbsentContract
-from wal_sink.testing.contracts.absent import Make as MakeAbsent
-from wal_sink.testing.contracts.collections import Collections, CollectionsContract
-from wal_sink.testing.contracts.collections import Make as MakeCollections
-from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
-from wal_sink.testing.contracts.ledger import mark_of, new_owner
-from wal_sink.testing.contracts.tables import Rows, TablesContract
-from wal_sink.testing.contracts.target import CellsContract, Table
-from wal_sink.testing.contracts.times import Make, TimesContract
-from wal_sink.testing.contracts.updates import UpdatesContract
+from wal_sink.errors import TargetRefused
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Slice, Target
+from wal_sink.testing.contracts.cells import CellsContract, Table
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract
+from wal_sink.testing.contracts.ledger import begun_window, mark_of, new_owner
+from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 
-class TestCellStore(CellsContract):
-    """CellStore keeps the contract, so tests on it mean something."""
+class TestMemory(CellsContract):
+    """It keeps the contract, so tests over it mean something."""
+
+    kind: type[MemoryTarget] = MemoryTarget
+    unwritable_error = TargetRefused
 
     @pytest.fixture
-    def target(self) -> CellStore:
-        return CellStore(CellStoreOptions(keys="k,n"))
-
-    def rows(self, target: Target) -> Table:
-        assert isinstance(target, CellStore)
-        return {(k, n): (row["v"], row["t"]) for (k, n), row in target.rows().items()}
-
-
-class TestCellStoreDeletes(RangeDeletesContract):
-    """Its tombstones are those of Cassandra."""
-
-    @pytest.fixture
-    def target(self) -> CellStore:
-        return CellStore(
-            CellStoreOptions(keys="k,n", operation_column=COLUMN, operations=OPERATIONS)
-        )
-
-    rows = TestCellStore.rows
-
-
-class TestCellStoreTimes(TimesContract):
-    """Its cells expire as those of Cassandra do."""
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return lambda options: CellStore(parse({"keys": "k,n", **options}, CellStoreOptions))
-
-    rows = TestCellStore.rows
-
-    def lives(self, target: Target) -> dict[tuple[str, int], int | None]:
-        assert isinstance(target, CellStore)
-        now_s = target.clock_us() // 1_000_000
-        ends = {key: row.cells["v"].ends_s for key, row in target.table.items()}
-        return {(k, n): None if end is None else end - now_s for (k, n), end in ends.items()}
-
-
-class TestCellStoreTables(TablesContract):
-    """Its tables are those of Cassandra."""
-
-    @pytest.fixture
-    def target(self) -> CellStore:
-        return CellStore(parse(TABLES, CellStoreOptions))
-
-    @pytest.fixture
-    def naming(self) -> CellStore:
-        return CellStore(parse({**TABLES, "tableColumn": "goes"}, CellStoreOptions))
-
-    def rows(self, target: Target, table: str) -> Rows:
-        assert isinstance(target, CellStore)
-        values = ("v", "t") if table == "by_k" else ("v",)
-        found = target.rows(table).items()
-        return {key: tuple(row[value] for value in values) for key, row in found}
-
-
-TABLES = {
-    "tables": "by_k,by_n",
-    "keys": "k,n;n,k",
-    "columns": "k,n,v,t;k,n,v",
-    "operationColumn": "op",
-}
-
-
-class TestCellStoreUpdates(UpdatesContract):
-    """Its rows exist by their values, as those of Cassandra."""
-
-    @pytest.fixture
-    def target(self) -> CellStore:
-        return CellStore(CellStoreOptions(keys="k,n", write_mode="update"))
-
-    rows = TestCellStore.rows
-
-
-def over_one_table() -> Callable[[dict[str, str]], CellStore]:
-    """Return a function of options that makes stores with one table."""
-    first = CellStore(CellStoreOptions(keys="k,n"))
-
-    def make(options: dict[str, str]) -> CellStore:
-        store = CellStore(parse({"keys": "k,n", **options}, CellStoreOptions))
-        store.tables = first.tables
+    def target(self) -> MemoryTarget:
+        store = self.kind(MemoryOptions(keys="k,n"))
+        store.refuses = lambda row: "It is not wanted." if row["k"] == "unwanted" else ""
         return store
 
-    return make
+    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
+        return plan, self.slice(target, plan, [("unwanted", 1, 1, "x")])
+
+    def rows(self, target: Target) -> Table:
+        assert isinstance(target, MemoryTarget)
+        return {(k, n): (row["v"], row["t"]) for (k, n), row in target.rows().items()}
+
+    def doubles(self, target: Target) -> list[float | None]:
+        assert isinstance(target, MemoryTarget)
+        return [row["d"] for row in target.rows().values()]
 
 
-class TestCellStoreCollections(CollectionsContract):
-    """The elements of its collections have cells of their own, as those of Cassandra."""
-
-    @pytest.fixture
-    def make(self) -> MakeCollections:
-        return over_one_table()
-
-    def read(self, target: Target) -> Collections:
-        assert isinstance(target, CellStore)
-        return {
-            (k, n): (
-                set(row.get("s") or ()) or None,
-                dict(row.get("m") or ()) or None,
-                row.get("v"),
-            )
-            for (k, n), row in target.rows().items()
-        }
-
-
-class TestCellStoreAbsent(AbsentContract):
-    """Its rows with a condition are those of Cassandra."""
+class TestMemoryDeletes(CellDeletesContract):
+    """Its deletes have timestamps, too."""
 
     @pytest.fixture
-    def make(self) -> MakeAbsent:
-        return over_one_table()
+    def target(self) -> MemoryTarget:
+        return MemoryTarget(
+            MemoryOptions(keys="k,n", operation_column=COLUMN, operations=OPERATIONS)
+        )
 
-    rows = TestCellStore.rows
+    rows = TestMemory.rows
+
+
+@pytest.mark.parametrize(
+    ("demand", "once", "again", "later"),
+    [
+        ({}, [1], [1], [1]),
+        ({"lists": "v"}, [1], [1, 1], [1]),
+        ({"totals": "v"}, 1, 1, 2),
+        ({"if_absent": True}, 1, 1, 1),
+    ],
+)
+def test_what_a_target_demands_can_be_missed(
+    demand: dict[str, Any], once: Any, again: Any, later: Any
+) -> None:
+    """Else no test over it could fail: a row that is written again, and in an epoch of its own."""
+    target = MemoryTarget(MemoryOptions(keys="k", **demand))
+    batch = pa.RecordBatch.from_pylist([{"k": "a", "v": once}])
+    plan = target.plan(batch.schema, "key")
+    asked = plan.sent_once, plan.one_session, plan.target_dated
+    assert asked == (
+        "lists" in demand,
+        bool({"totals", "if_absent"} & {*demand}),
+        "if_absent" in demand,
+    )
+    with target.connect(new_owner()) as session:
+        for epoch, found in ((0, once), (0, again), (1, later)):
+            window = begun_window(epoch, rows=1)
+            session.start(window)
+            session.write(plan, Slice(epoch, batch, window.epochs[0].base_us))
+            session.drain()
+            assert target.rows() == {("a",): {"v": found}}
 
 
 def test_a_suite_shows_the_values_of_what_fails() -> None:
     """Also to the author of a plug-in, in whose tests pytest would say "AssertionError" and no more."""
-    unknown = CellStore(CellStoreOptions(keys="k")).connect(new_owner())
+    unknown = MemoryTarget(MemoryOptions(keys="k")).connect(new_owner())
     with pytest.raises(AssertionError, match="assert None is not None"):
         mark_of(unknown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from wal_sink.targets.base import Slice
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.session import DeltaSession
+from wal_sink.targets.delta.table import Files, Table
 from wal_sink.testing.contracts.ledger import begun_window, mark_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -69,6 +70,20 @@ def table_of(path: str) -> list[dict[str, Any]]:
 
 def batch(rows: Sequence[tuple[str, int]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA)
+
+
+def conflict_after_commit(patch: pytest.MonkeyPatch, landed: Callable[[], object]) -> None:
+    """Let the next commit land, and report what delta-rs does when it repeats a request and meets it."""
+    real: Any = Table.commit
+
+    def commit(self: Table, *arguments: Any) -> None:
+        patch.setattr(Table, "commit", real)
+        stale = Table(self.path, None, Files(self.path, None))
+        real(self, *arguments)
+        landed()
+        real(stale, *arguments)
+
+    patch.setattr(Table, "commit", commit)
 
 
 @pytest.fixture

@@ -14,17 +14,17 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
-from tests.delta.conftest import SCHEMA, Query, batch, table_of
+from tests.delta.conftest import SCHEMA, Query, batch, conflict_after_commit, table_of
 from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.delta import DeltaTarget
-from wal_sink.targets.delta.ledger import LedgerFiles
-from wal_sink.targets.delta.table import Table
+from wal_sink.targets.delta.session import LedgerFiles
+from wal_sink.targets.delta.table import Files, Table
 from wal_sink.testing.contracts.ledger import begun_window, mark_of
-from wal_sink.testing.contracts.racing import together
 from wal_sink.testing.contracts.rows import drained, finish
+from wal_sink.testing.contracts.storage import together
 
 WINDOWS, ROWS = 12, 5
 
@@ -71,11 +71,11 @@ def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None
     real = LedgerFiles.write
     done: list[int] = []
 
-    def write(self: LedgerFiles, mark: Mark) -> int:
+    def write(self: LedgerFiles, mark: Mark, table: Table) -> int:
         if not done:
             done.append(1)
             does()
-        return real(self, mark)
+        return real(self, mark, table)
 
     monkeypatch.setattr(LedgerFiles, "write", write)
 
@@ -137,27 +137,74 @@ def test_a_table_that_is_altered_after_rows_were_staged(
         query.session.compare(plan)
 
 
-@pytest.mark.parametrize("effect", [True, False])
-def test_a_commit_whose_answer_is_lost(
-    query: Query, monkeypatch: pytest.MonkeyPatch, *, effect: bool
-) -> None:
-    """The store said nothing, or delta-rs has met its own commit when it repeated the request."""
+def test_a_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store said nothing. The request may arrive at any later time: all of its files have to be there."""
     window, receipts = begun(query)
+    late: list[Callable[[], None]] = []
     real: Any = Table.commit
 
     def lossy(self: Table, *arguments: Any) -> None:
-        monkeypatch.setattr(Table, "commit", real)
-        if effect:
-            real(self, *arguments)
-            raise CommitFailedError("Concurrent transaction failed.")
+        stale = Table(self.path, None, Files(self.path, None))
+        late.append(lambda: real(stale, *arguments))
         raise OSError("Generic S3 error: operation timed out")
 
-    monkeypatch.setattr(Table, "commit", lossy)
-    outcome = query.session.finish(window, receipts)
-    assert outcome is (Outcome.APPLIED if effect else Outcome.UNKNOWN)
-    assert len(table_of(query.path)) == (1 if effect else 0)
-    if not effect:
-        assert query.session.finish(window, receipts) is Outcome.APPLIED
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "commit", lossy)
+        assert query.session.finish(window, receipts) is Outcome.UNKNOWN
+    assert (mark_of(query.session).begun, table_of(query.path)) == (window, [])
+    late[0]()
+    assert mark_of(query.connect()).flushed == 0
+    assert table_of(query.path) == [{"k": "a", "v": 1}]
+
+
+def test_an_error_that_is_no_conflict_leaves_the_files(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs says `CommitFailedError` of a lock that it did not get, too; its request may still arrive."""
+    window, receipts = begun(query)
+    late: list[Callable[[], None]] = []
+    real: Any = Table.commit
+
+    def lossy(self: Table, *arguments: Any) -> None:
+        stale = Table(self.path, None, Files(self.path, None))
+        late.append(lambda: real(stale, *arguments))
+        raise CommitFailedError("Transaction failed: the lock table does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "commit", lossy)
+        with pytest.raises(CommitFailedError) as caught:
+            query.session.finish(window, receipts)
+    assert query.target.classify(caught.value) == "fatal"
+    late[0]()
+    assert mark_of(query.connect()).flushed == 0
+
+
+@pytest.mark.parametrize("cleaned_up", [False, True])
+def test_a_begin_that_met_itself_when_the_row_had_moved_on(
+    query: Query, monkeypatch: pytest.MonkeyPatch, *, cleaned_up: bool
+) -> None:
+    """The log of the table says that it took effect, unless its commits were cleaned up meanwhile."""
+
+    def landed() -> None:
+        other = query.connect()
+        other.start(window)
+        plan = query.plan()
+        other.write(plan, query.slice(batch([("a", 1)]), plan))
+        assert other.finish(window, other.drain()) is Outcome.APPLIED
+        if cleaned_up:
+            monkeypatch.setattr(Table, "refresh", clean_up)
+
+    def clean_up(self: Table) -> None:
+        DeltaTable(query.path).create_checkpoint()
+        for commit in (Path(query.path) / "_delta_log").glob("*[0-2].json"):
+            commit.unlink()
+        monkeypatch.setattr(Table, "refresh", refresh)
+        self.refresh()
+
+    window, refresh = begun_window(0), Table.refresh
+    conflict_after_commit(monkeypatch, landed)
+    outcome = query.session.begin(window)
+    assert outcome is (Outcome.UNKNOWN if cleaned_up else Outcome.APPLIED)
     assert mark_of(query.session).flushed == 0
 
 
@@ -180,6 +227,38 @@ def test_a_table_made_again_between_two_looks_has_no_ledger(query: Query) -> Non
     assert DeltaTable(query.path).version() == 0
 
 
+def test_a_table_that_is_replaced_has_no_ledger(query: Query) -> None:
+    """CREATE OR REPLACE keeps the table's log, with all transactions, and takes its rows away."""
+    query.add(batch([("a", 1)]))
+    DeltaTable.create(query.path, SCHEMA, mode="overwrite")
+    assert (query.session.read_ledger(), query.connect().read_ledger()) == (None, None)
+    assert query.session.begin(begun_window(1)) is Outcome.REFUSED
+    assert query.session.replace_row(None, Mark.new(query.owner, 0)) is Outcome.APPLIED
+    query.add(batch([("a", 2)]))
+    assert table_of(query.path) == [{"k": "a", "v": 2}]
+
+
+@pytest.mark.parametrize("at", ["begin", "finish"])
+def test_a_table_that_is_replaced_under_a_window(
+    query: Query, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """After the row was read: what is committed all the same is no row of the new table."""
+    query.add(batch([("a", 1)]))
+    window = begun_window(1)
+    receipts: tuple[bytes, ...] = ()
+    if at == "finish":
+        assert query.session.begin(window) is Outcome.APPLIED
+        query.session.start(window)
+        receipts = query.stage(batch([("a", 2)]))
+    between(monkeypatch, lambda: DeltaTable.create(query.path, SCHEMA, mode="overwrite"))
+    if at == "finish":
+        assert query.session.finish(window, receipts) is Outcome.REFUSED
+    else:
+        query.session.begin(window)
+    assert query.session.read_ledger() is None
+    assert table_of(query.path) == []
+
+
 def test_a_ledger_row_whose_file_is_gone_is_told(query: Query) -> None:
     """It is never taken for a query that the table does not know."""
     shutil.rmtree(Path(query.path) / "_wal_sink")
@@ -193,8 +272,8 @@ def test_the_log_says_which_epoch_is_there(query: Query) -> None:
     query.add(batch([("a", 2)]))
     table = DeltaTable(query.path)
     assert table.transaction_version(query.owner.query_id) == 1
-    said = [commit.get("wal_sink") for commit in table.history()]
-    assert said[:2] == ["epochs 1 to 1", "epochs 1 to 1 begin"]
+    said = [(commit.get("userMetadata"), commit["isBlindAppend"]) for commit in table.history(2)]
+    assert said == [("wal_sink: epochs 1 to 1", True), ("wal_sink: epochs 1 to 1 begin", True)]
 
 
 def test_what_is_not_committed_goes_with_vacuum(query: Query) -> None:

@@ -14,10 +14,9 @@ from tests.protocol.cases import covered
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.delta.files import Files, Output
-from wal_sink.targets.delta.table import Table
+from wal_sink.targets.delta.table import Files, Output, Table
 from wal_sink.testing.contracts.ledger import begun_window, mark_of
-from wal_sink.testing.crash.faults import Crash, Faults
+from wal_sink.testing.faults import Crash, Faults
 
 ACCESSES: dict[type, tuple[str, ...]] = {
     Files: ("write", "read", "delete", "missing", "open_output", "sync"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,9 @@ def partitioned(tmp_path: Path) -> Query:
     return Query(path)
 
 
-@pytest.mark.parametrize(
-    ("bound", "each"), [("GROUP_BYTES", 1), ("FILE_BYTES", 4), ("MOST_WAITING_BYTES", 4)]
-)
-def test_files_end_when_they_are_full(
-    query: Query, monkeypatch: pytest.MonkeyPatch, bound: str, each: int
-) -> None:
-    """A file for each slice, or one of several row groups; every row once."""
-    monkeypatch.setattr(stage, "GROUP_BYTES", 1 if bound != "MOST_WAITING_BYTES" else 10**9)
-    monkeypatch.setattr(stage, bound, 1)
+def test_files_end_when_they_are_full(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file for each slice; every row once."""
+    monkeypatch.setattr(stage, "MOST_WAITING_BYTES", 1)
     plan = query.plan()
     window = begun_window(0)
     query.session.begin(window)
@@ -39,7 +34,7 @@ def test_files_end_when_they_are_full(
     for n in range(4):
         query.session.write(plan, query.slice(batch([("a", 2 * n), ("b", 2 * n + 1)]), plan))
     receipts = query.session.drain()
-    assert len(receipts) == each
+    assert len(receipts) == 4
     assert query.session.finish(window, receipts) is Outcome.APPLIED
     assert sorted(row["v"] for row in table_of(query.path)) == [*range(8)]
 
@@ -50,14 +45,53 @@ def test_of_many_partitions_the_largest_is_ended(
     """Small ones go on, so that there are no more files than needed."""
     query = partitioned(tmp_path)
     plan = query.plan()
-    monkeypatch.setattr(stage, "MOST_WAITING_BYTES", 2_000)
+    monkeypatch.setattr(stage, "MOST_WAITING_BYTES", 50_000)
     for n in range(5):
-        rows = batch([("large", n)] * 200 + [("small", n)])
+        rows = batch([("large", n)] * 2_000 + [("small", n)])
         query.session.write(plan, query.slice(rows, plan))
     receipts = query.session.drain()
     folders = [path.partition("/")[0] for path in files(query)]
     assert (folders.count("k=large"), folders.count("k=small")) == (len(receipts) - 1, 1)
     assert len(receipts) > 2
+
+
+def test_many_partitions_are_few_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is in every slice; servers commonly permit a process 1,024 open files."""
+    query = partitioned(tmp_path)
+    plan = query.plan()
+    window = begun_window(0)
+    assert query.session.begin(window) is Outcome.APPLIED
+    query.session.start(window)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 40, hard)
+    )
+    try:
+        for n in range(2):
+            rows = batch([(f"p{partition}", n) for partition in range(150)])
+            query.session.write(plan, query.slice(rows, plan))
+        receipts = query.session.drain()
+        assert query.session.finish(window, receipts) is Outcome.APPLIED
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(receipts) == 150
+    assert len(table_of(query.path)) == 300
+
+
+def test_rows_that_wait_in_small_batches_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch takes memory beside its values: thousands of partitions have thousands of them."""
+    query = partitioned(tmp_path)
+    plan = query.plan()
+    monkeypatch.setattr(stage, "MOST_WAITING_BYTES", 100_000)
+    for n in range(40):
+        query.session.write(plan, query.slice(batch([("a", n), ("b", n)]), plan))
+    assert files(query)
+    query.session.close()
+    assert not files(query)
 
 
 @pytest.mark.parametrize("end", ["start", "close"])

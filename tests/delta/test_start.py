@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,17 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, QueryBuilder, Schema
+from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
 from tests.delta.conftest import SCHEMA, Query, batch, table_of
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import Outcome
+from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
-from wal_sink.targets.delta.fitness import refuse_unfit
 from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.delta.table import _KNOWN_FEATURES, refuse_unfit
 from wal_sink.testing.contracts.ledger import begun_window
 
 
@@ -113,6 +115,12 @@ def test_a_table_that_asks_more_of_its_writers(
     [
         ("c is generated", {"delta.generationExpression": "v + 1"}, {}, []),
         ("c is an identity", {"delta.identity.start": 1}, {}, []),
+        (
+            r"c is array<varchar\(3\)>",
+            {"__CHAR_VARCHAR_TYPE_STRING": "array<varchar(3)>"},
+            {},
+            [],
+        ),
         ("other names in its files", {}, {"delta.columnMapping.mode": "id"}, []),
         ("does not know: icebergCompatV2, rowTracking", {}, {}, ["rowTracking", "icebergCompatV2"]),
     ],
@@ -121,9 +129,75 @@ def test_what_delta_rs_would_let_pass(
     says: str, metadata: dict[str, Any], properties: dict[str, str], features: list[str]
 ) -> None:
     """It commits any file that it is given: a wrong one would be found by readers."""
-    field = {"name": "c", "type": "long", "nullable": True, "metadata": metadata}
+    array = {"type": "array", "elementType": "string", "containsNull": True}
+    field = {"name": "c", "type": array, "nullable": True, "metadata": metadata}
     with pytest.raises(SchemaMismatch, match=says):
         refuse_unfit("/t", [field], properties, features)
+
+
+def with_protocol(path: Path, version: int, features: list[str]) -> str:
+    """Make a table with the columns of `SCHEMA` whose protocol asks for features, as Spark makes it."""
+    DeltaTable.create(str(path), SCHEMA)
+    log = path / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": version}
+    if features:
+        protocol["writerFeatures"] = features
+        if of_readers := sorted(OF_READERS & {*features}):
+            protocol |= {"minReaderVersion": 3, "readerFeatures": of_readers}
+    kept = [action for action in actions if "protocol" not in action]
+    lines = [json.dumps(action) for action in [{"protocol": protocol}, *kept]]
+    log.write_text("\n".join(lines))
+    return str(path)
+
+
+OF_READERS = {
+    *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint"),
+    *("vacuumProtocolCheck", "variantType", "variantType-preview"),
+}
+
+
+@pytest.mark.parametrize("feature", sorted(_KNOWN_FEATURES))
+def test_a_feature_is_known_if_a_commit_succeeds(tmp_path: Path, feature: str) -> None:
+    query = Query(with_protocol(tmp_path / "t", 7, [feature]))
+    query.add(batch([("a", 1)]))
+    rows = QueryBuilder().register("t", DeltaTable(query.path)).execute("SELECT * FROM t")
+    assert pa.table(rows.read_all()).to_pylist() == [{"k": "a", "v": 1}]
+
+
+@pytest.mark.parametrize(
+    ("version", "features"),
+    [
+        (7, ["allowColumnDefaults"]),
+        (7, ["clustering", "domainMetadata"]),
+        (7, ["domainMetadata"]),
+        (7, ["identityColumns"]),
+        (7, ["typeWidening"]),
+        (7, ["vacuumProtocolCheck"]),
+        (6, []),
+    ],
+)
+def test_what_delta_rs_does_not_write_is_refused_before_anything_is_begun(
+    tmp_path: Path, version: int, features: list[str]
+) -> None:
+    """By the start, by a flush if the table got it later; delta-rs' own error is quoted, and no conflict."""
+    path = with_protocol(tmp_path / "t", version, features)
+    name = features[0] if features else "identityColumns"
+    with pytest.raises(SchemaMismatch, match=f"delta-rs, does not know: {name}"):
+        target(path).plan(SCHEMA, "key")
+    with target(path).connect(Owner("q", "log", "file:///c")) as session:
+        with pytest.raises(CommitFailedError, match="Unsupported table features") as caught:
+            session.create(-1)
+        assert target(path).classify(caught.value) == "fatal"
+
+
+def test_a_feature_that_the_table_got_later_stops_the_next_begin(query: Query) -> None:
+    """Before a commit: an error of delta-rs would come at each try."""
+    log = Path(query.path) / "_delta_log" / f"{DeltaTable(query.path).version() + 1:020}.json"
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["domainMetadata"]}
+    log.write_text(json.dumps({"protocol": protocol}))
+    with pytest.raises(SchemaMismatch, match="does not know: domainMetadata"):
+        query.session.begin(begun_window(0))
 
 
 def test_a_table_that_can_be_written(query: Query) -> None:
@@ -160,6 +234,39 @@ def test_rows_go_to_the_table_that_the_options_name(query: Query, tmp_path: Path
 def test_a_relative_path_is_refused() -> None:
     with pytest.raises(OptionError, match="counts from another folder in each process"):
         target("lake/orders")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3://key:Geheim@bucket/t",
+        "s3a://key:Ge/heim@bucket/t",
+        "S3://Geheim@bucket/t",
+        "s3://bucket/t?secret_access_key=Geheim",
+        "abfss://c:Geheim@account.dfs.core.windows.net/t",
+        "abfss://c@account.dfs.core.windows.net/t?sig=Geheim",
+        "hdfs://me:Geheim@host:9000/t",
+    ],
+)
+def test_keys_in_the_path_are_refused(path: str) -> None:
+    """Before anything is written; the error does not repeat them."""
+    with pytest.raises(OptionError, match=r"delta\.storageOptions or in the environment") as caught:
+        target(path)
+    assert "Geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/data/a@b:c?d/t",
+        "file:///data/a@b:c/t",
+        "s3://bucket/a@b:c/t",
+        "abfss://c@account.dfs.core.windows.net/t",
+        "hdfs://host:9000/t",
+    ],
+)
+def test_a_path_without_keys_is_taken(path: str) -> None:
+    assert target(path).writes_to == path
 
 
 @pytest.mark.parametrize("text", ["[]", '{"a": 1}', "x"])

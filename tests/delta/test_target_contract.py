@@ -2,35 +2,71 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tests.delta.conftest import conflict_after_commit
 from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.testing.contracts.rows import SCHEMA, Record
+from wal_sink.testing.contracts.restart import RestartContract
+from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
 from wal_sink.testing.contracts.staged import StagedContract
 
 
-class TestDelta(StagedContract):
+class TestDelta(StagedContract, RestartContract):
     """A table without partitions."""
 
     partition_by: tuple[str, ...] = ()
 
     @pytest.fixture
-    def target(self, tmp_path: Path) -> DeltaTarget:
+    def target(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeltaTarget:
         path = str(tmp_path / "t")
-        DeltaTable.create(path, SCHEMA, partition_by=list(self.partition_by))
+        DeltaTable.create(path, WITH_DOUBLE, partition_by=list(self.partition_by))
+        self.durable = {*(tmp_path / "t").rglob("*")}
+        contents, named, fsync = set[Path](), set[Path](), os.fsync
+
+        def sync(descriptor: int) -> None:
+            fsync(descriptor)
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            if path.is_dir():
+                named.update(path.iterdir())
+            else:
+                contents.add(path)
+            self.durable |= named & contents
+
+        monkeypatch.setattr(os, "fsync", sync)
         return DeltaTarget(parse({"delta.path": path}, DeltaOptions))
+
+    def restart(self, target: Target) -> None:
+        """Lose the power of the machine: what was not synced is gone, with its name or its content."""
+        assert isinstance(target, DeltaTarget)
+        for path in Path(target.options.path).rglob("*"):
+            if path.is_file() and path not in self.durable:
+                path.unlink()
 
     def records(self, target: Target) -> list[Record]:
         assert isinstance(target, DeltaTarget)
         found: pa.Table = DeltaTable(target.options.path).to_pyarrow_table()
         return [(row["k"], row["n"], row["v"], row["t"]) for row in found.to_pylist()]
+
+    def conflict_after_commit(
+        self, patch: pytest.MonkeyPatch, landed: Callable[[], object]
+    ) -> None:
+        conflict_after_commit(patch, landed)
+
+    def doubles(self, target: Target) -> list[float | None]:
+        assert isinstance(target, DeltaTarget)
+        found: list[float | None] = (
+            DeltaTable(target.options.path).to_pyarrow_table()["d"].to_pylist()
+        )
+        return found
 
 
 class TestPartitioned(TestDelta):

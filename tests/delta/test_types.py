@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tests.delta.conftest import Query, table_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.targets.delta import types
+from wal_sink.targets.delta import columns as types
 
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 999_999, datetime.UTC)
 OLD = datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)
@@ -213,6 +213,40 @@ def test_a_null_inside_of_a_value_is_refused_where_the_table_takes_none(tmp_path
             query.target.check(pa.RecordBatch.from_pylist([bad], schema), query.plan(schema))
 
 
+def test_texts_with_a_length(tmp_path: Path) -> None:
+    """As Spark has them in the log. It counts characters; readers rely on the blanks at the end of a char."""
+    fields = [
+        {
+            "name": name,
+            "type": "string",
+            "nullable": True,
+            "metadata": {"__CHAR_VARCHAR_TYPE_STRING": type_},
+        }
+        for name, type_ in (("c", "char(3)"), ("v", "varchar(3)"))
+    ]
+    delta = Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+    DeltaTable.create(str(tmp_path / "t"), delta, partition_by=["c"])
+    query = Query(str(tmp_path / "t"))
+    schema = spark_schema("c string, v string")
+    good = [{"c": "äö🎈", "v": "äö🎈"}, {"c": "x  ", "v": ""}, {"c": None, "v": None}]
+    query.add(pa.RecordBatch.from_pylist(good, schema))
+    assert sorted(map(str, table_of(query.path))) == sorted(map(str, good))
+    for bad in ({"c": "xx", "v": ""}, {"c": "xxxx", "v": ""}, {"c": None, "v": "xxxx"}):
+        rows = pa.RecordBatch.from_pylist([bad], schema)
+        with pytest.raises(InvalidRow, match=r"another length than (var)?char\(3\)"):
+            query.target.check(rows, query.plan(schema))
+
+
+def test_a_varchar_that_grows_shorter_stops_the_flush(tmp_path: Path) -> None:
+    """Rows that were checked for the former length wait in the log."""
+    query = created(tmp_path, spark_schema("s string"))
+    plan = query.plan(spark_schema("s string"))
+    table = DeltaTable(query.path)
+    table.alter.set_column_metadata("s", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"})
+    with pytest.raises(SchemaMismatch, match="has changed since rows were checked for it: s"):
+        query.session.compare(plan)
+
+
 PARTITIONED: dict[str, list[Any]] = {
     "string": ["a", "ä/=% b", None],
     "int": [1, -1, None],
@@ -239,6 +273,19 @@ def test_partitions_are_respected(tmp_path: Path, ddl: str) -> None:
     assert sorted(map(str, (action["partition.p"] for action in actions))) == sorted(
         map(str, values)
     )
+
+
+@pytest.mark.parametrize(("ddl", "bad"), [("date", 2_932_897), ("timestamp", 2**62)])
+def test_a_partition_beyond_the_year_9999_is_refused(tmp_path: Path, ddl: str, bad: int) -> None:
+    """In the task; as a value of another column it is kept."""
+    schema = spark_schema(f"p {ddl}, v {ddl}")
+    query = created(tmp_path, schema, ["p"])
+    arrays = [pa.array(each, schema.field(0).type) for each in ([0, bad, None], [bad, 0, bad])]
+    batch = pa.record_batch(arrays, schema=schema)
+    with pytest.raises(InvalidRow, match=r"Partition column p has .*years 1 to 9999") as caught:
+        query.target.check(batch, query.plan(schema))
+    assert caught.value.rows.to_pylist() == [False, True, False]
+    query.add(batch.filter(pa.array([True, False, True])))
 
 
 def test_several_partition_columns_and_filters(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from wal_sink.testing import docker_engine
-from wal_sink.testing.cassandra.container import IMAGE, CassandraContainer
-from wal_sink.testing.docker_engine import DockerNotUsable
+from wal_sink.testing.servers import docker
+from wal_sink.testing.servers.cassandra import IMAGE, CassandraContainer
+from wal_sink.testing.servers.docker import DockerNotUsable
 
 
 @pytest.fixture(scope="session")
 def engine() -> str:
     """Return the version of the engine, or skip the test with the reason why there is none."""
     try:
-        return docker_engine.find(IMAGE)
+        return docker.find(IMAGE)
     except DockerNotUsable as error:
         pytest.skip(error.what)
 

@@ -13,14 +13,13 @@ import pytest
 
 import docker
 from tests.cassandra.node_contract import NodeContract
-from wal_sink.testing.cassandra.container import CassandraContainer
-from wal_sink.testing.cassandra.node import CassandraDidNotStart, Node
+from wal_sink.testing.servers.cassandra import CassandraContainer, CassandraDidNotStart, Node
 
 pytestmark = [pytest.mark.docker, pytest.mark.cassandra, pytest.mark.usefixtures("engine")]
 
 # Starts a node and ends without closing it.
 _FORGETFUL = """
-from wal_sink.testing.cassandra.container import CassandraContainer
+from wal_sink.testing.servers.cassandra import CassandraContainer
 node = CassandraContainer()
 node._launch()
 print(node._container.get_container_id(), flush=True)

@@ -15,7 +15,7 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Kind
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.testing.kafka.broker import Broker
+from wal_sink.testing.servers.kafka import Broker
 
 
 class PairsTarget(KafkaTarget):
@@ -45,7 +45,6 @@ class TopicWorld(World):
         given = {
             "topic": self.topic,
             "kafka.bootstrap.servers": broker.address,
-            "kafka.ledgerTopic": f"ledger-{name}",
         }
         target = PairsTarget(parse(given, KafkaOptions))
         super().__init__(*in_memory(), target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 
 import msgspec
@@ -15,13 +16,15 @@ from tests.protocol import raw
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
-from wal_sink.model.ledger import Owner, Window
-from wal_sink.protocol.steps import Rest
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.options import parse
+from wal_sink.protocol.next_step import Rest
 from wal_sink.targets.base import Slice
-from wal_sink.targets.kafka.ledger import to_bytes
-from wal_sink.targets.kafka.session import KafkaSession
-from wal_sink.testing.crash.faults import AnswerLost, Crash, Faults
-from wal_sink.testing.kafka.broker import Broker
+from wal_sink.targets.kafka import KafkaTarget
+from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.targets.kafka.session import KafkaSession, to_bytes, transactional
+from wal_sink.testing.faults import AnswerLost, Crash, Faults
+from wal_sink.testing.servers.kafka import Broker
 
 ROWS = [(f"k{n}", n) for n in range(100)]
 
@@ -71,7 +74,7 @@ def test_a_transaction_left_open_on_the_ledger_is_ended_by_the_next_flusher(
         mark = self.read_ledger()
         assert mark is not None
         key = self._owner.query_id.encode()
-        self._producer.produce(self._options.ledger_topic, to_bytes(mark), key, 0)
+        self._producer.produce(self._ledger.topic, to_bytes(mark), key, 0)
         self._producer.flush()
         self._window = None  # nothing of it is aborted by this process
         raise Crash
@@ -83,6 +86,62 @@ def test_a_transaction_left_open_on_the_ledger_is_ended_by_the_next_flusher(
             flush(flusher)
     flush(world.flusher())
     raw.complete(world, 1, "")
+
+
+def test_a_dead_flusher_holds_up_no_other_query(kafka: Broker) -> None:
+    """Each query's ledger is a topic of its own, unless the user names one for several.
+
+    Then the error says which query's flusher is in the way, and nobody's producer is fenced for it.
+    """
+    topic = f"t-{uuid.uuid4().hex}"
+    kafka.create_topic(topic)
+    dead, alive = (Owner(f"{name}-{topic}", "log", "checkpoint") for name in ("dead", "alive"))
+    given = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
+    own = KafkaTarget(parse(given, KafkaOptions))
+    shared = KafkaTarget(parse({**given, "kafka.ledgerTopic": f"ledger-{topic}"}, KafkaOptions))
+    for target in (own, shared):
+        for owner in (dead, alive):
+            with target.connect(owner) as session:
+                session.create(-1)
+    open_ = transactional(own.options, dead.query_id, 1_000_000, 30)
+    open_.begin_transaction()
+    for target in (own, shared):
+        open_.produce(target.options.ledger_of(dead.query_id), b"{}", dead.query_id, 0)
+    assert open_.flush(30) == 0
+    with own.connect(alive) as session:
+        mark = session.read_ledger()
+        assert mark is not None
+        assert mark.flushed == -1
+    with shared.connect(alive) as session:
+        with pytest.raises(TargetUnavailable, match=f"a transaction of query dead-{topic} is open"):
+            session.read_ledger()
+        assert session._producer is None  # type: ignore[attr-defined]
+    with own.connect(dead) as session:
+        assert session.read_ledger() is not None, "its own is ended"
+    with shared.connect(alive) as session:
+        assert session.read_ledger() is not None
+
+
+def test_the_ledger_stays_short() -> None:
+    """Kafka compacts it: what a session reads does not grow with the windows that were flushed."""
+    with Broker({"log.cleaner.backoff.ms": 100}) as broker:
+        broker.create_topic("t")
+        given = {"kafka.bootstrap.servers": broker.address, "topic": "t"}
+        made = KafkaTarget(parse(given, KafkaOptions))
+        owner = Owner("query", "log", "x" * 30_000)
+        with made.connect(owner) as session:
+            session.create(-1)
+            for flushed in range(100):
+                new = msgspec.structs.replace(Mark.new(owner, flushed), last_us=flushed)
+                assert session.replace_row(session.read_ledger(), new) is Outcome.APPLIED
+        ledger = made.options.ledger_of("query")
+        until_s = time.monotonic() + 60
+        while len(broker.records(ledger)) > 50:
+            assert time.monotonic() < until_s, "nothing was compacted"
+        with made.connect(owner) as session:
+            mark = session.read_ledger()
+            assert mark is not None
+            assert mark.flushed == 99
 
 
 def test_of_two_flushers_each_fences_the_other(
@@ -145,7 +204,7 @@ def test_a_ledger_topic_that_was_made_anew_is_read_anew(
         mark = session.read_ledger()
         assert mark is not None
         assert mark.flushed == 0
-        topic = world.target.options.ledger_topic  # type: ignore[attr-defined]
+        topic = world.target.options.ledger_of(world.query_id)  # type: ignore[attr-defined]
         admin = AdminClient({"bootstrap.servers": kafka.address})
         (future,) = admin.delete_topics([topic], operation_timeout=30).values()
         future.result()

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import uuid
+import zlib
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice
-from wal_sink.targets.compared import Compares
+from wal_sink.targets.base import Compares, Slice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.kafka.broker import Broker
+from wal_sink.testing.servers.kafka import Broker
 
 RECORD = pa.schema([("key", pa.string()), ("value", pa.string())])
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -31,9 +38,7 @@ def topic(kafka: Broker) -> str:
 
 def target(address: str, topic: str, **given: str) -> KafkaTarget:
     options = {"kafka.bootstrap.servers": address, "topic": topic}
-    return KafkaTarget(
-        parse({**options, "kafka.ledgerTopic": f"ledger-{topic}", **given}, KafkaOptions)
-    )
+    return KafkaTarget(parse({**options, **given}, KafkaOptions))
 
 
 @pytest.mark.parametrize(
@@ -53,19 +58,59 @@ def test_a_dataframe_that_is_no_record_is_refused(
         target(kafka.address, topic).plan(schema, "key")
 
 
-def test_topics_are_looked_at(kafka: Broker, topic: str) -> None:
-    """One that is missing; a ledger that Kafka would delete, or that has several partitions."""
+def test_a_topic_that_is_missing_is_named(kafka: Broker) -> None:
     with pytest.raises(SchemaMismatch, match="There is no topic missing"):
         target(kafka.address, "missing").plan(RECORD, "key")
-    with pytest.raises(SchemaMismatch, match="is not compacted"):
-        target(kafka.address, topic, **{"kafka.ledgerTopic": topic}).plan(RECORD, "key")
-    kafka.create_topic(f"wide-{topic}", 2, {"cleanup.policy": "compact"})
-    with pytest.raises(SchemaMismatch, match="several partitions"):
-        target(kafka.address, topic, **{"kafka.ledgerTopic": f"wide-{topic}"}).plan(RECORD, "key")
+
+
+@pytest.mark.parametrize(
+    ("partitions", "settings", "why"),
+    [
+        (2, {"cleanup.policy": "compact"}, "has 2 partitions"),
+        (1, {}, "cleanup.policy delete"),
+        (1, {"cleanup.policy": "compact,delete"}, "cleanup.policy compact,delete"),
+        (1, {"cleanup.policy": "compact"}, "segments of 1,073,741,824 bytes"),
+    ],
+)
+def test_a_ledger_that_loses_records_or_is_long_to_read_is_refused(
+    kafka: Broker, topic: str, partitions: int, settings: dict[str, str], why: str
+) -> None:
+    """At the start, and by each session: a topic may be altered."""
+    kafka.create_topic(f"ledger-{topic}", partitions, settings)
+    made = target(kafka.address, topic, **{"kafka.ledgerTopic": f"ledger-{topic}"})
+    with pytest.raises(SchemaMismatch, match=why):
+        made.plan(RECORD, "key")
+    with (
+        made.connect(Owner("query", "log", "checkpoint")) as session,
+        pytest.raises(SchemaMismatch, match=why),
+    ):
+        session.create(-1)
+
+
+def test_a_transaction_that_brokers_do_not_allow_is_refused_at_the_start(
+    kafka: Broker, topic: str
+) -> None:
+    made = target(kafka.address, topic, **{"kafka.transaction.timeout.ms": "3600000"})
+    with pytest.raises(OptionError, match=r"kafka\.transaction\.timeout\.ms is 3600000"):
+        made.plan(RECORD, "key")
+
+
+@pytest.mark.parametrize("largest", [500, 2_147_483_647])
+def test_a_limit_that_the_client_does_not_know_is_kept(kafka: Broker, largest: int) -> None:
+    """It takes 1,000 to 1,000,000,000 bytes; of a topic that takes more, or less, records are written."""
+    topic = f"t-{uuid.uuid4().hex}"
+    kafka.create_topic(topic, settings={"max.message.bytes": str(largest)})
+    made = target(kafka.address, topic)
+    plan = made.plan(RECORD, "key")
+    rows = made.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
+    with made.connect(Owner(topic, "log", "checkpoint")) as session:
+        session.create(-1)
+        deliver(session, plan, Slice(0, rows, 0))
+    assert kafka.records(topic) == [(b"k", b"v")]
 
 
 def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_sink.targets.kafka.topics._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("wal_sink.targets.kafka.topics.TIMEOUT_S", 0.5)
     with pytest.raises(TargetUnavailable, match=r"No broker of 127\.0\.0\.1:1 answers"):
         target("127.0.0.1:1", "t").plan(RECORD, "key")
 
@@ -81,6 +126,7 @@ def test_rows_that_the_topic_would_refuse_are_refused_in_the_task(
     """Before anything of their epoch is published."""
     columns = {"value": pa.string(), "headers": HEADERS, "partition": pa.int32()}
     schema = pa.schema(list(columns.items()))
+    not_utf8 = pa.array([b"\xff"]).view(pa.string())
     made = target(kafka.address, topic)
     plan = made.plan(schema, "key")
 
@@ -95,18 +141,90 @@ def test_rows_that_the_topic_would_refuse_are_refused_in_the_task(
         check("x" * 500, [{"key": "h", "value": b"v" * 500}])
     with pytest.raises(InvalidRow, match="header has no key"):
         check(headers=[{"key": None, "value": b"v"}])
-    with pytest.raises(InvalidRow, match="partition is negative"):
-        check(partition=-1)
+    with pytest.raises(InvalidRow, match="key of a header has a NUL"):
+        check(headers=[{"key": "a\0b", "value": b"v"}])
+    header = pa.StructArray.from_arrays([not_utf8, pa.array([b"v"])], ["key", "value"])
+    columns_of_one = [["x"], pa.ListArray.from_arrays([0, 1], header), pa.array([0], pa.int32())]
+    with pytest.raises(InvalidRow, match="key of a header is not UTF-8"):
+        made.check(pa.record_batch(columns_of_one, schema), plan)
+    for number in (-1, 1, 99):
+        with pytest.raises(InvalidRow, match=f"no partition {number}: .* are 0 to 0") as caught:
+            check(partition=number)
+        assert "delete plans/key.json" in caught.value.remedy, "partitions may be added"
+
+
+def altered(kafka: Broker, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": kafka.address})  # which lives as long as its request
+    (future,) = admin.incremental_alter_configs([resource]).values()
+    future.result()
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: str) -> None:
+    """In the task if it was compacted at the start, else in the flush, which says what to do."""
+    made = target(kafka.address, topic)
+    before = made.plan(RECORD, "key")
+    no_key = pa.schema([("value", pa.string())])
+    without = made.plan(no_key, "key")
+    keyed = made.check(pa.record_batch([["k"], ["v"]], RECORD), before)
+    unkeyed = made.check(pa.record_batch([pa.array([None], pa.string()), ["v"]], RECORD), before)
+    altered(kafka, topic, "cleanup.policy", "compact")
+    with pytest.raises(SchemaMismatch, match="is compacted, and the DataFrame has no column key"):
+        made.plan(no_key, "key")
+    with pytest.raises(InvalidRow, match="has no key, and the topic is compacted"):
+        made.check(unkeyed, made.plan(RECORD, "key"))
+    with made.connect(Owner(topic, "log", "checkpoint")) as session:
+        session.create(-1)
+        assert isinstance(session, Compares)
+        session.compare(before)
+        with pytest.raises(SchemaMismatch, match="compacted now, and these records have no key"):
+            session.compare(without)
+        with pytest.raises(SchemaMismatch, match=r"was altered, .* has no key") as caught:
+            deliver(session, before, Slice(0, unkeyed, 0))
+        assert "Set back its cleanup.policy" in caught.value.remedy
+    with made.connect(Owner(f"other-{topic}", "log", "checkpoint")) as session:
+        session.create(-1)
+        deliver(session, before, Slice(0, keyed, 0))
+    assert kafka.records(topic) == [(b"k", b"v")]
+
+
+@pytest.mark.parametrize("partitioner", ["murmur2", "crc32"])
+def test_a_key_chooses_the_partition_that_javas_producers_choose(
+    kafka: Broker, partitioner: str
+) -> None:
+    """The hashes are those of Kafka's own UtilsTest.testMurmur2; crc32 is zlib's."""
+    java = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    count, topic = 97, f"t-{uuid.uuid4().hex}"
+    kafka.create_topic(topic, partitions=count)
+    made = target(kafka.address, topic, **{"kafka.partitioner": partitioner})
+    producer = Producer({**made.options.client, **made.options.producer})
+    found: dict[bytes, int] = {}
+    for key in java:
+        producer.produce(
+            topic, b"v", key, on_delivery=lambda _, m: found.update({m.key(): m.partition()})
+        )
+    assert producer.flush(30) == 0
+    hashes = java if partitioner == "murmur2" else {key: zlib.crc32(key) for key in java}
+    positive = 0x7FFFFFFF if partitioner == "murmur2" else 0xFFFFFFFF
+    assert found == {key: (number & positive) % count for key, number in hashes.items()}
 
 
 def test_records_go_to_the_topic_that_the_options_name(kafka: Broker, topic: str) -> None:
-    """What waits for another one stops the flush; the ledger's topic is the same."""
+    """What waits for another one stops the flush; the ledger is the same."""
     kafka.create_topic(f"other-{topic}")
     former = target(kafka.address, topic)
-    other = target(kafka.address, f"other-{topic}", **{"kafka.ledgerTopic": f"ledger-{topic}"})
+    other = target(kafka.address, f"other-{topic}")
     plan = former.plan(RECORD, "key")
     rows = former.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
-    with other.connect(Owner("query", "log", "checkpoint")) as session:
+    with other.connect(Owner(topic, "log", "checkpoint")) as session:
         session.create(-1)
         with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
             deliver(session, plan, Slice(0, rows, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -16,12 +16,13 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.testing.contracts.atomic import AtomicContract
-from wal_sink.testing.contracts.rows import BASE_US, Record
-from wal_sink.testing.kafka.broker import Broker
+from wal_sink.testing.contracts.restart import RestartContract
+from wal_sink.testing.contracts.rows import BASE_US, DoubleRecord, Record
+from wal_sink.testing.contracts.transactional import AtomicContract
+from wal_sink.testing.servers.kafka import Broker
 
 
-class TestKafka(AtomicContract):
+class TestKafka(AtomicContract, RestartContract):
     """A row is a record: its value is JSON, its key the text k."""
 
     unwritable_error = KafkaException
@@ -33,7 +34,6 @@ class TestKafka(AtomicContract):
         given = {
             "topic": topic,
             "kafka.bootstrap.servers": kafka.address,
-            "kafka.ledgerTopic": f"ledger-{topic}",
         }
         return KafkaTarget(parse(given, KafkaOptions))
 
@@ -41,7 +41,7 @@ class TestKafka(AtomicContract):
     def _remember(self, kafka: Broker) -> None:
         self.kafka = kafka
 
-    def frame(self, records: Sequence[Record]) -> pa.RecordBatch:
+    def frame(self, records: Sequence[Record | DoubleRecord]) -> pa.RecordBatch:
         keys = pa.array([record[0] for record in records], pa.string())
         values = pa.array([json.dumps(record) for record in records], pa.string())
         return pa.record_batch([keys, values], names=["key", "value"])
@@ -52,6 +52,13 @@ class TestKafka(AtomicContract):
             tuple(json.loads(value or b"")) for _, value in self.kafka.records(target.options.topic)
         ]
         return found
+
+    def doubles(self, target: Target) -> list[float | None]:
+        return [float(record[4]) for record in cast(list[Any], self.records(target))]
+
+    def restart(self, target: Target) -> None:
+        self.kafka.kill()
+        self.kafka.start()
 
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
         large = pa.record_batch([["a"], [bytes(2_000_000)]], names=["key", "value"])

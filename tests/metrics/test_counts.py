@@ -16,14 +16,14 @@ from state_backends import open_backend
 from tests.metrics.watched import Watched, new_world
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
-from wal_sink.checkpoint.local_files import committed_us
+from wal_sink.checkpoint.checkpoint import committed_us
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.metrics import collector
-from wal_sink.metrics.collector import Metrics
+from wal_sink.metrics import prometheus
+from wal_sink.metrics.prometheus import Metrics
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.backlog import BacklogReader
-from wal_sink.testing.crash.faults import AnswerLost, Faults, FaultyBackend
+from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
 from wal_sink.wal.log import Log
 
 
@@ -272,14 +272,14 @@ def test_series_stay_while_anything_waits_and_go_afterwards(world: World) -> Non
     assert it.value("wal_sink_flushers") == 1
     it.observer.ended()
     for _ in range(3):
-        now_s[0] += collector.KEEP_S + 1
+        now_s[0] += prometheus.KEEP_S + 1
         assert it.value("wal_sink_pending_epochs") == 1
         assert it.value("wal_sink_flushers") == 0
-    assert (it.value("wal_sink_oldest_pending_seconds") or 0) > collector.KEEP_S
+    assert (it.value("wal_sink_oldest_pending_seconds") or 0) > prometheus.KEEP_S
     it.flush()
     it.reporter.failed(ZeroDivisionError())
     assert it.value("wal_sink_pending_epochs") == 0
-    now_s[0] += collector.KEEP_S - 1
+    now_s[0] += prometheus.KEEP_S - 1
     assert it.value("wal_sink_flushed_rows_total") == 2, "the last counts are to be seen"
     assert it.value("wal_sink_pending_epochs") == 0
     now_s[0] += 2
@@ -291,7 +291,7 @@ def test_series_stay_while_anything_waits_and_go_afterwards(world: World) -> Non
 
 def test_ended_queries_are_forgotten_without_a_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose port nothing scrapes starts one query after the other; one of them still waits."""
-    monkeypatch.setattr(collector, "ENDED_KEPT", 3)
+    monkeypatch.setattr(prometheus, "ENDED_KEPT", 3)
     now_s = [time.time()]
     metrics = Metrics(lambda: now_s[0])
     waiting = Watched(new_world(), metrics=metrics)
@@ -300,7 +300,7 @@ def test_ended_queries_are_forgotten_without_a_scrape(monkeypatch: pytest.Monkey
         it = Watched(new_world(), metrics=metrics)
         batches(it.world, 1)
         it.flush()
-        now_s[0] += collector.KEEP_S / 2 + 1
+        now_s[0] += prometheus.KEEP_S / 2 + 1
         assert len(metrics._queries) < 12
     assert waiting.value("wal_sink_pending_epochs") == 1
 
@@ -311,13 +311,13 @@ def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:
     batches(world, 1)
     it.flush()
     assert it.value("wal_sink_pending_epochs") == 0
-    now_s[0] += collector.KEEP_S - 1
+    now_s[0] += prometheus.KEEP_S - 1
     again = Watched(world, metrics=it.metrics)
     assert again.observer is it.observer
     now_s[0] += 10
     assert again.value("wal_sink_pending_epochs") == 0
     again.observer.started()
-    now_s[0] += 2 * collector.KEEP_S
+    now_s[0] += 2 * prometheus.KEEP_S
     assert again.value("wal_sink_pending_epochs") == 0, "it lives"
     run = world.run()
     run.batch([("c", 1)])

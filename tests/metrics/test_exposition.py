@@ -19,8 +19,8 @@ from tests.metrics.watched import new_world
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
-from wal_sink.metrics import http
-from wal_sink.metrics.http import MOST_CONNECTIONS, REQUEST_S
+from wal_sink.metrics import prometheus
+from wal_sink.metrics.prometheus import MOST_CONNECTIONS, REQUEST_S
 from wal_sink.metrics.server import Exposition, expose
 
 
@@ -134,14 +134,14 @@ def test_a_client_that_speaks_slowly_is_dropped_in_time() -> None:
 
 def test_a_client_that_takes_no_answer_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that is larger than what the sockets hold."""
-    monkeypatch.setattr(http, "SEND_S", 0.5)
+    monkeypatch.setattr(prometheus, "SEND_S", 0.5)
     others = set(threading.enumerate())
 
     def app(_: object, start_response: Callable[..., object]) -> list[bytes]:
         start_response("200 OK", [])
         return [bytes(32 << 20)]
 
-    server = http.BoundedServer("127.0.0.1", 0, app)
+    server = prometheus.BoundedServer("127.0.0.1", 0, app)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     with socket.create_connection(("127.0.0.1", server.server_port)) as client:
@@ -250,7 +250,7 @@ def test_without_the_package_it_says_what_to_install() -> None:
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from wal_sink.flush import flusher\n"
         "from wal_sink.metrics import server\n"
-        "from wal_sink.spark import register\n"
+        "import wal_sink.spark.api\n"
         "server.expose(0)"
     )
     done = subprocess.run(

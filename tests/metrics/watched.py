@@ -10,11 +10,10 @@ from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.reporter import Reporter
-from wal_sink.flush.run_history import RunHistory
-from wal_sink.metrics.collector import Metrics, QueryObserver
-from wal_sink.protocol.steps import Rest
-from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.flush.report import Reporter, RunHistory
+from wal_sink.metrics.prometheus import Metrics, QueryObserver
+from wal_sink.protocol.next_step import Rest
+from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
 
 

@@ -1,6 +1,6 @@
 """`make mutants`: put each bug into a copy of the tree, and say which test catches it; survivors fail.
 
-`ARGS="wal_sink/wal wal_sink/publish"` tries the bugs of these files only.
+`ARGS="wal_sink/wal Flusher"` tries only the bugs of files, or of symbols, that begin so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.mutants.bugs import BUGS, Bug
+from tests.mutants.catalogue import BUGS, Bug, UnfitBugError, change, find_tests
 
 ROOT = Path(__file__).parents[2]
 _COPIED = ("wal_sink", "state_backends", "tests", "examples", "docs", "pyproject.toml", "README.md")
@@ -30,9 +30,14 @@ def main() -> int:
     """Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "place", nargs="*", help="where a file begins that has the bug; default: all"
+        "place", nargs="*", help="how a file or symbol begins that has the bug; default: all"
     )
-    bugs = [bug for bug in BUGS if bug.file.startswith(tuple(parser.parse_args().place) or "")]
+    places = tuple(parser.parse_args().place) or ("",)
+    try:
+        files = {bug: str(change(ROOT, bug).file) for bug in BUGS}
+    except UnfitBugError as error:
+        sys.exit(str(error))
+    bugs = [bug for bug in BUGS if files[bug].startswith(places) or bug.symbol.startswith(places)]
     console = Console()
     table = Table("deliberate bug", "caught by")
     survivors = []
@@ -42,7 +47,7 @@ def main() -> int:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, tree / name)
         with console.status("without a bug"):
-            every = sorted({test for bug in bugs for test in bug.tests})
+            every = sorted({test for bug in bugs for test in find_tests(tree, bug)})
             if (broken := first_failure(tree, tuple(every))) is not None:
                 sys.exit(f"{broken} fails without any bug: nothing can be told")
         for bug in bugs:
@@ -59,21 +64,19 @@ def main() -> int:
 
 def caught_by(tree: Path, bug: Bug) -> str | None:
     """Put the bug in, run its tests, take it out; return the first test that failed."""
-    file = tree / bug.file
-    text = file.read_text(encoding="utf-8")
-    if text.count(bug.right) != 1:
-        sys.exit(f"{bug.name}: its place stands {text.count(bug.right)} times in {bug.file}")
-    file.write_text(text.replace(bug.right, bug.wrong), encoding="utf-8")
+    mutation = change(tree, bug)
+    file = tree / mutation.file
+    file.write_text(mutation.after, encoding="utf-8")
     try:
-        return first_failure(tree, bug.tests)
+        return first_failure(tree, find_tests(tree, bug))
     finally:
-        file.write_text(text, encoding="utf-8")
+        file.write_text(mutation.before, encoding="utf-8")
 
 
-def first_failure(tree: Path, tests: tuple[str, ...]) -> str | None:
+def first_failure(tree: Path, selected: tuple[str, ...]) -> str | None:
     """Run the tests until one fails; return its name."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selected],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},  # before the installed one
         capture_output=True,

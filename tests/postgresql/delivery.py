@@ -13,7 +13,7 @@ from wal_sink.model.plan import plan_key
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing.servers.postgresql import Server
 
 
 def target_of(server: Server, table: str, **options: object) -> PostgresqlTarget:

@@ -21,6 +21,8 @@ class Proxy:
         self._server = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._lose: When | None = None
+        self._unanswered: socket.socket | None = None
+        """Where the answer to COMMIT is waited for, and not passed on."""
         self.lost = 0
         """How many answers were lost."""
 
@@ -56,7 +58,7 @@ class Proxy:
                     if self._lose == "after":
                         self._lose = None
                         self.lost += 1
-                        client.shutdown(socket.SHUT_WR)  # `_answers` cannot pass the answer on
+                        self._unanswered = server
                         server.sendall(data)
                         continue
                     self._lose = None
@@ -68,6 +70,8 @@ class Proxy:
     def _answers(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(65_536):
+                if server is self._unanswered:
+                    break
                 client.sendall(data)
         self._end(client, server)
 

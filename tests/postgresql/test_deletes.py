@@ -10,7 +10,7 @@ import pytest
 from tests.postgresql.delivery import bring, target_of
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing.servers.postgresql import Server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("op", pa.string()), ("v", pa.string())])
 

@@ -20,14 +20,13 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.steps import Rest
+from wal_sink.protocol.next_step import Rest
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts import rows as contract
 from wal_sink.testing.contracts.ledger import begun_window
-from wal_sink.testing.postgresql.installed import InstalledPostgresql
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing.servers.postgresql import InstalledPostgresql, Server
 
 ROWS = [("a", 1), ("b", 2)]
 
@@ -213,6 +212,26 @@ def test_a_lock_that_is_held_is_waited_for_and_then_said(postgresql: Server, sch
     world.end_sessions()
 
 
+def test_what_the_server_refuses_for_ever_is_no_outage(postgresql: Server, schema: str) -> None:
+    """A table that is published after the start: SQLSTATE 55000, of the class of locks that pass."""
+    table = f"{schema}.t"
+    postgresql.execute(f"CREATE TABLE {table} (k text UNIQUE, n int, v bigint, t text)")
+    target = target_of(postgresql, table, mode="upsert")
+    plan = target.plan(contract.SCHEMA, "key")
+    rows = Slice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
+    with new_query(target) as session:
+        contract.deliver(session, plan, rows)
+        postgresql.execute(f"CREATE PUBLICATION p_{schema} FOR TABLE {table}")
+        try:
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as caught:
+                contract.deliver(session, plan, rows)
+        finally:
+            postgresql.execute(f"DROP PUBLICATION p_{schema}")
+    assert target.classify(caught.value) == "fatal"
+    passing = (psycopg.errors.LockNotAvailable(), psycopg.errors.ObjectInUse())
+    assert [target.classify(each) for each in passing] == ["retry"] * 2
+
+
 @pytest.mark.parametrize(("given", "kept"), [("off", "on"), ("remote_apply", "remote_apply")])
 def test_what_is_acknowledged_survives_whatever_the_role_says(
     postgresql: Server, schema: str, given: str, kept: str
@@ -226,7 +245,11 @@ def test_what_is_acknowledged_survives_whatever_the_role_says(
         "default_transaction_isolation": ("serializable", "read committed"),
         "default_transaction_read_only": ("on", "off"),
         "statement_timeout": ("9s", "0"),
+        "lock_timeout": ("9s", "10s"),
+        "idle_in_transaction_session_timeout": ("9s", "1min"),
     }
+    if postgresql.execute("SELECT 1 FROM pg_settings WHERE name = 'transaction_timeout'"):
+        settings["transaction_timeout"] = ("9s", "0")  # PostgreSQL 17
     try:
         for name, (value, _) in settings.items():
             postgresql.execute(f"ALTER ROLE {role} SET {name} = '{value}'")

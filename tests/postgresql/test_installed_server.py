@@ -12,15 +12,17 @@ import psycopg
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.testing.docker_engine import DockerNotUsable
-from wal_sink.testing.postgresql.choice import VARIABLE, choose
-from wal_sink.testing.postgresql.container import PostgresqlContainer
-from wal_sink.testing.postgresql.installed import (
+from wal_sink.testing.servers.docker import DockerNotUsable
+from wal_sink.testing.servers.postgresql import (
+    VARIABLE,
     InstalledPostgresql,
+    PostgresqlContainer,
+    PostgresqlDidNotStart,
     PostgresqlNotInstalled,
+    Server,
+    choose,
     programs,
 )
-from wal_sink.testing.postgresql.server import PostgresqlDidNotStart, Server
 
 
 @pytest.fixture(scope="module")

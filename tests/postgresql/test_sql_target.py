@@ -12,12 +12,18 @@ import pytest
 from wal_sink.errors import TargetRefused
 from wal_sink.targets.base import Target
 from wal_sink.targets.sql import SqlColumn, SqlOptions, SqlTarget
-from wal_sink.testing.contracts.rows import SCHEMA, Record, frame
-from wal_sink.testing.contracts.sql import SqlContract
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing.contracts.restart import RestartContract
+from wal_sink.testing.contracts.rows import SCHEMA, DoubleRecord, Record, frame
+from wal_sink.testing.contracts.transactional import SqlContract
+from wal_sink.testing.servers.postgresql import Server
 
-TYPES = {"text": pa.string(), "integer": pa.int32(), "bigint": pa.int64()}
-NAMES = ["k%s", "n%", "v", "t%%t"]
+TYPES = {
+    "text": pa.string(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "double precision": pa.float64(),
+}
+NAMES = ["k%s", "n%", "v", "t%%t", "d"]
 
 
 class PlainOptions(SqlOptions, frozen=True, kw_only=True):
@@ -49,25 +55,35 @@ class PlainTarget(SqlTarget):
         return TYPES.get(type_)
 
 
-class TestPercent(SqlContract):
+class TestPercent(SqlContract, RestartContract):
     """Table, ledger and columns have a `%` in their names."""
 
     @pytest.fixture
     def target(self, postgresql: Server, schema: str) -> PlainTarget:
         self.server = postgresql
         postgresql.execute(
-            f'CREATE TABLE {schema}."rows%s" ("k%s" text, "n%" integer, v bigint, "t%%t" text)'
+            f'CREATE TABLE {schema}."rows%s" ("k%s" text, "n%" integer, v bigint, "t%%t" text,'
+            " d double precision)"
         )
         ledger = f"{schema}.ledger%d"
         options = PlainOptions(uri=postgresql.uri, table=f"{schema}.rows%s", ledger_table=ledger)
         return PlainTarget(options)
 
-    def frame(self, records: Sequence[Record]) -> pa.RecordBatch:
-        return frame(records).rename_columns(NAMES)
+    def frame(self, records: Sequence[Record | DoubleRecord]) -> pa.RecordBatch:
+        made = frame(records)
+        return made.rename_columns(NAMES[: made.num_columns])
 
     def records(self, target: Target) -> list[Record]:
         assert isinstance(target, PlainTarget)
-        return self.server.execute(f"SELECT * FROM {target.table_name}")
+        return [row[:4] for row in self.server.execute(f"SELECT * FROM {target.table_name}")]
+
+    def doubles(self, target: Target) -> list[float | None]:
+        assert isinstance(target, PlainTarget)
+        return [d for (d,) in self.server.execute(f"SELECT d FROM {target.table_name}")]
+
+    def restart(self, target: Target) -> None:
+        self.server.kill()
+        self.server.start()
 
 
 def test_an_update_that_counts_changed_rows_only_is_refused(

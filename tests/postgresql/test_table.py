@@ -17,12 +17,12 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.targets.postgresql.catalogue import read_relation
-from wal_sink.targets.postgresql.copy import _PIECE
-from wal_sink.targets.postgresql.names import TableName
-from wal_sink.testing.contracts.ledger import mark_of, new_owner
+from wal_sink.targets.postgresql.connection import _PIECE
+from wal_sink.targets.postgresql.options import TableName
+from wal_sink.targets.postgresql.schema import UniqueIndex, read_relation
+from wal_sink.testing.contracts.ledger import begun_window, mark_of, new_owner
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing.servers.postgresql import Server
 
 BATCH = pa.record_batch([pa.array([1, 2], pa.int64()), pa.array(["a", "b"])], names=["id", "v"])
 TABLE = "(id bigint, v text)"
@@ -59,6 +59,18 @@ def test_a_missing_schema_is_named(postgresql: Server, schema: str) -> None:
         ("CREATE VIEW {s}.t AS SELECT 1::bigint AS id, ''::text AS v", "a view"),
         ("CREATE MATERIALIZED VIEW {s}.t AS SELECT 1::bigint AS id", "a materialized view"),
         ("CREATE UNLOGGED TABLE {s}.t (id bigint, v text)", "unlogged"),
+        (
+            "CREATE TABLE {s}.t (id bigint, v text) PARTITION BY RANGE (id);"  # noqa: ISC004
+            " CREATE TABLE {s}.p PARTITION OF {s}.t DEFAULT PARTITION BY RANGE (id);"
+            " CREATE UNLOGGED TABLE {s}.q PARTITION OF {s}.p DEFAULT",
+            ".q is unlogged",
+        ),
+        (
+            "CREATE TABLE {s}.t (id bigint, v text) PARTITION BY RANGE (id);"  # noqa: ISC004
+            " CREATE TABLE {s}.p PARTITION OF {s}.t DEFAULT;"
+            " CREATE RULE r AS ON INSERT TO {s}.p DO ALSO NOTHING",
+            "rewrite rules (r of ",
+        ),
         ("CREATE TABLE {s}.t (id bigint PRIMARY KEY, v text)", "is unique by t_pkey"),
         (
             "CREATE TABLE {s}.t (id bigint, v text); CREATE UNIQUE INDEX u ON {s}.t (lower(v))",
@@ -82,6 +94,103 @@ def test_the_remedies_of_unlogged_and_unique_tables_work(postgresql: Server, sch
     remedied(postgresql, f"{schema}.t", refused(postgresql, f"{schema}.t"))
     postgresql.execute(f"CREATE TABLE {schema}.p (id bigint PRIMARY KEY, v text)")
     remedied(postgresql, f"{schema}.p", refused(postgresql, f"{schema}.p"))
+
+
+PARTS = (
+    "CREATE TABLE {s}.t (id bigint {key}, v text) PARTITION BY RANGE (id);"
+    " CREATE TABLE {s}.low PARTITION OF {s}.t FOR VALUES FROM (0) TO (2);"
+    " CREATE TABLE {s}.high PARTITION OF {s}.t DEFAULT;"
+)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_unique_index_of_one_partition_is_refused(
+    postgresql: Server, schema: str, mode: str
+) -> None:
+    """It refuses rows as one of the whole table does; one that all partitions have is one index."""
+    key = "PRIMARY KEY" if mode == "upsert" else ""
+    ddl = PARTS + " CREATE UNIQUE INDEX u ON {s}.high (v)"
+    postgresql.execute(ddl.format(s=schema, key=key))
+    error = refused(postgresql, f"{schema}.t", mode=mode)
+    assert '"high"' in error.what
+    remedied(postgresql, f"{schema}.t", error, mode=mode)
+
+
+@pytest.mark.parametrize("relation", ["t", "low", "high", "wal_sink_ledger"])
+def test_a_table_that_is_made_unlogged_takes_no_rows(
+    postgresql: Server, schema: str, relation: str
+) -> None:
+    """After the start, over a session that has written to it, and behind the window's first rows: never."""
+    ddl = "CREATE TABLE {s}.t (id bigint, v text)" if relation == "t" else PARTS
+    postgresql.execute(ddl.format(s=schema, key=""))
+    target = target_of(postgresql, f"{schema}.t", lock_timeout=0.5)
+    plan = target.plan(BATCH.schema, "key")
+    low, high = (Slice(0, target.check(BATCH.slice(i, 1), plan), 0) for i in range(2))
+    with target.connect(new_owner()) as session:
+        session.create(-1)
+        deliver(session, plan, low, high)
+        window = begun_window(1, 2)
+        assert session.begin(window) is Outcome.APPLIED
+        if relation == "high":
+            session.start(window)
+            session.write(plan, low)  # holds the other partition
+        postgresql.execute(f"ALTER TABLE {schema}.{relation} SET UNLOGGED")
+        if relation != "high":
+            session.start(window)
+            session.write(plan, low)
+        session.write(plan, high)
+        with pytest.raises(SchemaMismatch, match=rf"{relation} is unlogged") as caught:
+            session.drain()
+        assert session.finish(window) is Outcome.REFUSED
+        assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(2,)]
+        for statement in re.findall(r"ALTER\b.*?;", caught.value.remedy):
+            postgresql.execute(statement)
+        session.start(window)
+        session.write(plan, low)
+        assert session.finish(window) is Outcome.APPLIED
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize("ddl", ["CREATE TABLE {s}.t (id bigint UNIQUE, v text)", PARTS])
+def test_a_published_table_without_a_replica_identity_is_refused(
+    postgresql: Server, schema: str, ddl: str, *, deletes: bool
+) -> None:
+    """The server would refuse each update or delete of a row, for ever; what is only added may be."""
+    postgresql.execute(ddl.format(s=schema, key="UNIQUE"))
+    events = "delete" if deletes else "update"
+    postgresql.execute(
+        f"CREATE PUBLICATION p_{schema} FOR TABLE {schema}.t WITH (publish = 'insert, {events}')"
+    )
+    try:
+        options = {"mode": "upsert"} | ({"operation_column": "op"} if deletes else {})
+        columns = BATCH.append_column("op", pa.array(["upsert", "upsert"])) if deletes else BATCH
+        target = target_of(postgresql, f"{schema}.t", **options)
+        with pytest.raises(SchemaMismatch, match="has no replica identity") as caught:
+            target.plan(columns.schema, "key")
+        for statement in re.findall(r"ALTER\b.*?;", caught.value.remedy):
+            postgresql.execute(statement)
+        for _ in range(2):
+            bring(target, columns)
+        postgresql.execute(f"DROP TABLE {schema}.t; CREATE TABLE {schema}.t {TABLE}")
+        bring(target_of(postgresql, f"{schema}.t"), BATCH)
+    finally:
+        postgresql.execute(f"DROP PUBLICATION p_{schema}")
+
+
+def test_an_upsert_of_as_many_columns_as_a_table_has_is_refused(
+    postgresql: Server, schema: str
+) -> None:
+    """The temporary table through which rows go has one more; without that many the rows arrive."""
+    names = [f"c{n}" for n in range(1_600)]
+    columns = ", ".join(f"{name} smallint" for name in names)
+    postgresql.execute(f"CREATE TABLE {schema}.t ({columns}, PRIMARY KEY (c0))")
+    target = target_of(postgresql, f"{schema}.t", mode="upsert")
+    batch = pa.record_batch([pa.array([n % 9], pa.int16()) for n in range(1_600)], names=names)
+    with pytest.raises(SchemaMismatch, match=r"of 1,601 columns, and PostgreSQL takes 1,600"):
+        target.plan(batch.schema, "key")
+    for _ in range(2):
+        bring(target, batch.select(names[:-1]))
+    assert postgresql.execute(f"SELECT c0, c1598 FROM {schema}.t") == [(0, 1598 % 9)]
 
 
 def test_a_foreign_table_is_refused(postgresql: Server, schema: str) -> None:
@@ -132,16 +241,20 @@ def test_the_catalogue_is_read_in_its_own_words(postgresql: Server, schema: str)
         f" CREATE UNIQUE INDEX partly ON {schema}.t (c) INCLUDE (d) WHERE a > 5"
     )
     with target_of(postgresql, f"{schema}.t").open() as connection:
-        live = read_relation(connection, TableName(schema, "t"), ("SELECT", "USAGE", "TEMPORARY"))
+        live = read_relation(connection, TableName(schema, "t"))
     assert [column[:5] for column in live.columns] == [
         ("a", "integer", "", True, False),
         ("b", "numeric(10,2)", "outer", True, True),
         ("c", "timestamp(3) with time zone", "", False, True),
         ("d", "character varying(7)[]", "", False, False),
     ]
-    assert live.unique == (("t_pkey", ("a",), True, True), ("partly", ("c",), False, False))
-    checks = ("inner_check", "positive")
-    assert (live.kind, live.persistence, live.checks, live.lacking) == ("r", "p", checks, ())
+    here = TableName(schema, "t")
+    assert live.unique == (
+        UniqueIndex("t_pkey", ("a",), primary=True, plain=True, table=here),
+        UniqueIndex("partly", ("c",), primary=False, plain=False, table=here, included=("d",)),
+    )
+    assert (live.kind, live.unlogged) == ("r", ())
+    assert live.checks == ("inner_check", "positive")
 
 
 def test_what_may_stop_a_flush_is_said_at_the_start(
@@ -156,6 +269,25 @@ def test_what_may_stop_a_flush_is_said_at_the_start(
         target_of(postgresql, f"{schema}.t").plan(BATCH.schema, "key")
     assert "constraints that no task can check (t_id_check)" in caplog.text
     assert "triggers (watched)" in caplog.text
+
+
+def test_what_partitions_have_alone_is_said_at_the_start(
+    postgresql: Server, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the partition; what the whole table has is said once, though each partition has a copy of it."""
+    postgresql.execute(PARTS.format(s=schema, key="CHECK (id > 0)"))
+    postgresql.execute(
+        f"CREATE FUNCTION {schema}.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        f" CREATE TRIGGER whole AFTER INSERT ON {schema}.t FOR EACH ROW EXECUTE FUNCTION {schema}.f();"
+        f" CREATE TRIGGER drops BEFORE INSERT ON {schema}.low FOR EACH ROW EXECUTE FUNCTION {schema}.f();"
+        f" ALTER TABLE {schema}.low ADD CONSTRAINT short CHECK (length(v) < 9), ALTER v SET NOT NULL"
+    )
+    with caplog.at_level(logging.WARNING):
+        target_of(postgresql, f"{schema}.t").plan(BATCH.schema, "key")
+    part = f"of {schema}.low"
+    assert f"(NOT NULL of v {part}, short {part}, t_id_check)" in caplog.text
+    assert f"triggers (drops {part}, whole)" in caplog.text
+    assert "a BEFORE trigger that returns NULL drops the row" in caplog.text
 
 
 @pytest.fixture
@@ -187,6 +319,20 @@ def test_the_grants_of_errors_are_all_that_it_takes(
                 postgresql.execute(statement)
     assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(2,)], told
     assert any("lacks privileges" in each for each in told)
+
+
+def test_a_grant_on_some_columns_is_not_enough(postgresql: Server, schema: str, user: str) -> None:
+    """COPY names all columns of the DataFrame: the privilege is needed for each of them, and no other."""
+    postgresql.execute(
+        f"CREATE TABLE {schema}.t (id bigint, v text, other int);"
+        f" GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}; GRANT INSERT (id) ON {schema}.t TO {user}"
+    )
+    options = PostgresqlOptions(uri=postgresql.uri_of(user, "p"), table=f"{schema}.t")
+    with pytest.raises(SchemaMismatch, match=r"lacks privileges for .*: INSERT"):
+        PostgresqlTarget(options).plan(BATCH.schema, "key")
+    postgresql.execute(f"GRANT INSERT (v) ON {schema}.t TO {user}")
+    bring(PostgresqlTarget(options), BATCH)
+    assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(2,)]
 
 
 def test_row_level_security_is_refused(postgresql: Server, schema: str, user: str) -> None:

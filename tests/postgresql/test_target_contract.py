@@ -7,15 +7,16 @@ import pytest
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
+from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import Record, Table
-from wal_sink.testing.contracts.sql import SqlContract
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing.contracts.transactional import SqlContract
+from wal_sink.testing.servers.postgresql import Server
 
 
-class TestAppend(SqlContract):
+class TestAppend(SqlContract, RestartContract):
     """A table without a key; rows are copied into it."""
 
-    table = "k text, n bigint, v bigint, t text"
+    table = "k text, n bigint, v bigint, t text, d double precision"
 
     @pytest.fixture
     def target(self, postgresql: Server, schema: str) -> PostgresqlTarget:
@@ -27,6 +28,14 @@ class TestAppend(SqlContract):
     def records(self, target: Target) -> list[Record]:
         assert isinstance(target, PostgresqlTarget)
         return self.server.execute(f"SELECT k, n, v, t FROM {target.table_name}")
+
+    def doubles(self, target: Target) -> list[float | None]:
+        assert isinstance(target, PostgresqlTarget)
+        return [d for (d,) in self.server.execute(f"SELECT d FROM {target.table_name}")]
+
+    def restart(self, target: Target) -> None:
+        self.server.kill()
+        self.server.start()
 
 
 class TestDeletes(DeletesContract):

@@ -13,7 +13,7 @@ import pytest
 from tests.cassandra.certificates import Certificates
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.testing.postgresql.installed import InstalledPostgresql
+from wal_sink.testing.servers.postgresql import InstalledPostgresql
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -8,7 +8,7 @@ from tests.protocol.engine import World, in_memory
 from wal_sink.model.ledger import Mark, Owner
 from wal_sink.targets.base import Kind
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing.servers.postgresql import Server
 
 
 class RetryingTarget(PostgresqlTarget):

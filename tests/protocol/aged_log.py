@@ -11,7 +11,7 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Claim, Ticket
 from wal_sink.wal.log import Log
-from wal_sink.wal.retain import put_back, retained_paths
+from wal_sink.wal.retention import put_back, retained_paths
 from wal_sink.wal.trim import RECORDS_KEPT
 
 Write = Callable[[Mapping[str, bytes]], None]

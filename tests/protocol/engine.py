@@ -17,22 +17,21 @@ import pyarrow as pa
 from state_backends import StateBackend, open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.run_history import RunHistory
+from wal_sink.flush.report import RunHistory
 from wal_sink.model.ledger import Mark
-from wal_sink.model.manifest import Manifest
+from wal_sink.model.manifest import Appended, Execution, Manifest, Task
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.records import Decision
-from wal_sink.model.task import Appended, Execution, Task
-from wal_sink.protocol.steps import Rest, Step
+from wal_sink.protocol.next_step import Rest, Step
 from wal_sink.publish.append import OnInvalidRow, append, most_inline
 from wal_sink.publish.fencing import take_ticket
+from wal_sink.publish.micro_batch import begin_log, note_without_sink
 from wal_sink.publish.publisher import Publisher
-from wal_sink.publish.without_sink import note_without_sink
 from wal_sink.targets.base import Session, Target
-from wal_sink.testing.cell_store import CellStore, CellStoreOptions
-from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.wal.attached import attach_targets
+from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 from wal_sink.wal.log import Log
+from wal_sink.wal.targets import attach_targets
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 Rows = Sequence[tuple[str, int | None]]
@@ -79,8 +78,8 @@ def in_memory() -> tuple[StateBackend, StateBackend]:
 class World:
     """One query's checkpoint, log and target, and what Spark has committed.
 
-    :param target: takes rows of `SCHEMA` with the key k; None for `store`, a `CellStore`, which is the target
-        where that is one.
+    :param target: takes rows of `SCHEMA` with the key k; None for `store`, which is the target where
+        that is a `MemoryTarget`.
     """
 
     adds = False
@@ -95,8 +94,8 @@ class World:
         self.log_backend = logs
         self.storage_options: dict[str, object] = {}
         """For other places in the same store."""
-        own = CellStore(CellStoreOptions(keys="k"))
-        self.store = target if isinstance(target, CellStore) else own
+        own = MemoryTarget(MemoryOptions(keys="k"))
+        self.store = target if isinstance(target, MemoryTarget) else own
         self.target = target or self.store
         self.clock = Clock()
         self.target_ahead_us = 0
@@ -241,6 +240,7 @@ class Run:
                     attach_targets(
                         self.log, Checkpoint(self.checkpoint), world.targets, world.clock(), "user"
                     )
+                begin_log(self.log, Checkpoint(self.checkpoint))
                 note_without_sink(self.log, Checkpoint(self.checkpoint))
                 take_ticket(self.log, self.run_id)
             run_history.watch(world.query_id)
@@ -320,7 +320,7 @@ class Run:
             self.log,
             Checkpoint(self.checkpoint),
             plan=self.plan.key,
-            options={},
+            options={"targets": ",".join(self.world.targets)} if self.world.several else {},
             clock_us=self.world.clock,
         )
         return publisher.publish(self.execution, appended)

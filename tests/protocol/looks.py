@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wal_sink.admin.refuse_flusher import Patience
+from wal_sink.admin.query import Patience
 
 
 class Looks:

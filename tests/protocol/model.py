@@ -25,8 +25,8 @@ from wal_sink.errors import LedgerShadowed, MissingManifest
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
 from wal_sink.model.records import Chosen, FlushedEpoch, Kept, LogIdentity
-from wal_sink.protocol.choose_attempt import as_chosen, choose, refuse_missing_manifest
-from wal_sink.protocol.ledger_updates import (
+from wal_sink.protocol.attempts import as_chosen, choose, refuse_missing_manifest
+from wal_sink.protocol.ledger import (
     CLOCKS_DIFFER_US,
     after_finish,
     bounded_now,
@@ -35,9 +35,7 @@ from wal_sink.protocol.ledger_updates import (
     next_attempt,
     plan_window,
 )
-from wal_sink.protocol.next_step import next_step
-from wal_sink.protocol.orphans import Writer, fate
-from wal_sink.protocol.steps import (
+from wal_sink.protocol.next_step import (
     Begin,
     Choose,
     Contender,
@@ -50,11 +48,12 @@ from wal_sink.protocol.steps import (
     Step,
     Trim,
     View,
+    next_step,
 )
+from wal_sink.protocol.orphans import Writer, fate
 from wal_sink.protocol.windows import Choice, following, joined
 
 OWNER = Owner("query", "log", "checkpoint")
-IDENTITY = LogIdentity(log_id="log", checkpoint="checkpoint", first_epoch=0)
 NOW = 100
 ROWS = 2
 
@@ -75,6 +74,11 @@ class Rules:
     flusher_us: int = NOW
     """The clock of the flushers; that of the target says NOW."""
     # --- rules that can be switched off ---
+    swallows: bool = False
+    """The function of a run may keep the writer's error to itself: Spark writes `commits/N`, and there is no
+    manifest. The flush stops at such an epoch."""
+    begins: bool = True
+    """12. Off: not the first start makes `log.json`, but the first publish."""
     proof: bool = True
     """11: wait for a proof. Off: the highest generation."""
     lowest: bool = False
@@ -268,6 +272,8 @@ class State(NamedTuple):
     off: frozenset[int]
     com: tuple[int | None, ...]
     """Which run wrote `commits/N`."""
+    first: int | None
+    """The log's first epoch; None: there is no `log.json`."""
     gens: tuple[int, ...]
     """Runs in the order of their claims."""
     man: frozenset[tuple[int, int, int]]
@@ -319,6 +325,7 @@ def start(rules: Rules) -> State:
     return State(
         off=frozenset(),
         com=(None,) * rules.epochs,
+        first=None if rules.swallows else 0,
         gens=(),
         man=frozenset(),
         seg=frozenset(),
@@ -362,17 +369,17 @@ def run_steps(rules: Rules, s: State, r: int) -> Next:
     """What run r may do next: Spark's part of a run, and the sink's."""
     yield from _spark_steps(rules, s, r)
     yield from _publish_steps(rules, s, r)
+    if rules.swallows and s.runs[r].at == "commit":
+        yield f"run{r} publishes nothing, and goes on", moved(s, r, "return")
 
 
 def _spark_steps(rules: Rules, s: State, r: int) -> Next:  # noqa: C901 - a list of steps
     me, n = s.runs[r], s.runs[r].n
     match me.at:
-        case "new":
-            if r == 0 or s.runs[r - 1].at != "new":
-                yield (
-                    f"run{r} starts, ticket {len(s.gens)}",
-                    moved(s, r, "read", ticket=len(s.gens)),
-                )
+        case "new" if r > 0 and s.runs[r - 1].at == "new":
+            return
+        case "new" | "own" | "ticket":
+            yield _starting(rules, s, r)
         case "read":
             if rules.early and not me.gen and len(s.gens) == me.ticket:
                 at = "dead" if rules.herald and r == rules.runs - 1 else "read"
@@ -408,6 +415,17 @@ def _spark_steps(rules: Rules, s: State, r: int) -> Next:  # noqa: C901 - a list
             yield f"run{r} writes commits/{n}", done._replace(com=(*s.com[:n], r, *s.com[n + 1 :]))
 
 
+def _starting(rules: Rules, s: State, r: int) -> tuple[str, State]:
+    """What the sink does as a run starts, before Spark reads the checkpoint."""
+    at, n = s.runs[r].at, s.runs[r].n
+    if at == "new" and s.first is None and rules.begins:
+        return f"run{r} reads commits/", moved(s, r, "own", n=committed(s) + 1)
+    if at == "own":
+        first = n if s.first is None else s.first
+        return f"run{r} sees that log.json is there", moved(s._replace(first=first), r, "ticket")
+    return f"run{r} takes ticket {len(s.gens)}", moved(s, r, "read", ticket=len(s.gens))
+
+
 def _publish_steps(rules: Rules, s: State, r: int) -> Next:
     me, n = s.runs[r], s.runs[r].n
     match me.at:
@@ -429,7 +447,9 @@ def _publish_steps(rules: Rules, s: State, r: int) -> Next:
             yield f"run{r} finds {n} not checkpointed", moved(s, r, "publish")
         case "publish":
             man = s.man | {(n, me.gen, rules.clocks[r])}
-            yield f"run{r} publishes {n}-{me.gen}", moved(s, r, "look again")._replace(man=man)
+            first = n if s.first is None else s.first
+            published = moved(s, r, "look again")._replace(man=man, first=first)
+            yield f"run{r} publishes {n}-{me.gen}", published
         case "look again":
             late = rules.postcheck and len(s.gens) > me.gen
             yield f"run{r} looks again", moved(s, r, "dead" if late else "return")
@@ -580,6 +600,8 @@ def _decide(  # noqa: C901 - a list of steps
         case Rest(why):
             yield f"{who} rests: {why}", to(Fl(known=me.known), s)
         case CreateLedger(flushed):
+            if flushed > -1:
+                raise BrokenError("lost")
             yield (
                 f"{who} creates the ledger",
                 to(Fl(), s._replace(mark=s.mark or new_mark(flushed))),
@@ -612,7 +634,8 @@ def _decide(  # noqa: C901 - a list of steps
                 at = "pass" if rules.refuses else at
                 yield f"{who} resumes {window.first}", to(Fl(at, window=window), s)
         case ManifestMissing(n):
-            yield from _without_manifest(rules, s, f, n)
+            if not rules.swallows:
+                yield from _without_manifest(rules, s, f, n)
         case Begin(attempts):
             assert me.mark is not None
             window = plan(rules, attempts, me.mark, s.gens, listed, s.emp, f)
@@ -635,7 +658,7 @@ def _told(rules: Rules, s: State, me: Fl, listed: frozenset[tuple[int, int, int]
     """Return what a flusher knows of attempts as it decides."""
     again = listed | s.man if rules.relists else listed
     decided = s.decided if rules.chosen else frozenset()
-    return Told(listed, again, me.notes or Notes(s.kept, s.swept), decided)
+    return Told(listed, again, me.notes or Notes(s.kept, s.swept), decided, s.first)
 
 
 def _again(
@@ -976,6 +999,8 @@ class Told(NamedTuple):
     notes: Notes
     decided: frozenset[tuple[int, int]]
     """What stands for both targets."""
+    first: int | None
+    """The log's first epoch."""
 
 
 def _attempts(listed: frozenset[tuple[int, int, int]]) -> tuple[Attempt, ...]:
@@ -994,12 +1019,17 @@ def decide(
 ) -> Step:
     """Ask `next_step`, and `choose`, about what a flusher has read."""
     attempts = _attempts(told.listed)
-    view = View(com, recorded, IDENTITY, True, mark, attempts, trimmable=trimmable)
+    identity = None if told.first is None else _identity(told.first)
+    view = View(com, recorded, identity, identity is not None, mark, attempts, trimmable=trimmable)
     step = next_step(view, OWNER)
     if not isinstance(step, Choose):
         return step
     steps = islice(following(step, com), rules.window)
     return joined(_chosen(rules, each, told, gens) for each in steps)
+
+
+def _identity(first: int) -> LogIdentity:
+    return LogIdentity(log_id="log", checkpoint="checkpoint", first_epoch=first)
 
 
 def _chosen(rules: Rules, step: Choose, told: Told, gens: tuple[int, ...]) -> Choice:

@@ -29,9 +29,7 @@ class SeveralWorld(World):
 
     def __init__(self, folder: Path, *names: str) -> None:
         self._path = folder / f"{uuid.uuid4().hex}.db"
-        with sqlite3.connect(self._path) as connection:
-            connection.execute("CREATE TABLE t (k TEXT, v INTEGER)")
-        connection.close()
+        self._create_table()
         super().__init__(*in_memory())
         added = RetryingTarget(SqliteOptions(path=str(self._path), table="t"))
         both: dict[str, Target] = {CELLS: self.store, ADDED: added}
@@ -77,6 +75,25 @@ class SeveralWorld(World):
                 flush(flusher)
             finally:
                 flusher.close()
+
+    def empty_database(self) -> None:
+        """Replace the database of `added` by an empty one, which has a ledger table and no row."""
+        self._path.unlink()
+        self._create_table()
+        self.targets[ADDED].plan(self.frame(()).schema, "key")
+
+    def copy_database(self) -> bytes:
+        """Return the database of `added` as it is."""
+        return self._path.read_bytes()
+
+    def restore_database(self, copy: bytes) -> None:
+        """Put a copy of the database of `added` in its place."""
+        self._path.write_bytes(copy)
+
+    def _create_table(self) -> None:
+        with sqlite3.connect(self._path) as connection:
+            connection.execute("CREATE TABLE t (k TEXT, v INTEGER)")
+        connection.close()
 
     def forget(self) -> None:
         """Delete the table's file, too."""

@@ -63,7 +63,7 @@ class StagingSession(SqlSession, StagedSession):
         return tuple(receipts)
 
     def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        return self._conditional(lambda: self._ledger.finish(window) and self._add(receipts))
+        return self._conditional(lambda: self._ledger.finish(window, "") and self._add(receipts))
 
     def discard(self, receipts: Sequence[bytes]) -> None:
         for receipt in receipts:

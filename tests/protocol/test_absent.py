@@ -11,7 +11,7 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.one_stops import every_stop
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, upon_rows
-from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 
 class AbsentWorld(World):
@@ -20,7 +20,7 @@ class AbsentWorld(World):
     dates = False
 
     def __init__(self) -> None:
-        super().__init__(*in_memory(), CellStore(CellStoreOptions(keys="k", if_not_exists=True)))
+        super().__init__(*in_memory(), MemoryTarget(MemoryOptions(keys="k", if_absent=True)))
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
         """Return rows as the DataFrame has them: each key a second time."""

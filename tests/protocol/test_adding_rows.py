@@ -9,20 +9,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from state_backends import open_backend
 from tests.protocol import raw
 from tests.protocol.adding_world import AddingWorld
 from tests.protocol.engine import NOW_US
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.skip import plan_skip
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import Outcome, Window
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.steps import Rest
+from wal_sink.protocol.next_step import Rest
 from wal_sink.targets.base import Slice
 from wal_sink.targets.sql.session import SqlSession
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.testing.faults import Faults
 
 ROWS = [("a", 1), ("b", 2)]
 
@@ -46,6 +48,17 @@ def steps_until_begun(world: AddingWorld) -> Flusher:
     assert mark is not None
     assert mark.begun is not None
     return flusher
+
+
+def test_a_begun_epoch_that_is_given_up_has_no_row_in_the_table(world: AddingWorld) -> None:
+    """Rows count with `finish` alone, so nothing is to be known of those in the table."""
+    steps_until_begun(world)
+    place = open_backend(f"memory://{world.query_id}/given-up")
+    plan = plan_skip(query(world), world.target, 0, place, NOW_US, begun=False)
+    assert "none is in the table" in plan.consequences
+    assert not plan.carry_out(NOW_US).rows_possibly_in_target
+    flush_all(world.flusher())
+    assert world.visible() == []
 
 
 def flush_all(flusher: Flusher) -> None:

@@ -11,15 +11,14 @@ import pytest
 from tests.protocol.engine import Rows, Run, World
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import AlreadyPublished, InvalidRow, NotRegistered
-from wal_sink.model.task import Appended, Task
+from wal_sink.model.manifest import Appended, Task
 from wal_sink.options import SinkOptions, as_texts
 from wal_sink.publish.fencing import refuse_published
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import conformed
-from wal_sink.testing.cell_store import CellStoreOptions
+from wal_sink.testing.memory_target import MemoryOptions
 from wal_sink.wal.location import locate
-from wal_sink.wal.refused import rows_of
-from wal_sink.wal.segment import read_segment
+from wal_sink.wal.segment import read_segment, rows_of
 
 CALL, OTHER_CALL = "a" * 16, "b" * 16
 
@@ -35,7 +34,7 @@ def query(tmp_path: Path) -> World:
 
 def micro_batch(run: Run, tmp_path: Path) -> MicroBatch:
     """Return what tasks and publisher of a run's micro-batch know."""
-    only = Destination("", "cell_store", CellStoreOptions(keys="k"), run.world.store)
+    only = Destination("", "memory", MemoryOptions(keys="k"), run.world.store)
     sink = SinkOptions(checkpoint=str(tmp_path))
     return MicroBatch(Configuration(sink, (only,), locate(str(tmp_path))), run.plans)
 

@@ -11,16 +11,15 @@ import pytest
 from tests.protocol.engine import Rows, Run, World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced, LogFull, NoFlusher, StoppedWaiting, TargetRefused
-from wal_sink.flush.run_history import RunHistory
-from wal_sink.model.backlog import Backlog
+from wal_sink.flush.report import RunHistory
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.model.records import Backlog, ErrorReport, FlusherReport
 from wal_sink.progress.backlog import BacklogReaders
 from wal_sink.progress.heartbeat import ENDED
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.publisher import Publisher
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.testing.faults import Faults
 
 STORES = ("memory", "local")
 """What is counted, and when, does not depend on the store; cheap it has to be on all of them."""

@@ -17,24 +17,23 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.test_corruption import query
 from tests.protocol.test_restored import rewind
-from wal_sink.admin.retry import plan_retry
+from wal_sink.admin.quarantine import plan_retry
 from wal_sink.errors import TargetUnavailable, WalSinkError
-from wal_sink.testing.cell_store import CellStore, CellStoreOptions
-from wal_sink.testing.crash.faults import AnswerLost, Crash, Faults
+from wal_sink.testing.faults import AnswerLost, Crash, Faults
+from wal_sink.testing.memory_target import MemoryOptions
 
 SECOND = 1_000_000
 SEEDS = 120
 KINDS = {
-    "newest": CellStoreOptions(keys="k"),
-    "nulls": CellStoreOptions(keys="k", nulls="write"),
-    "update": CellStoreOptions(keys="k", write_mode="update"),
-    "delete": CellStoreOptions(keys="k", operation_column="op"),
-    "first": CellStoreOptions(keys="k", if_not_exists=True),
-    "total": CellStoreOptions(keys="k", add_columns="v"),
+    "newest": MemoryOptions(keys="k"),
+    "nulls": MemoryOptions(keys="k", nulls="write"),
+    "delete": MemoryOptions(keys="k", operation_column="op"),
+    "first": MemoryOptions(keys="k", if_absent=True),
+    "total": MemoryOptions(keys="k", totals="v"),
 }
 """Options of a run, by what becomes of its rows."""
 When = Literal["before", "after"]
-BY_ITSELF = ("newest", "nulls", "update", "delete")
+BY_ITSELF = ("newest", "nulls", "delete")
 """Kinds of which a row may be sent again after others."""
 
 
@@ -96,10 +95,7 @@ class History(World):
 
     def have(self, kind: str) -> None:
         """Let the next run have the options of a kind, over the same table."""
-        store, other = self.store, CellStore(KINDS[kind])
-        other.tables, other.ledger = store.tables, store.ledger
-        other.clock_us, other.refuses = store.clock_us, store.refuses
-        self.target = other
+        self.target = self.store.with_options(KINDS[kind])
 
     def play(self, kinds: Sequence[str]) -> None:
         """Run some micro-batches; flush after some of them, with a fault somewhere or without."""

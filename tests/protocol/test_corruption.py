@@ -16,21 +16,19 @@ from state_backends import StateBackend, open_backend
 from tests.protocol.engine import NOW_US, World
 from tests.protocol.raw import manifest_file, parsed
 from wal_sink import errors
-from wal_sink.admin.findings import Verified
-from wal_sink.admin.query import Query
-from wal_sink.admin.refuse_flusher import PATIENCE, Patience
+from wal_sink.admin.query import PATIENCE, Patience, Query
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
-from wal_sink.admin.verify import verify
+from wal_sink.admin.verify import Verified, verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.counted import counted
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.progress.given_up import newest_decision
+from wal_sink.progress.backlog import newest_decision
+from wal_sink.progress.heartbeat import wait_until_flushed
 from wal_sink.progress.status import read_status
-from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.testing.oracle import judge
+from wal_sink.text import counted
 from wal_sink.wal.log import Log
 
 STORES = ("memory", "local")
@@ -235,10 +233,14 @@ def test_a_healthy_log_has_no_findings(world: World) -> None:
 
 def test_a_lost_log_json_stops_the_line(world: World) -> None:
     """Before the first flush, too: epochs that wait are not taken for nothing published."""
-    world.run().batch([("a", 1)])
+    run = world.run()
+    run.batch([("a", 1)])
     edit(world.log_backend, paths.LOG, None)
     said = stuck(world, errors.CorruptLog)
     assert "log.json is gone" in said
+    for make_anew in (lambda: run.batch([("b", 2)]), world.run):
+        with pytest.raises(errors.CorruptLog, match=r"log\.json is gone"):
+            make_anew()
     for target in (None, lambda: world.target):
         (finding,) = verify(query(world), target, NOW_US).findings
         assert finding.what in said

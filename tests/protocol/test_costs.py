@@ -12,10 +12,9 @@ import pytest
 from state_backends import StateBackend, open_backend
 from tests.protocol.aged_log import let_age
 from tests.protocol.engine import World
-from wal_sink.protocol.steps import Rest
-from wal_sink.testing.crash.faults import Faults, FaultyBackend
-from wal_sink.wal.forget_runs import RUNS_KEPT
-from wal_sink.wal.trim import RECORDS_KEPT
+from wal_sink.protocol.next_step import Rest
+from wal_sink.testing.faults import Faults, FaultyBackend
+from wal_sink.wal.trim import RECORDS_KEPT, RUNS_KEPT
 
 _FORGETS = "delete flushed/#.json"
 """From the thousandth epoch on each one lets the oldest record go."""

@@ -21,8 +21,8 @@ from tests.protocol.operations import different_faults
 from tests.protocol.staging_world import StagingWorld
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher
-from wal_sink.protocol.steps import Rest
-from wal_sink.testing.crash.faults import AnswerLost, Crash, Faults
+from wal_sink.protocol.next_step import Rest
+from wal_sink.testing.faults import AnswerLost, Crash, Faults
 
 EPOCHS = 4
 """Epoch 2 has no rows; every other one updates a key of the epoch before, and adds one of its own."""

@@ -18,13 +18,13 @@ from tests.protocol.test_restored import rewind
 from tests.protocol.test_set_back import skip
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model import paths
-from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.testing.memory_target import MemoryOptions
 
 SECOND = 1_000_000
 KINDS = {
-    "first": CellStoreOptions(keys="k", if_not_exists=True),
-    "newest": CellStoreOptions(keys="k"),
-    "delete": CellStoreOptions(keys="k", operation_column="op"),
+    "first": MemoryOptions(keys="k", if_absent=True),
+    "newest": MemoryOptions(keys="k"),
+    "delete": MemoryOptions(keys="k", operation_column="op"),
 }
 """Options of runs of one query: what becomes of a row."""
 
@@ -48,9 +48,7 @@ class ChangingWorld(World):
 
     def epoch(self, kind: str, value: int) -> None:
         """Run an epoch of one row of key k, with the options of a kind."""
-        self.kind, store = kind, self.store
-        self.target = other = CellStore(KINDS[kind])
-        other.tables, other.ledger, other.clock_us = store.tables, store.ledger, store.clock_us
+        self.kind, self.target = kind, self.store.with_options(KINDS[kind])
         run = self.run()
         run.batch([("k", value)])
         run.end()

@@ -14,11 +14,11 @@ from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.one_stops import every_stop
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, flush, upon_rows
 from wal_sink import errors
-from wal_sink.flush.read_window import pieces, read_piece
+from wal_sink.flush.rows import pieces, read_piece
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Target
-from wal_sink.testing.cell_store import CellStore, CellStoreOptions
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.testing.faults import Faults
+from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 SCHEMA = pa.schema([("k", pa.string()), ("op", pa.string()), ("v", pa.int64())])
 
@@ -27,7 +27,7 @@ class DeletingWorld(World):
     """A query in memory whose rows are upserts and deletes; a value of None is a delete."""
 
     def __init__(self) -> None:
-        super().__init__(*in_memory(), CellStore(CellStoreOptions(keys="k", operation_column="op")))
+        super().__init__(*in_memory(), MemoryTarget(MemoryOptions(keys="k", operation_column="op")))
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
         """Return rows as the DataFrame has them."""
@@ -109,7 +109,7 @@ class AuditedWorld(DeletingWorld):
 
     def __init__(self) -> None:
         super().__init__()
-        self.audit = CellStore(CellStoreOptions(keys="k,op,v"))
+        self.audit = MemoryTarget(MemoryOptions(keys="k,op,v"))
         self.audit.clock_us = self.store.clock_us
 
     @property

@@ -1,7 +1,8 @@
-"""A target that is detached holds back nothing; it is attached again from where the log has everything."""
+"""A target that is detached holds back nothing; it is attached again, with what the log still has."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,26 +10,47 @@ import msgspec
 import pytest
 
 from state_backends import open_backend
-from tests.protocol.engine import NOW_US
+from tests.protocol.engine import NOW_US, in_memory
+from tests.protocol.interleave import Process, Turns
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_budget import Driver
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import flush
-from wal_sink.admin.attach import plan_attach, plan_detach
-from wal_sink.admin.ledger_row import ledger_row
+from wal_sink.admin.adopt import plan_adopt
+from wal_sink.admin.attach import Attached, plan_attach, plan_detach
+from wal_sink.admin.flush import FlushCommand
+from wal_sink.admin.quarantine import list_quarantine
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import Fenced, LogFull, MissingManifest, NoFlusher, OptionError
-from wal_sink.model.records import Kept
-from wal_sink.progress.status import read_status
-from wal_sink.progress.status_value import status_lines
-from wal_sink.progress.wait import wait_until_flushed
-from wal_sink.protocol.steps import Rest
-from wal_sink.testing.crash.faults import Crash, Faults
-from wal_sink.wal.attached import absent, lacking, refuse_other_targets
+from wal_sink.errors import (
+    Diverged,
+    Fenced,
+    LedgerBehindLog,
+    LogFull,
+    MissingManifest,
+    NoFlusher,
+    OptionError,
+    WalSinkError,
+    WrongOwner,
+)
+from wal_sink.flush.flusher import Trimmer
+from wal_sink.model.records import Gap, Kept
+from wal_sink.progress.heartbeat import wait_until_flushed
+from wal_sink.progress.status import read_status, status_lines
+from wal_sink.protocol.next_step import Rest
+from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
+from wal_sink.wal.targets import (
+    absent,
+    announce,
+    flushed_limits,
+    lacking,
+    refuse_other_targets,
+    trimmable_unseen,
+    why_absent,
+)
 
 STORES = ("memory",)
 
@@ -92,34 +114,262 @@ def test_a_target_is_attached_behind_what_is_trimmed(world: SeveralWorld) -> Non
     flush(world.flusher(name=CELLS))
     epochs(world, 3)
     planned = plan_attach(query(world).of(ADDED), world.targets[ADDED])
-    assert "epochs 1 to 2 are no longer in the log" in planned.consequences
+    assert (
+        "lacks these epochs, which the log does not hold for it: 1 to 2 (2 rows)"
+        in planned.consequences
+    )
     assert planned.carry_out(NOW_US).missing == (1, 2)
     epochs(world, 4)
     world.flush_all()
     assert sorted(world.rows(ADDED)) == [("0", 0), ("3", 3), ("4", 4)]
     assert sorted(world.rows(CELLS)) == [(str(n), n) for n in range(5)]
     assert waiting(world) == []
-    assert lacking(world.log.of(ADDED)) == [(1, 2)]
+    assert lacking(world.log.of(ADDED)) == [Gap(1, 2, 2)]
 
 
-def test_rule_14_a_ledger_row_that_moves_over_epochs_does_not_forget_who_dated_the_rows(
+def attach(
+    world: SeveralWorld, faults: Faults | None = None, *, restored: bool = False
+) -> Attached:
+    """Run the command `attach` about `added`, in a process of its own."""
+    log = Log(FaultyBackend(world.log_backend, faults or Faults()), several=True)
+    asked = query(world)._replace(log=log).of(ADDED)
+    planned = plan_attach(asked, world.targets[ADDED], restored=restored)
+    assert planned.consequences
+    return planned.carry_out(NOW_US)
+
+
+def everything(world: SeveralWorld, done: Attached) -> None:
+    """In the end `added` has each row once, but for those that it is said to lack."""
+    epochs(world, Checkpoint(world.checkpoint).last_commit() + 1)
+    world.flush_all()
+    lost = range(done.missing[0], done.missing[1] + 1) if done.missing else range(0)
+    expected = [(str(n), n) for n in range(len(world.committed)) if n not in lost]
+    assert sorted(world.rows(ADDED)) == sorted(expected)
+    assert done.missing_rows == len(lost)
+    assert lacking(world.log.of(ADDED)) == ([Gap(lost[0], lost[-1], len(lost))] if lost else [])
+    assert (waiting(world), world.log.segments()) == ([], [])
+
+
+def test_rule_1_a_ledger_row_that_names_another_place_is_not_moved(world: SeveralWorld) -> None:
+    """Checkpoint and log were moved while the target was detached: its row is adopted first."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    epochs(world, 1)
+    moved = in_memory()
+    for old, new in zip((world.checkpoint, world.log_backend), moved, strict=True):
+        for path in old.list():
+            new.create(path, old.read(path))
+        old.delete(old.list())
+    world.checkpoint, world.log_backend = moved
+    plan_adopt(query(world).of(CELLS), world.targets[CELLS], NOW_US).carry_out(NOW_US)
+    before = world.mark(ADDED)
+    with pytest.raises(WrongOwner):
+        attach(world)
+    assert world.mark(ADDED) == before
+    assert "detached" in absent(world.log.of(ADDED))
+    plan_adopt(query(world).of(ADDED), world.targets[ADDED], NOW_US).carry_out(NOW_US)
+    everything(world, attach(world))
+
+
+def test_rule_23_a_target_of_another_history_is_attached_only_if_that_is_said(
     world: SeveralWorld,
 ) -> None:
-    """The rows of its last window may be newer than any timestamp that it names."""
-    plan_detach(query(world).of(CELLS)).carry_out(NOW_US)
-    epochs(world, 1, 2)
+    """What it has of the lost log stays, and what this log has computed of the same epochs is not lost."""
+    places = world.checkpoint, world.log_backend
+    backup = [{path: place.read(path) for path in place.list()} for place in places]
+    world.run().batch([("old", 1)])
     flush(world.flusher(name=ADDED))
-    view = query(world).of(CELLS)
-    with ledger_row(world.targets[CELLS], view.owner(view.identity())) as row:
-        seen = row.read()
-        assert seen is not None
-        assert seen.last is not None
-        last = msgspec.structs.replace(seen.last, target_dated=True)
-        row.replace(seen, msgspec.structs.replace(seen, last=last))
-        assert plan_attach(view, world.targets[CELLS]).carry_out(NOW_US).missing == (1, 2)
-        moved = row.read()
+    for place, files in zip(places, backup, strict=True):
+        place.delete(place.list())
+        for path, data in files.items():
+            place.create(path, data)
+    world.run().batch([("new", 1)], offset="other")
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    before = world.mark(ADDED)
+    with pytest.raises(Diverged, match="follows another log") as caught:
+        attach(world)
+    assert "--restored" in caught.value.remedy
+    assert world.mark(ADDED) == before
+    done = attach(world, restored=True)
+    assert (done.state.epoch, done.missing) == (1, ())
+    world.flush_all()
+    assert sorted(world.rows(ADDED)) == [("0", 0), ("new", 1), ("old", 1)]
+    assert sorted(world.rows(CELLS)) == [("0", 0), ("new", 1)]
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_a_database_that_was_replaced_is_a_new_target(
+    world: SeveralWorld, *, trimmed: bool
+) -> None:
+    """Its ledger row is gone with it: what it had counts as missing, not as flushed."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    epochs(world, 1)
+    if trimmed:
+        flush(world.flusher(name=CELLS))
+    world.end_sessions()
+    world.empty_database()
+    epochs(world, 2)
+    done = attach(world)
+    assert done.missing == ((0, 1) if trimmed else (0, 0))
+    everything(world, done)
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    again = attach(world)
+    assert again.missing == ()
+    assert lacking(world.log.of(ADDED)) == [Gap(*done.missing, done.missing_rows)]
+
+
+def test_what_has_no_plan_of_a_target_is_missing_there(world: SeveralWorld) -> None:
+    """Epochs that were published while the query did not name it; one from then on is written."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    both = dict(world.named)
+    world.named = {CELLS: both[CELLS]}
+    epochs(world, 1, 2)
+    world.named = both
+    with pytest.raises(OptionError, match="newest run that has published names the targets cells"):
+        attach(world)
+    epochs(world, 3)
+    done = attach(world)
+    assert (done.missing, done.missing_rows, done.state.epoch) == ((1, 2), 2, 3)
+    everything(world, done)
+
+
+def test_what_is_trimmed_while_a_target_is_attached_is_written_or_said_to_be_missing(
+    tmp_path: Path,
+) -> None:
+    """Another flusher stands still before it deletes an object, of any kind; then it deletes the others."""
+
+    def counts(operation: str) -> bool:
+        return operation.startswith("delete ")
+
+    seen, stop = set(), 0
+    while True:
+        world = SeveralWorld(tmp_path)
+        epochs(world, 0)
+        world.flush_all()
+        plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+        epochs(world, 1, 2)
+        turns = Turns(stop, counts=counts)
+        other = Process(turns, lambda faults, world=world: flush(world.flusher(faults, name=CELLS)))  # type: ignore[misc]
+        other.turn()
+        if not turns.stopped_before:
+            break
+        seen.add(turns.stopped_before[0].split("/")[0])
+        done = attach(world)
+        other.turn()
+        assert other.ended
+        everything(world, done)
+        world.end_sessions()
+        world.forget()
+        stop += 1
+    assert seen >= {"delete segments", "delete manifests", "delete chosen"}
+    world.end_sessions()
+
+
+def test_rule_18_a_sweep_leaves_alone_what_was_flushed_after_it_had_listed_the_targets(
+    world: SeveralWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile a target was attached that it did not see: what was chosen for both is there still."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    asked = "wal_sink.wal.retention.flushed_limits"
+
+    def late(log: Log, *, fresh: bool = False, before: str = "") -> list[tuple[Log, int]]:
+        monkeypatch.setattr(asked, flushed_limits)
+        attach(world)
+        epochs(world, 1)
+        flush(world.flusher(name=CELLS))
+        found = flushed_limits(log, fresh=fresh, before=before)
+        return [(view, flushed) for view, flushed in found if view.target == CELLS]
+
+    monkeypatch.setattr(asked, late)
+    Trimmer(world.log.of(CELLS), 0.0, world.clock).sweep(None)
+    assert world.log.chosen(1) is not None
+
+
+def test_what_a_rewind_took_back_may_be_trimmed_still(world: SeveralWorld) -> None:
+    """By a flusher that stood still over both, the rewind and the announcement of a target."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.trim_delay_s = 86_400.0
+    epochs(world, 1, 2)
+    flush(world.flusher(name=CELLS))
+    plan_rewind(query(world).of(CELLS), world.targets[CELLS], 0, NOW_US).carry_out(NOW_US)
+    assert trimmable_unseen(world.log) == (0, 2)
+    done = attach(world)
+    assert done.missing == ()
+    gone = [*world.log_backend.list("manifests/"), *world.log_backend.list("segments/")]
+    world.log_backend.delete([*gone, *world.log_backend.list("chosen/")])
+    world.trim_delay_s = 0.0
+    everything(world, done)
+
+
+def test_a_rewind_reaches_back_behind_the_moment_when_a_target_was_attached(
+    world: SeveralWorld,
+) -> None:
+    """`trim.delay` keeps all; the target's database is restored from a backup that is older than that."""
+    world.trim_delay_s = 86_400.0
+    epochs(world, 1)
+    world.flush_all()
+    backup = world.copy_database()
+    epochs(world, 2)
+    world.flush_all()
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    assert attach(world).missing == ()
+    epochs(world, 3)
+    world.flush_all()
+    world.end_sessions()
+    world.restore_database(backup)
+    with pytest.raises(LedgerBehindLog, match="says that epoch 1 is flushed, the log says 3"):
+        flush(world.flusher(name=ADDED))
+    plan_rewind(query(world).of(ADDED), world.targets[ADDED], 1, NOW_US).carry_out(NOW_US)
+    flush(world.flusher(name=ADDED))
+    assert sorted(world.rows(ADDED)) == [(str(n), n) for n in range(4)]
+
+
+def test_attach_gives_a_target_what_trim_delay_keeps(world: SeveralWorld) -> None:
+    """Also what the other target has flushed long ago, and by the same choice."""
+    world.trim_delay_s = 86_400.0
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    epochs(world, 1, 2)
+    flush(world.flusher(name=CELLS))
+    done = attach(world)
+    assert (done.missing, done.state.epoch) == ((), 1)
+    world.trim_delay_s = 0.0
+    everything(world, done)
+
+
+def test_timestamps_go_on_growing_in_a_target_that_is_attached_again(world: SeveralWorld) -> None:
+    """Its row is made anew above all that were used, also where the row that said so is lost (rule 14)."""
+    used = world.records(ADDED)[-1]["base_us"] + 3_600_000_000
+    view = query(world).of(ADDED)
+    record = view.log.newest_flushed()
+    assert record is not None
+    path = "flushed/00000000000000000000.json"
+    view.log.delete([path])
+    view.log.create(path, msgspec.structs.replace(record, base_us=used))
+    plan_detach(view).carry_out(NOW_US)
+    world.end_sessions()
+    world.empty_database()
+    attach(world)
+    moved = world.mark(ADDED)
     assert moved is not None
-    assert (moved.flushed, moved.last_us > seen.last_us, moved.target_dated) == (2, True, True)
+    assert (moved.flushed, moved.last_us, moved.begun) == (0, used, None)
+    epochs(world, 1)
+    flush(world.flusher(name=ADDED))
+    assert world.records(ADDED)[-1]["base_us"] > used
+
+
+def test_a_flusher_that_stood_still_over_an_attach_finishes_nothing(world: SeveralWorld) -> None:
+    """It had begun an epoch before its target was detached; the row that it knows is gone."""
+    epochs(world, 1)
+    turns = Turns(0, counts=lambda operation: operation.startswith("finish"))
+    late = Process(turns, lambda faults: flush(world.flusher(faults, name=ADDED)))
+    late.turn()
+    assert turns.stopped_before
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.end_sessions()  # the database has ended its transaction
+    done = attach(world)
+    assert done.missing == ()
+    with contextlib.suppress(WalSinkError):
+        late.turn()
+    everything(world, done)
 
 
 def trimmed_in_part(world: SeveralWorld, deleted: int) -> None:
@@ -144,7 +394,7 @@ def test_a_target_is_attached_behind_what_is_trimmed_in_part(
     world.flush_all()
     assert sorted(world.rows(ADDED)) == [("0", 0), ("3", 3)]
     assert waiting(world) == []
-    assert lacking(world.log.of(ADDED)) == [(1, 2)]
+    assert lacking(world.log.of(ADDED)) == [Gap(1, 2, 2)]
 
 
 def two_attempts(world: SeveralWorld) -> None:
@@ -158,25 +408,25 @@ def two_attempts(world: SeveralWorld) -> None:
         a.publish([("next", 2)])
 
 
-@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("deleted", [0, 1])
 def test_a_target_that_is_attached_gets_no_attempt_that_another_did_not_get(
-    world: SeveralWorld, deleted: int, *, older: bool
+    world: SeveralWorld, deleted: int, *, lost: bool
 ) -> None:
     """Manifests hold the rows, and what tells which of them was kept is trimmed, too.
 
-    :param older: a version that deleted the choice and its proof before the manifests.
+    :param lost: the choice and its proof are gone, as by a power loss, and the manifests are not.
     """
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
     two_attempts(world)
     trimmed_in_part(world, deleted)
-    if older:
+    if lost:
         world.log_backend.delete(
             [*world.log_backend.list("chosen"), *world.log_backend.list("kept")]
         )
     assert waiting(world) == [1, 1][deleted:]
     done = plan_attach(query(world).of(ADDED), world.targets[ADDED]).carry_out(NOW_US)
-    is_whole = not (deleted or older)
+    is_whole = not (deleted or lost)
     assert done.missing == (() if is_whole else (1, 1))
     world.flush_all()
     assert sorted(world.rows(ADDED)) == [("0", 0), *([("a", 1)] if is_whole else [])]
@@ -205,22 +455,83 @@ def test_rule_11_a_flusher_that_stood_still_over_a_detach_takes_no_attempt_unpro
     assert sorted(world.rows(CELLS)) == [("0", 0), ("a", 1)]
 
 
-def test_attaching_that_is_interrupted_is_taken_up(world: SeveralWorld) -> None:
-    """After the ledger row has moved and before the target is attached."""
-    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+def test_attaching_that_is_interrupted_is_taken_up(tmp_path: Path) -> None:
+    """A crash at any operation of the command; then all others see that, and the command is run again."""
+    stop = 0
+    while True:
+        world = SeveralWorld(tmp_path)
+        world.trim_delay_s = 86_400.0
+        epochs(world, 0)
+        world.flush_all()
+        plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+        epochs(world, 1)
+        flush(world.flusher(name=CELLS))
+        faults = Faults(at=stop, when="after")
+        try:
+            attach(world, faults)
+        except Crash:
+            stop += 1
+        else:
+            break
+        view = world.log.of(ADDED)
+        if (left := why_absent(view)) is not None:
+            assert "wal-sink attach CHECKPOINT --target added" in left.remedy
+            shown = read_status(Checkpoint(world.checkpoint), view)
+            assert shown.last_error == left.summary
+            assert isinstance(world.flusher(name=ADDED).run_once(), Rest)
+            assert attach(world).missing == ()
+        world.trim_delay_s = 0.0
+        everything(world, Attached(query_id="", target=ADDED, state=view.states()[-1]))
+        world.end_sessions()
+        world.forget()
+    assert stop > 10
+    world.end_sessions()
+
+
+def test_who_waits_for_a_target_that_is_not_attached_is_told(world: SeveralWorld) -> None:
+    """`await_flushed` and `flush` of such a target; `status` and `verify` of an `attach` that was killed."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US, "onFull is detach")
     epochs(world, 1)
     flush(world.flusher(name=CELLS))
-    for path in ("targets/added/000003.json", "flushed/added/00000000000000000001.json"):
-        plan_attach(query(world).of(ADDED), world.targets[ADDED]).carry_out(NOW_US)
-        world.log.delete([path, "targets/added/000004.json", "targets/added/000003.json"])
-        assert "not attached" in absent(world.log.of(ADDED)) or "detached" in absent(
-            world.log.of(ADDED)
-        )
-    done = plan_attach(query(world).of(ADDED), world.targets[ADDED]).carry_out(NOW_US)
-    assert done.state.epoch == 2
-    epochs(world, 2)
+    checkpoint, view = Checkpoint(world.checkpoint), query(world).of(ADDED)
+    assert wait_until_flushed(checkpoint, world.log, 0).epoch == 1
+    with pytest.raises(NoFlusher, match="is detached"):
+        wait_until_flushed(checkpoint, view.log, 1.0)
+    with pytest.raises(NoFlusher, match="is detached"):
+        FlushCommand(view, world.targets[ADDED]).drain()
+    announce(view.log, NOW_US, "operator", "an attach that was killed", 0)
+    for waits in (world.log, view.log):
+        with pytest.raises(NoFlusher, match="is announced, and not attached yet"):
+            wait_until_flushed(checkpoint, waits, 1.0)
+    with pytest.raises(NoFlusher, match="is announced"):
+        FlushCommand(view, world.targets[ADDED]).drain()
+    shown = read_status(checkpoint, world.log)
+    assert shown.last_error is not None
+    assert "target added is announced" in shown.last_error
+    assert shown.remedy is not None
+    assert "wal-sink attach CHECKPOINT --target added" in shown.remedy
+    assert not shown.safe_to_delete
+    (finding,) = verify(view, lambda: world.targets[ADDED], NOW_US).findings
+    assert finding.kind == "NoFlusher"
+    done = attach(world)
+    assert done.missing == (1, 1)
+    everything(world, done)
+    assert wait_until_flushed(checkpoint, world.log, 0).epoch == 2
+
+
+def test_rows_in_quarantine_of_a_detached_target_count(world: SeveralWorld) -> None:
+    """They are nowhere else: the log is not safe to delete, and the list has them."""
+    world.on_invalid_row = "quarantine"
+    world.run().batch([("1", 1), (None, 7)])  # type: ignore[list-item]
     world.flush_all()
-    assert sorted(world.rows(ADDED)) == [("0", 0), ("2", 2)]
+    world.log_backend.delete(world.log_backend.list("quarantine/cells/"))
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    shown = read_status(Checkpoint(world.checkpoint), world.log)
+    assert (shown.quarantined_rows, shown.safe_to_delete) == (1, False)
+    assert shown.unsafe_because == "target added: 1 row is in quarantine alone"
+    listed = [list_quarantine(each).rows for each in query(world).each("", detached=True)]
+    assert listed == [1, 0]
+    assert [each.log.target for each in query(world).each("")] == [CELLS]
 
 
 def test_a_query_that_does_not_name_an_attached_target_is_refused(world: SeveralWorld) -> None:

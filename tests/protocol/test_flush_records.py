@@ -16,9 +16,9 @@ from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.model.records import FlushedEpoch
-from wal_sink.progress.rate import read_rate
+from wal_sink.progress.status import read_rate
 from wal_sink.protocol import windows
-from wal_sink.testing.crash.faults import Crash, Faults
+from wal_sink.testing.faults import Crash, Faults
 from wal_sink.wal.log import Log
 
 STORES = ("memory", "local")

@@ -12,7 +12,7 @@ from state_backends import open_backend
 from tests.protocol.engine import Rows, World
 from tests.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
 from wal_sink.errors import LogFull, LogUnavailable
-from wal_sink.wal.store_errors import log_errors
+from wal_sink.wal.location import log_errors
 
 MEGABYTE = 1_000_000
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.protocol.engine import Rows, World, in_memory
 from wal_sink import errors
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.testing.faults import Faults
 
 
 class GrowingWorld(World):

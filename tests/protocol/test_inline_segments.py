@@ -28,14 +28,14 @@ from tests.protocol.test_corruption import (
 )
 from tests.protocol.test_crash_everywhere import When, every_fault, new_world, upon_rows
 from wal_sink import errors
-from wal_sink.admin.inspect_epoch import inspect_epoch
+from wal_sink.admin.inspect import inspect_epoch
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.read_window import pieces, read_piece
+from wal_sink.flush.rows import pieces, read_piece
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch
 from wal_sink.model.manifest import WITH_DATA, Attempt
-from wal_sink.progress.scan import read_manifests
+from wal_sink.progress.backlog import read_manifests
 from wal_sink.progress.status import read_status
 
 STORES = ("memory", "local")

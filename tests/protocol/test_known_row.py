@@ -9,9 +9,9 @@ from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import Mark, Outcome
-from wal_sink.protocol.steps import Rest, View
-from wal_sink.testing.cell_store import CellSession
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.protocol.next_step import Rest, View
+from wal_sink.testing.faults import Faults
+from wal_sink.testing.memory_target import MemorySession
 
 STORES = ("memory",)
 
@@ -72,14 +72,14 @@ def test_rule_14_a_row_that_was_begun_from_is_not_known_any_more(world: World) -
     run.batch([("a", 1)])
     until_rest(flusher)
     run.batch([("a", 2)])
-    lost = CellSession.replace_row
+    lost = MemorySession.replace_row
 
-    def lose(session: CellSession, seen: Mark | None, new: Mark) -> Outcome:
+    def lose(session: MemorySession, seen: Mark | None, new: Mark) -> Outcome:
         assert lost(session, seen, new) is Outcome.APPLIED
         return Outcome.UNKNOWN
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CellSession, "replace_row", lose)
+        patch.setattr(MemorySession, "replace_row", lose)
         faults.operations.clear()
         until_rest(flusher)
     assert sum(READ in name for name in faults.operations) == 2
@@ -120,5 +120,5 @@ def test_a_row_that_is_known_is_read_once_a_minute(
 
     agreed(1)
     assert not agreed(2)
-    monkeypatch.setattr("wal_sink.flush.target_connection._READ_EVERY_S", 0.0)
+    monkeypatch.setattr("wal_sink.flush.connection._READ_EVERY_S", 0.0)
     assert agreed(3)

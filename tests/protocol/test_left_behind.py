@@ -15,10 +15,9 @@ from tests.protocol.test_corruption import query
 from tests.s3 import S3
 from wal_sink import errors
 from wal_sink.admin.adopt import plan_adopt
-from wal_sink.spark.waiting_message import say_left_behind
-from wal_sink.testing.cell_store import CellStore
-from wal_sink.wal.left_behind import LeftBehind, left_behind
-from wal_sink.wal.location import Location
+from wal_sink.spark.messages import say_left_behind
+from wal_sink.testing.memory_target import MemoryTarget
+from wal_sink.wal.location import LeftBehind, Location, left_behind
 from wal_sink.wal.log import Log
 
 
@@ -139,7 +138,7 @@ def test_what_waits_is_flushed_from_a_checkpoint_that_says_the_same(
     asked = query(stand_in)._replace(stores=place.location.stores)
     plan_adopt(asked, stand_in.target, NOW_US).carry_out(NOW_US)
     stand_in.flush()
-    assert isinstance(old.target, CellStore)
+    assert isinstance(old.target, MemoryTarget)
     assert stand_in.table() == {"a": 4, "b2": 2, "b3": 3, "b4": 4}
     assert Log(old.log_backend).attempts() == ()
     assert place.found(new) == []

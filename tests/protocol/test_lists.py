@@ -16,13 +16,13 @@ from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import When, every_fault, flush, hit_by
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.errors import OptionError, TargetUnavailable
-from wal_sink.flush import attempts
-from wal_sink.flush.read_window import pieces, read_piece
+from wal_sink.flush import connection
+from wal_sink.flush.rows import pieces, read_piece
 from wal_sink.model.ledger import Owner, Window
-from wal_sink.protocol.steps import Begin, Rest, Resume
-from wal_sink.publish.refuse_quarantine import refuse_quarantine
-from wal_sink.testing.cell_store import CellStore, CellStoreOptions
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.protocol.next_step import Begin, Rest, Resume
+from wal_sink.publish.micro_batch import refuse_quarantine
+from wal_sink.testing.faults import Faults
+from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 DOUBLED = -1
 
@@ -36,7 +36,7 @@ class ListWorld(World):
 
     def have(self, lists: str) -> None:
         """Make the table anew, with these columns as lists."""
-        self.target = self.store = CellStore(CellStoreOptions(keys="k", lists=lists))
+        self.target = self.store = MemoryTarget(MemoryOptions(keys="k", lists=lists))
         self.store.clock_us = lambda: self.clock.us
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
@@ -157,7 +157,7 @@ def test_rule_26_the_window_is_not_taken_back_at_once(
     interrupted(lists)  # another flusher takes the second attempt, and dies
     assert isinstance(flusher.run_once(), Rest)
     assert lists.begun().attempt == 2
-    monkeypatch.setattr(attempts, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(connection, "_PATIENCE_S", 0.0)
     assert isinstance(flusher.run_once(), Resume)
     mark = lists.ledger()
     assert mark is not None
@@ -218,7 +218,7 @@ def test_rule_26_all_pairs_of_stops_of_two_flushers_double_no_list() -> None:
 def test_rule_26_epochs_with_lists_share_a_window_with_no_others() -> None:
     """The column came later: the epochs before it are written as ever, in a window of their own."""
     world = ListWorld()
-    lists, plain = world.store, CellStore(CellStoreOptions(keys="k"))
+    lists, plain = world.store, MemoryTarget(MemoryOptions(keys="k"))
     world.target = plain
     world.run().batch([("a", 1)])
     world.target = lists

@@ -1,7 +1,7 @@
 """A state-space model of lives: three rows of one key, in every order, at every second, any number of times.
 
-What is left of a life is the product's `seconds_left`; which write to a cell stays is `cell_rules`, which
-keeps the contract of the real node. What is switched off in `Rules` is a rule broken on purpose.
+What is left of a life is the product's `seconds_left`; which write to a cell stays, and what a reader
+sees, is written down here, as Cassandra has it. What is switched off in `Rules` is a rule broken on purpose.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import pyarrow as pa
 import pytest
 
 from tests.protocol.cases import covered
-from wal_sink.targets.cassandra.times.given import RowTimes
-from wal_sink.targets.cassandra.times.lives import seconds_left
-from wal_sink.testing.cell_rules import Cell, Row, newer
+from wal_sink.targets.cassandra.row_plan import RowTimes
+from wal_sink.targets.cassandra.write.slices import seconds_left
 
 LAST_S = 9
 S_US = 1_000_000
@@ -32,6 +31,25 @@ class Rules:
     """Off: a life begins anew each time that its row is written."""
     over: str = "nulls"
     """What is sent of a row whose life is over: or `nothing`, `delete`, `values`."""
+
+
+class Cell(NamedTuple):
+    """A value, None for a deletion, its write timestamp, and from which second on it is a deletion."""
+
+    value: str | None
+    us: int
+    ends_s: int | None = None
+
+    def at(self, now_s: int) -> str | None:
+        """Return the value at a second."""
+        return None if self.ends_s is not None and self.ends_s <= now_s else self.value
+
+    def merged(self, other: Cell | None) -> Cell:
+        """Return which of two writes stays: the later one, a deletion, what expires, the later of these."""
+        return max(self, other or self, key=Cell._rank)
+
+    def _rank(self) -> tuple[int, bool, bool, int]:
+        return self.us, self.value is None, self.ends_s is not None, self.ends_s or 0
 
 
 class Written(NamedTuple):
@@ -62,9 +80,9 @@ class State(NamedTuple):
 
     def seen(self, now_s: int) -> dict[str, str | None]:
         """Return what a reader sees; empty for no row."""
-        if self.marker is None:
-            return {}
-        return Row(dict(self.cells), self.marker).seen(now_s, self.deleted_us) or {}
+        there = self.marker and self.marker.us > self.deleted_us and self.marker.at(now_s)
+        values = {name: c.at(now_s) if c.us > self.deleted_us else None for name, c in self.cells}
+        return values if there or any(values.values()) else {}
 
 
 def steps(rules: Rules, s: State) -> Iterator[State]:
@@ -94,8 +112,8 @@ def write(rules: Rules, s: State, number: int) -> State:
     cells = dict(s.cells)
     for name, value in row.values.items():
         cell = Cell(None, us) if over and rules.over == "nulls" else Cell(value, us, ends_s)
-        cells[name] = newer(cells.get(name), cell, pa.string())
-    marker = newer(s.marker, Cell(True, us, ends_s), pa.bool_())
+        cells[name] = cell.merged(cells.get(name))
+    marker = Cell("there", us, ends_s).merged(s.marker)
     return done._replace(cells=tuple(sorted(cells.items())), marker=marker)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink.model.ledger import Mark, Owner, Window
-from wal_sink.progress.given_up import newest_decision
-from wal_sink.testing.cell_rules import Cell, Row
+from wal_sink.progress.backlog import newest_decision
+from wal_sink.testing.memory_target import Cell, Row
 
 KEPT = Path(__file__).with_name("log_before_rooms")
 ROOT = "memory://before-rooms"
@@ -78,7 +78,6 @@ def _world(ledger: dict[str, str], there: dict[str, dict[str, int]]) -> World:
     )
     world.store.ledger[world.query_id] = mark
     world.store.table = {
-        (key,): Row({"v": Cell(cell["v"], cell["us"])}, Cell(True, cell["us"]))
-        for key, cell in there.items()
+        (key,): Row({"v": Cell(cell["v"], cell["us"])}, cell["us"]) for key, cell in there.items()
     }
     return world

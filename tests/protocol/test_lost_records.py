@@ -14,8 +14,8 @@ from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.steps import RecordFlushed
-from wal_sink.testing.crash.faults import Crash, Faults
+from wal_sink.protocol.next_step import RecordFlushed
+from wal_sink.testing.faults import Crash, Faults
 
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (1, 2), (0, 1, 2), None])

@@ -24,6 +24,11 @@ LATE = Rules(epochs=1, runs=3, early=True, herald=True, sweeper=True, patient=Fa
 attempt; but its segments are there."""
 
 
+SWALLOWED = Rules(swallows=True, zombie=False, judged=False)
+"""A function for `foreachBatch` keeps the writer's errors to itself; what an earlier run has published is
+flushed in place of what it has kept back."""
+
+
 REFUSED = Rules(runs=1, refuses=True)
 """A target that refuses rows, until it is repaired; `--retry` and a rewind may come at any time."""
 
@@ -67,6 +72,7 @@ BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
             "staged rows, 2 runs, 2 epochs in one window, a late commit",
             replace(STAGED, runs=2, epochs=2, window=2, flushers=1),
         ),
+        ("epochs that are not published, 2 runs, 2 epochs", SWALLOWED),
         ("a row that is known, 1 run, 2 epochs, 2 flushers, a rewind", KNOWN),
         ("2 targets, 2 runs, 1 epoch, a choice that waits for no proof", BOTH),
         ("refused rows, 1 run, 1 epoch, 2 flushers", replace(REFUSED, epochs=1, flushers=2)),
@@ -109,6 +115,9 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
         pytest.param(Rules(commits_first=False, zombie=False), KEPT, id="9-manifests-first"),
         pytest.param(
             Rules(commits_first=False, zombie=False), "no manifest", id="9-manifests-first-missing"
+        ),
+        pytest.param(
+            replace(SWALLOWED, begins=False), "lost", id="12-the-log-begins-with-the-first-publish"
         ),
         pytest.param(Rules(begin=False, proof=False), MIXED, id="14-no-begin"),
         pytest.param(

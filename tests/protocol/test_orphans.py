@@ -17,7 +17,7 @@ from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.testing.faults import Faults
 from wal_sink.wal.trim import sweep
 
 _DAY_S = 86_400

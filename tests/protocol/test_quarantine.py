@@ -14,24 +14,22 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol import raw
+from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, partitions
 from wal_sink import errors
-from wal_sink.admin.quarantine import list_quarantine, refused_rows
-from wal_sink.admin.query import Query
-from wal_sink.admin.refuse_flusher import Patience
-from wal_sink.admin.retry import Retried, plan_retry
+from wal_sink.admin.quarantine import Retried, json_value, list_quarantine, plan_retry, refused_rows
+from wal_sink.admin.query import Patience, Query
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.admin.row_json import json_value
 from wal_sink.admin.skip import plan_skip
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model.manifest import WITH_REFUSED, Attempt
 from wal_sink.model.plan import Plan
 from wal_sink.progress.status import read_status
-from wal_sink.testing.cell_store import CellStore
-from wal_sink.testing.crash.faults import Crash, Faults, FaultyBackend, FaultyTarget
+from wal_sink.testing.faults import Crash, Faults, FaultyBackend, FaultyTarget
+from wal_sink.testing.memory_target import MemoryTarget
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import entries
 
@@ -61,6 +59,17 @@ class QuarantiningWorld(World):
         super().forget()
 
 
+class BadTextWorld(AddingWorld):
+    """Adds rows to a table of SQLite; some keys are not UTF-8, as Spark's strings may be."""
+
+    def frame(self, rows: Rows) -> pa.RecordBatch:
+        """Return rows as Spark hands them over, which has not looked at their bytes."""
+        encoded = [b"\xff" if k == REFUSED else k.encode() for k, _ in rows]
+        values = pa.array([v for _, v in rows], pa.int64())
+        arrays = [pa.array(encoded, pa.binary()).view(pa.string()), values]
+        return pa.record_batch(arrays, names=["k", "v"])
+
+
 def query_of(world: World, target: str = "") -> Query:
     """Return the query as an operator sees it."""
     log = Log(world.log_backend, target, several=world.several)
@@ -73,6 +82,20 @@ def listed(world: World, target: str = "") -> list[tuple[int, int, object]]:
         (row.entry.epoch, row.entry.first_us + row.number, json_value(row.row))
         for row in refused_rows(query_of(world, target))
     ]
+
+
+def test_rule_24_a_text_that_is_not_utf8_is_refused_for_every_target(tmp_path: Path) -> None:
+    """In the task, whatever the target's own check looks at; in the flush its rows would wait for ever."""
+    world = BadTextWorld(tmp_path)
+    with pytest.raises(errors.InvalidRow, match=r"Column k .*is not UTF-8, in the row with .*v=2"):
+        world.run().batch([("a", 1), (REFUSED, 2)])
+    world.on_invalid_row = "quarantine"
+    run = world.run()
+    run.batch([("a", 1), (REFUSED, 2), ("b", 3), (REFUSED, 4)])
+    world.flush()
+    assert world.visible() == [("a", 1), ("b", 3)]
+    (group,) = list_quarantine(query_of(world)).groups
+    assert (group.rows, group.column, group.reason) == (2, "k", "Column k is not UTF-8.")
 
 
 def test_rule_24_a_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
@@ -393,7 +416,7 @@ def refuse_negative(world: World) -> None:
 
 def repair(world: World) -> None:
     """Let the target take what it has refused."""
-    world.store.check = CellStore.check.__get__(world.store)  # type: ignore[method-assign]
+    world.store.check = MemoryTarget.check.__get__(world.store)  # type: ignore[method-assign]
     world.store.refuses = lambda _: ""
 
 
@@ -439,12 +462,33 @@ def test_rule_24_rows_that_are_sent_again_hide_nothing_newer() -> None:
     assert (status.quarantined_rows, status.safe_to_delete) == (0, True)
 
 
+def test_rule_24_what_has_left_goes_with_the_record_of_its_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else every look would list it for ever; what is still there stays."""
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
+    world = QuarantiningWorld()
+    fill(world)
+    world.store.check = MemoryTarget.check.__get__(world.store)  # type: ignore[method-assign]
+    assert (retry(world).left, len(world.log_backend.list("quarantine/"))) == (2, 5)
+    world.flush()
+    assert len(world.log_backend.list("quarantine/")) == 5, "another flusher may still resume them"
+    run = world.run()
+    for epoch in range(6):
+        run.batch([("a", epoch)])
+    world.flush()
+    stay = listed(world)
+    world.flush()
+    assert len(world.log_backend.list("quarantine/")) == len(listed(world)) == 2
+    assert listed(world) == stay
+
+
 def test_rule_24_a_row_is_not_sent_by_other_options_than_its_epoch_had() -> None:
     """It was to be added to a total, or written where there is none: by itself it would replace a row."""
     world = QuarantiningWorld()
     plain = world.store.options
     refuse_negative(world)
-    for ordered in ({"add_columns": "v"}, {"if_not_exists": True}):
+    for ordered in ({"totals": "v"}, {"if_absent": True}):
         world.store.options = msgspec.structs.replace(plain, **ordered)
         run = world.run()
         run.batch([("a", 1)])
@@ -460,11 +504,30 @@ def test_rule_24_a_row_is_not_sent_by_other_options_than_its_epoch_had() -> None
         refuse_negative(world)
 
 
+def test_rule_24_a_retry_of_rows_that_the_check_joins_releases_each_of_them() -> None:
+    """Rows of one key and event time become fewer, so what is written does not tell how many were sent."""
+    world = QuarantiningWorld()
+    refuse_negative(world)
+    world.run().batch([("a", -1), ("b", 1), ("a", -2)])
+    world.flush()
+    assert world.table() == {"b": 1}
+
+    def joins(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        last = {key: row for row, key in enumerate(batch.column("k").to_pylist())}
+        return batch.take(pa.array(last.values(), pa.int64()))
+
+    world.store.check = joins  # type: ignore[method-assign]
+    done = retry(world)
+    assert (done.sent, done.left) == (2, 0)
+    assert listed(world) == []
+    assert world.table() == {"a": -2, "b": 1}
+
+
 def test_what_is_refused_again_stays() -> None:
     """The others leave: of one entry as well."""
     world = QuarantiningWorld()
     fill(world)
-    world.store.check = CellStore.check.__get__(world.store)  # type: ignore[method-assign]
+    world.store.check = MemoryTarget.check.__get__(world.store)  # type: ignore[method-assign]
     done = retry(world)
     assert (done.sent, done.left, done.refused) == (3, 2, ("too large",))
     assert [row for *_, row in listed(world)] == [

@@ -10,10 +10,10 @@ from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.model.ledger import Outcome, Window
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.steps import Begin
+from wal_sink.protocol.next_step import Begin
 from wal_sink.targets.base import Slice
-from wal_sink.testing.cell_store import CellSession
-from wal_sink.testing.crash.faults import Faults, FaultySession
+from wal_sink.testing.faults import Faults, FaultySession
+from wal_sink.testing.memory_target import MemorySession
 
 STORES = ("memory",)
 
@@ -39,19 +39,19 @@ def test_rule_14_what_was_read_ahead_goes_with_a_begin_that_is_lost(
     """Another flusher passes the epoch over, and begins the next one."""
     world.run().batch([("a", 1)])
     world.flusher().run_once()
-    faults, begin = Faults(), CellSession.begin
+    faults, begin = Faults(), MemorySession.begin
 
-    def refuse(session: CellSession, _window: Window) -> Outcome:
+    def refuse(session: MemorySession, _window: Window) -> Outcome:
         session.read_offered()
         return Outcome.REFUSED
 
     slow = world.flusher(faults)
-    monkeypatch.setattr(CellSession, "begin", refuse)
+    monkeypatch.setattr(MemorySession, "begin", refuse)
     with pytest.raises(errors.TargetUnavailable):  # the row is what it was
         slow.run_once()
     assert sum(name.startswith("read segments") for name in faults.operations) == 1
     assert not any(name.startswith("write") for name in faults.operations)
-    monkeypatch.setattr(CellSession, "begin", begin)
+    monkeypatch.setattr(MemorySession, "begin", begin)
     world.flush()
     assert world.table() == {"a": 1}
 

@@ -7,9 +7,9 @@ import pytest
 from tests.protocol.engine import Rows, Run, World
 from tests.protocol.test_restored import files, restore
 from tests.protocol.test_rules import pass_over, repartition
-from wal_sink.errors import MissingManifest
+from wal_sink.errors import MissingManifest, WrongOwner
 from wal_sink.model import paths
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.testing.faults import Faults
 
 STORES = ("memory", "local")
 
@@ -181,5 +181,6 @@ def test_rule_12_a_log_of_another_checkpoint_gets_no_note(world: World) -> None:
     world.run().batch([("a", 1)])
     repartition(world, last_kept=0, batch=1, partitions=8)
     world.checkpoint.url = "file:///copied"
-    world.run()
+    with pytest.raises(WrongOwner):
+        world.run()
     assert world.log_backend.list(paths.WITHOUT_SINK) == []

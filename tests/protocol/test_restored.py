@@ -20,7 +20,7 @@ from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.errors import CorruptLog, Diverged, MissingManifest, OptionError, WalSinkError
-from wal_sink.flush.write_window import WindowWrite, WriteInThread
+from wal_sink.flush.rows import WindowWrite, WriteInThread
 from wal_sink.model import paths
 
 STORES = ("memory", "local")
@@ -322,7 +322,7 @@ def test_rule_23_a_lost_record_is_made_from_the_ledger(world: World) -> None:
     flusher = world.flusher()
     flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies after finish
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wal_sink.flush.trimmer.trim", lambda *args: ())
+        patch.setattr("wal_sink.flush.flusher.trim", lambda *args: ())
         for _ in range(2):
             flusher.run_once()
     assert world.log.flushed_epochs() == []

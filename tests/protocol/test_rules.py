@@ -22,22 +22,21 @@ from tests.protocol.engine import NOW_US, Run, World
 from tests.protocol.test_corruption import edit
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.checkpoint.early_sync import EarlySync
-from wal_sink.flush.clocks import Clocks
-from wal_sink.flush.read_window import pieces, read_piece
-from wal_sink.flush.reporter import Reporter
-from wal_sink.flush.run_history import RunHistory
-from wal_sink.flush.target_connection import TargetConnection
+from wal_sink.checkpoint.watcher import EarlySync
+from wal_sink.flush.connection import TargetConnection
+from wal_sink.flush.report import Reporter, RunHistory
+from wal_sink.flush.rows import pieces, read_piece
+from wal_sink.flush.window import Clocks
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import Claim, Decision, Kept
-from wal_sink.progress.given_up import newest_decision
+from wal_sink.progress.backlog import newest_decision
 from wal_sink.progress.status import read_status
 from wal_sink.protocol import windows
-from wal_sink.protocol.ledger_updates import CLOCKS_DIFFER_US
-from wal_sink.protocol.steps import (
+from wal_sink.protocol.ledger import CLOCKS_DIFFER_US
+from wal_sink.protocol.next_step import (
     Begin,
     Choose,
     CreateLedger,
@@ -51,8 +50,8 @@ from wal_sink.protocol.steps import (
     View,
 )
 from wal_sink.targets.base import Session, Slice
-from wal_sink.testing.cell_store import CellSession
-from wal_sink.testing.crash.faults import AnswerLost, Faults, FaultyBackend
+from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
+from wal_sink.testing.memory_target import MemorySession
 
 
 def set_mark(world: World, **changes: object) -> None:
@@ -358,21 +357,21 @@ def test_rule_8_the_checkpoint_is_durable_before_it_is_acted_on(
     (folder / "commits" / ".3.crc").write_bytes(b"crc")
     synced: set[int] = set()
     seen: set[str] = set()
-    fsync, begin = os.fsync, CellSession.begin
+    fsync, begin = os.fsync, MemorySession.begin
 
     def note(descriptor: int) -> None:
         time.sleep(0.02)  # a disk that is slower than all else
         fsync(descriptor)
         synced.add(os.fstat(descriptor).st_ino)
 
-    def look(session: CellSession, window: Window) -> Outcome:
+    def look(session: MemorySession, window: Window) -> Outcome:
         every = [folder / "offsets", folder / "commits", *folder.glob("[oc]*/*")]
         seen.update(str(path.relative_to(folder)) for path in every if path.stat().st_ino in synced)
         assert len(window.epochs) == 4
         return begin(session, window)
 
     monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(CellSession, "begin", look)
+    monkeypatch.setattr(MemorySession, "begin", look)
     world.flush()
     newest = {"offsets/2", "commits/2", "offsets/3", "commits/3", "commits/.3.crc"}
     assert seen == {"offsets", "commits", *newest}  # of the others nothing is read again
@@ -671,7 +670,7 @@ def test_rule_10_a_manifest_is_read_once_on_the_way_from_choice_to_write(world: 
     backlog(world, 5)
     begins, resumes = Faults(), Faults()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CellSession, "drain", lose_the_target)
+        patch.setattr(MemorySession, "drain", lose_the_target)
         with pytest.raises(errors.TargetUnavailable):
             world.flush(begins)
     world.flush(resumes)
@@ -681,7 +680,7 @@ def test_rule_10_a_manifest_is_read_once_on_the_way_from_choice_to_write(world: 
     assert world.table() == world.expected()
 
 
-def lose_the_target(_session: CellSession) -> None:
+def lose_the_target(_session: MemorySession) -> None:
     raise ConnectionError
 
 
@@ -1101,6 +1100,50 @@ def test_rule_12_a_sink_that_joins_an_old_query_starts_at_its_first_epoch(world:
     assert world.table() == {"a": 1}
 
 
+def test_rule_12_what_a_run_completes_before_the_first_publish_is_missed(world: World) -> None:
+    """A function for `foreachBatch` has kept the errors of the first calls to itself."""
+    world.checkpoint.create("commits/0", b"v1\n{}")  # of another sink
+    run = world.run()
+    for epoch in (1, 2):
+        run.write_offsets()
+        run.write_commit([[(f"k{epoch}", epoch)]])
+    status = read_status(Checkpoint(world.checkpoint), world.log)
+    assert (status.pending_epochs, status.safe_to_delete) == (2, False)
+    with pytest.raises(errors.MissingManifest, match="Epoch 1 "):
+        world.flush()
+    with pytest.raises(errors.MissingManifest, match=r"Epochs 1 to 2 "):
+        world.run()
+    assert run.batch([("a", 3)]) == 3, "of a run that goes on"
+    with pytest.raises(errors.MissingManifest, match="Epoch 1 "):
+        world.flush()
+    assert world.table() == {}
+
+
+def test_rule_12_an_epoch_of_another_sink_between_two_starts_is_asked_about(world: World) -> None:
+    """The log without a manifest is deleted, as the error says, and the query goes on behind that epoch."""
+    world.run()
+    world.flush()
+    assert world.ledger() is None, "else the row would name the log that is deleted"
+    world.checkpoint.create("commits/0", b"v1\n{}")
+    with pytest.raises(errors.MissingManifest, match=r"Epoch 0 .* passed this sink by"):
+        world.run()
+    world.log_backend.delete(world.log_backend.list())
+    assert world.run().batch([("a", 1)]) == 1
+    assert CreateLedger(0) in world.flush()
+    assert world.table() == {"a": 1}
+
+
+def test_rule_12_a_repartition_before_the_first_publish_is_not_missed(world: World) -> None:
+    """Spark has made the epoch, from none of the source's data."""
+    world.run().batch([("a", 1)])
+    world.log_backend.delete(world.log_backend.list())
+    world.run()
+    repartition(world, last_kept=0, batch=1, partitions=8)
+    assert world.run().batch([("b", 2)]) == 2
+    world.flush()
+    assert world.table() == {"b": 2}
+
+
 def test_rule_13_the_ledger_is_not_made_anew_when_the_log_knows_of_flushes(world: World) -> None:
     """A truncated ledger table does not flush trimmed epochs as if they were new."""
     run = world.run()
@@ -1133,7 +1176,7 @@ def test_rule_13_an_update_without_effect_is_an_outage(
     """Unanswered and not there: said as an error, which the loop backs off from; never spun on."""
     world.run().batch([("a", 1)])
 
-    class Deaf(CellSession):
+    class Deaf(MemorySession):
         def create(self, flushed: int) -> None:
             if operation != "create ledger":
                 super().create(flushed)
@@ -1155,9 +1198,9 @@ def test_rule_14_a_begin_that_another_flusher_won_is_not_written(world: World) -
     rival = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
     faults = Faults()
     slow = world.flusher(faults)
-    begin = CellSession.begin
+    begin = MemorySession.begin
 
-    def lose(session: CellSession, window: Window) -> Outcome:
+    def lose(session: MemorySession, window: Window) -> Outcome:
         patch.undo()
         with pytest.raises(errors.TargetUnavailable):
             rival.run_once()
@@ -1165,7 +1208,7 @@ def test_rule_14_a_begin_that_another_flusher_won_is_not_written(world: World) -
         return Outcome.UNKNOWN
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CellSession, "begin", lose)
+        patch.setattr(MemorySession, "begin", lose)
         slow.run_once()
     assert [name for name in faults.operations if name.startswith("write")] == []
     assert any(isinstance(step, Resume) for step in world.flush())
@@ -1224,7 +1267,7 @@ def test_rule_14_a_glitch_of_the_clock_does_not_stay(
     world.flush()
     newest_us = max(row.cells["v"].us for row in world.store.table.values())
     assert newest_us < NOW_US + CLOCKS_DIFFER_US + 1_000_000
-    (said,) = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.clocks"]
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.window"]
     assert "2033" in said
     assert "2023" in said
     assert world.table() == world.expected()
@@ -1286,7 +1329,7 @@ def test_rule_14_timestamps_of_the_future_are_told(
     world.flush()
     (row,) = world.store.table.values()
     assert row.cells["v"].us == future_us + 1
-    said = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.clocks"]
+    said = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.window"]
     assert len(said) == 1
     assert "wal-sink rewind CHECKPOINT --to -1 --reset-timestamps" in said[0]
 
@@ -1329,18 +1372,18 @@ def test_rule_15_a_flusher_stops_when_another_one_has_finished(world: World) -> 
         if len(calls) == 2:  # the first slice comes in two halves
             world.clock.us += 2_000_000
             with pytest.MonkeyPatch.context() as kept:
-                kept.setattr("wal_sink.flush.trimmer.trim", lambda *args: ())
+                kept.setattr("wal_sink.flush.flusher.trim", lambda *args: ())
                 world.flusher().run_once()  # finishes it; segments are still there
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wal_sink.testing.cell_store.CellSession.write", overtaken)
+        patch.setattr("wal_sink.testing.memory_target.MemorySession.write", overtaken)
         slow.run_once()
     assert world.table() == {"a": 1, "b": 2}
     mine = [name for name in faults.operations if name.startswith(("write", "finish"))]
     assert len(mine) == 2, "nothing was written after the other one had finished"
 
 
-class ShadowedSession(CellSession):
+class ShadowedSession(MemorySession):
     """A session on a ledger row with a cell from the future: updates are acknowledged, never seen."""
 
     def _put(self, mark: Mark, **changes: object) -> None:

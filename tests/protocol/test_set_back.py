@@ -18,7 +18,7 @@ from wal_sink.admin.verify import verify
 from wal_sink.errors import Diverged, MissingManifest, OptionError
 from wal_sink.model import paths
 from wal_sink.model.records import Decision
-from wal_sink.progress.given_up import newest_decision
+from wal_sink.progress.backlog import newest_decision
 from wal_sink.progress.status import read_status
 
 STORES = ("memory", "local")

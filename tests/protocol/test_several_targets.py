@@ -18,15 +18,15 @@ from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_crash_everywhere import fault, flush, injected_as_meant, partitions
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, Fenced, WalSinkError
-from wal_sink.flush.cast import as_written
+from wal_sink.flush.rows import as_written
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.backlog import read_backlog
-from wal_sink.protocol.steps import Rest
+from wal_sink.protocol.next_step import Rest
 from wal_sink.targets.base import Slice
-from wal_sink.testing.crash.faults import Crash, Faults
-from wal_sink.wal.attached import flushed_epoch
+from wal_sink.testing.faults import Crash, Faults
 from wal_sink.wal.log import Log
+from wal_sink.wal.targets import flushed_epoch
 
 EPOCHS = 3
 

@@ -15,14 +15,14 @@ from tests.protocol.staging_world import StagingSession, StagingWorld
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.task import FlushTask, gravest
-from wal_sink.flush.write_window import WindowWrite
+from wal_sink.flush.rows import WindowWrite
+from wal_sink.flush.tasks import FlushTask, gravest
 from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.split_window import share_out
-from wal_sink.protocol.steps import Rest
+from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.windows import share_out
 from wal_sink.targets.base import Slice, Target
-from wal_sink.testing.crash.faults import Faults, FaultyTarget
+from wal_sink.testing.faults import Faults, FaultyTarget
 
 PARTS = [[(f"{part}-{n}", n) for n in range(20)] for part in range(3)]
 FILES = 3

@@ -16,10 +16,10 @@ from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.run_history import RunHistory
+from wal_sink.flush.report import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.protocol.steps import Rest
+from wal_sink.protocol.next_step import Rest
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.wal.log import Log
 

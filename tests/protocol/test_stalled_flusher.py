@@ -17,20 +17,18 @@ from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.errors import LedgerBehindLog, MissingManifest, MissingSegment, OptionError
-from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.trimmer import Trimmer
+from wal_sink.flush.flusher import Flusher, Trimmer
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
-from wal_sink.protocol.ledger_updates import flush_records
+from wal_sink.protocol.ledger import flush_records
 from wal_sink.targets.base import Slice
 from wal_sink.wal import trim
-from wal_sink.wal.aside import droppable, names_aside
-from wal_sink.wal.retain import all_records
+from wal_sink.wal.quarantine import droppable, names_aside
+from wal_sink.wal.retention import TrimDelay, all_records
 from wal_sink.wal.trim import list_trimmable
-from wal_sink.wal.trim_delay import TrimDelay
 
 STORES = ("memory", "local")
 

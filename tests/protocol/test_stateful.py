@@ -33,11 +33,11 @@ from tests.protocol.engine import Rows, Run, World
 from tests.protocol.test_crash_everywhere import Unanswered, new_world
 from wal_sink import errors
 from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.run_history import RunHistory
+from wal_sink.flush.report import RunHistory
 from wal_sink.model.ledger import Mark
-from wal_sink.protocol.steps import Rest
-from wal_sink.testing.cell_store import CellSession
-from wal_sink.testing.crash.faults import Crash, Faults
+from wal_sink.protocol.next_step import Rest
+from wal_sink.testing.faults import Crash, Faults
+from wal_sink.testing.memory_target import MemorySession
 
 SEED = int(os.environ.get("WAL_SINK_SEED") or random.randrange(2**32))
 EXAMPLES = int(os.environ.get("WAL_SINK_EXAMPLES") or 200)
@@ -374,7 +374,7 @@ class Histories(RuleBasedStateMachine):
         """A plain write to the ledger row had a timestamp in the future."""
         world = self.world
 
-        class Shadowed(CellSession):
+        class Shadowed(MemorySession):
             def _put(self, mark: Mark, **changes: object) -> None:
                 super()._put(mark, **({} if "flushed" in changes else changes))
 

@@ -14,7 +14,7 @@ from wal_sink.model import paths
 from wal_sink.options import SinkOptions
 from wal_sink.publish.micro_batch import MicroBatch, agree
 from wal_sink.spark.data_source import Message, WalSinkStreamWriter
-from wal_sink.testing.cell_store import CellStoreOptions
+from wal_sink.testing.memory_target import MemoryOptions
 from wal_sink.wal.location import locate
 
 
@@ -26,7 +26,7 @@ def started(tmp_path: Path) -> tuple[Run, WalSinkStreamWriter]:
     world.query_id = "query"
     run = world.run()
     run.write_offsets()
-    only = Destination("", "cell_store", CellStoreOptions(keys="k"), world.store)
+    only = Destination("", "memory", MemoryOptions(keys="k"), world.store)
     configuration = Configuration(SinkOptions(checkpoint=str(tmp_path)), (only,), location)
     return run, WalSinkStreamWriter(MicroBatch(configuration, run.plans))
 
@@ -52,7 +52,8 @@ def test_a_commit_that_cannot_write_says_what_to_do(
     """Its error is one of the sink, which `failure` finds in what Spark says."""
     run, writer = started
     messages = [Message(appended) for appended in run.tasks([("a", 1)])]
-    (manifests := next(tmp_path.glob("wal_sink/*")) / "manifests").write_text("in the way")
+    manifests = next(tmp_path.glob("wal_sink/*/log.json")).with_name("manifests")
+    manifests.write_text("in the way")
     with pytest.raises(LogUnavailable, match="cannot be used") as caught:
         writer.commit(messages, 0)
     assert "start the query again" in caught.value.remedy

@@ -17,14 +17,14 @@ from tests.protocol.test_garbage import At
 from wal_sink.admin.query import sink_options
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced
-from wal_sink.flush.run_history import RunHistory
+from wal_sink.flush.report import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Swept
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.orphans import make_room, sweep_orphans
-from wal_sink.testing.crash.faults import Crash, Faults
-from wal_sink.wal.swept import note_swept
+from wal_sink.testing.faults import Crash, Faults
+from wal_sink.wal.trim import note_swept
 
 STORES = ("memory", "local")
 

@@ -5,8 +5,6 @@ Each value is a power of four, so that a total tells which values it is made of,
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 import pyarrow as pa
 import pytest
@@ -18,11 +16,10 @@ from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, upon_rows
 from tests.protocol.test_restored import Backup
 from wal_sink import errors
-from wal_sink.admin.retry import plan_retry
+from wal_sink.admin.quarantine import plan_retry
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.testing.cell_rules import Cell, newer
-from wal_sink.testing.cell_store import CellStore, CellStoreOptions
-from wal_sink.testing.crash.faults import Crash, Faults
+from wal_sink.testing.faults import Crash, Faults
+from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 from wal_sink.wal.quarantine import entries
 
 
@@ -33,7 +30,7 @@ class TotalsWorld(World):
     dates = False
 
     def __init__(self) -> None:
-        super().__init__(*in_memory(), CellStore(CellStoreOptions(keys="k", add_columns="v")))
+        super().__init__(*in_memory(), MemoryTarget(MemoryOptions(keys="k", totals="v")))
         self._places: dict[int, int] = {}
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
@@ -108,29 +105,6 @@ def test_rule_27_what_is_flushed_again_is_not_added_again() -> None:
     assert world.store.table[("b",)] == before[("b",)]
 
 
-def test_rule_27_a_rewind_to_before_the_option_stops_where_a_total_was_replaced() -> None:
-    """An epoch from before the option writes its value anew, and leaves the place of rows that it lacks."""
-    world = TotalsWorld()
-    world.trim_delay_s = 1_000.0
-    adding = world.store.options
-    world.store.options = msgspec.structs.replace(adding, add_columns="")
-    world.run().batch([("a", 1)])
-    world.flush()
-    world.store.options = adding
-    run = world.run()
-    run.batch([("a", 2)])
-    run.batch([("b", 3)])
-    world.flush()
-    rewound(world, -1)
-    with pytest.raises(errors.TargetRefused, match=r"They were written since") as caught:
-        world.flush()
-    (us,) = re.findall(r"TIMESTAMP (\d+) SET wal_sink_added = null", caught.value.remedy)
-    cells = world.store.table[("a",)].cells
-    cells["wal_sink_added"] = newer(cells["wal_sink_added"], Cell(None, int(us)), pa.string())
-    world.flush()
-    assert sorted(world.visible()) == [("a", 1), ("a", 2), ("b", 3)]
-
-
 def test_rule_27_a_restored_log_is_followed_only_with_the_table_set_back() -> None:
     """Spark computes epochs anew under numbers that totals name already."""
     world = TotalsWorld()
@@ -158,7 +132,7 @@ def test_a_window_of_epochs_with_the_option_and_without_is_flushed_again() -> No
     world = TotalsWorld()
     adding = world.store.options
     world.run().batch([("a", 1)])
-    world.store.options = msgspec.structs.replace(adding, add_columns="")
+    world.store.options = msgspec.structs.replace(adding, totals="")
     world.run().batch([("a", 2)])
     world.store.options = adding
     world.run().batch([("a", 3)])
@@ -166,25 +140,6 @@ def test_a_window_of_epochs_with_the_option_and_without_is_flushed_again() -> No
         world.flush(Faults(0, matching="finish "))
     world.flush()
     assert sorted(world.visible()) == [("a", 2), ("a", 3)]
-
-
-def test_a_total_that_something_else_has_written_since_stops_the_flush() -> None:
-    """It would hide what is added; an older correction is added to."""
-    world = TotalsWorld()
-    run = world.run()
-    run.batch([("a", 1)])
-    world.flush()
-    row = world.store.table[("a",)]
-    row.cells["v"] = Cell(0, row.cells["v"].us + 1)
-    run.batch([("a", 2)])
-    world.flush()
-    assert world.visible() == [("a", 2)]
-    row = world.store.table[("a",)]
-    row.cells["v"] = Cell(row.cells["v"].value, world.clock.us + 10**9)
-    run.batch([("a", 3)])
-    with pytest.raises(errors.TargetRefused, match="by something else"):
-        world.flush()
-    assert world.visible() == [("a", 2)]
 
 
 def test_rule_27_a_row_is_not_taken_out_nor_added_afterwards() -> None:

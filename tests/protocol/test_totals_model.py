@@ -20,9 +20,8 @@ import pytest
 from tests.protocol.cases import covered
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.cassandra.totals.added import Places
-from wal_sink.targets.cassandra.totals.given import ADDED_COLUMN, totals_details
-from wal_sink.targets.cassandra.totals.sums import Adding, Current, totals
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, totals_details
+from wal_sink.targets.cassandra.totals import Adding, Current, Places, totals
 
 EPOCHS = ((1, 2), (4,), (8, 16))
 """The rows of one key, by epoch: of their sum each number tells which of them are in it."""

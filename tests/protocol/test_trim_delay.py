@@ -20,10 +20,10 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.steps import Rest, Trim
-from wal_sink.testing.crash.faults import Crash, Faults, FaultyBackend
+from wal_sink.protocol.next_step import Rest, Trim
+from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
-from wal_sink.wal.retain import all_records, retained_paths
+from wal_sink.wal.retention import all_records, retained_paths
 
 DELAY_S = 60.0
 DELAY_US = 60_000_000
@@ -213,7 +213,7 @@ def test_what_is_kept_is_not_listed_with_what_waits(world: World) -> None:
 
 def test_what_another_flusher_keeps_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flusher that listed what is kept long ago sweeps: the newer epochs are not its garbage."""
-    monkeypatch.setattr("wal_sink.flush.trimmer.SWEEP_EVERY_S", -1.0)
+    monkeypatch.setattr("wal_sink.flush.flusher.SWEEP_EVERY_S", -1.0)
     fill(world, 1)
     older = world.flusher()
     assert rest(older) == []

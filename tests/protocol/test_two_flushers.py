@@ -18,7 +18,7 @@ from tests.protocol.pairs_of_stops import History, pairs_of_stops
 from tests.protocol.test_crash_everywhere import flush, new_world
 from tests.protocol.test_quarantine import RefusingWorld, listed, refused_later
 from tests.protocol.test_two_drivers import rows
-from wal_sink.testing.crash.faults import Faults
+from wal_sink.testing.faults import Faults
 
 EPOCHS = 3
 

@@ -17,12 +17,11 @@ from tests.protocol.test_corruption import EPOCHS, look, query
 from tests.protocol.test_set_back import skip
 from tests.protocol.test_ways_out import faulty, set_up_rewind
 from wal_sink import errors
-from wal_sink.admin.refuse_flusher import PATIENCE
+from wal_sink.admin.query import PATIENCE
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.flush.reporter import Reporter
-from wal_sink.flush.run_history import RunHistory
+from wal_sink.flush.report import Reporter, RunHistory
 from wal_sink.model import paths
-from wal_sink.testing.crash.faults import Faults, FaultyTarget
+from wal_sink.testing.faults import Faults, FaultyTarget
 
 _CLOCK = itertools.count(NOW_US)
 
@@ -92,7 +91,7 @@ def test_rule_22_a_rewind_is_refused_while_another_one_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The error names the other one; nothing is changed, and afterwards the command can be run again."""
-    monkeypatch.setattr("wal_sink.flush.reporter.BEAT_S", 0.0)  # the first one is quick
+    monkeypatch.setattr("wal_sink.flush.report.BEAT_S", 0.0)  # the first one is quick
     world = set_up_rewind()
     first, _ = rewinding(world, 1, 2, 3)
     first.turn()

@@ -46,15 +46,14 @@ from tests.protocol.test_corruption import (
 )
 from wal_sink import errors
 from wal_sink.admin.adopt import Adopted, plan_adopt
-from wal_sink.admin.query import Query, find_query
-from wal_sink.admin.refuse_flusher import PATIENCE, Patience
+from wal_sink.admin.query import PATIENCE, Patience, Query, find_query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import ErrorReport, FlusherReport
-from wal_sink.testing.crash.faults import AnswerLost, Crash, Faults, FaultyBackend, FaultyTarget
+from wal_sink.testing.faults import AnswerLost, Crash, Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
 
 STORES = ("memory", "local")

@@ -18,14 +18,13 @@ import wal_sink
 from tests.screens.picture import elsewhere, picture
 from tests.spark.live_query import live_query
 from tests.spark.tables import Table, wait_for
-from wal_sink.admin.inspect import inspect
-from wal_sink.admin.inspect_epoch import inspect_epoch
+from wal_sink.admin.inspect import inspect, inspect_epoch
 from wal_sink.admin.query import find_query
-from wal_sink.cli.inspect_screen import epoch_screen, log_screen
-from wal_sink.cli.status import screen
+from wal_sink.cli.look import status_screen
+from wal_sink.cli.screens import epoch_screen, log_screen
 from wal_sink.clock import now_us
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
 from wal_sink.testing.local_spark import local_session
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 MOST = 5
@@ -49,7 +48,7 @@ def main() -> None:
             wait_for(lambda: sink.status(query).last_error is not None, PATIENCE_S)
             time.sleep(LONG_S)
             watch = "wal-sink status /data/checkpoint --watch"
-            save("outage", watch, screen(elsewhere(sink.status(query), names)))
+            save("outage", watch, status_screen(elsewhere(sink.status(query), names)))
             found = find_query(checkpoint)
             listed = elsewhere(inspect(found, None, MOST), names)
             save(
@@ -63,7 +62,7 @@ def main() -> None:
             save("epoch", command, epoch_screen(one))
             node.resume()
             wait_for(lambda: sink.status(query).pending_epochs == 0, PATIENCE_S)
-            save("recovered", watch, screen(elsewhere(sink.status(query), names)))
+            save("recovered", watch, status_screen(elsewhere(sink.status(query), names)))
         spark.stop()
 
 

@@ -93,7 +93,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--without",
         metavar="NAME",
-        help="put in the bugs of tests/mutants/bugs.py whose names have this in them, one at a time,"
+        help="put in the bugs of tests/mutants/bugs.txt whose names have this in them, one at a time,"
         " and say after how many histories each is found; an empty NAME: all of them",
     )
     parser.add_argument("--go-on", action="store_true", help="go on after a failure")

@@ -21,18 +21,17 @@ from tests.simulator.target import SimulatedTarget
 from tests.simulator.volume import Mount
 from tests.simulator.world import World
 from wal_sink import clock, errors
-from wal_sink.flush.run_history import RunHistory
+from wal_sink.flush.report import RunHistory
+from wal_sink.model.manifest import Task
 from wal_sink.model.plan import plan_key
-from wal_sink.model.task import Task
 from wal_sink.progress.backlog import BacklogReaders
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
-from wal_sink.publish.discard import discard
 from wal_sink.publish.fencing import take_ticket
-from wal_sink.publish.orphans import make_room
+from wal_sink.publish.micro_batch import begin_log, note_without_sink
+from wal_sink.publish.orphans import discard, make_room
 from wal_sink.publish.publisher import Publisher
-from wal_sink.publish.without_sink import note_without_sink
-from wal_sink.wal.ownership import owned
+from wal_sink.wal.location import owned
 
 _MUCH = 10**12
 
@@ -179,6 +178,7 @@ class Run:
         with contextlib.suppress(OSError, errors.WalSinkError):  # the listener only logs an error
             checkpoint = driver.site.open_checkpoint(driver.process)
             owned(driver.log, checkpoint)
+            begin_log(driver.log, checkpoint)
             note_without_sink(driver.log, checkpoint)
             self.noted = True
             take_ticket(driver.log, self.run_id)

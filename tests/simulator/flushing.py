@@ -8,12 +8,11 @@ from tests.simulator.site import Site
 from tests.simulator.target import SimulatedTarget
 from tests.simulator.world import World
 from wal_sink import clock
-from wal_sink.admin.heartbeat_history import HeartbeatHistory
+from wal_sink.admin.flush import HeartbeatHistory
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.reporter import Reporter
-from wal_sink.flush.run_history import RunHistory
-from wal_sink.protocol.steps import Rest
+from wal_sink.flush.report import Reporter, RunHistory
+from wal_sink.protocol.next_step import Rest
 
 _MOST_STEPS = 100
 

@@ -12,8 +12,7 @@ from tests.simulator.volume import Mount, Volume
 from tests.simulator.world import World
 from wal_sink import clock
 from wal_sink.admin.adopt import plan_adopt
-from wal_sink.admin.query import Query
-from wal_sink.admin.refuse_flusher import Patience
+from wal_sink.admin.query import Patience, Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify

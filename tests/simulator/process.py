@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from greenlet import getcurrent, greenlet
 
 from tests.simulator.machine import MACHINE
-from wal_sink.testing.crash.faults import Crash
+from wal_sink.testing.faults import Crash
 
 if TYPE_CHECKING:
     from tests.simulator.trace import Trace

@@ -15,8 +15,7 @@ from tests.simulator.process import Host, Process
 from tests.simulator.trace import Trace
 from tests.simulator.volume import Mount, Volume
 from wal_sink.model import paths
-from wal_sink.model.manifest import SegmentRef
-from wal_sink.model.task import Appended, Task
+from wal_sink.model.manifest import Appended, SegmentRef, Task
 from wal_sink.publish.append import append
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])

@@ -1,4 +1,4 @@
-"""A target in memory: the ledger of `CellStore`, and rows whose newest write stays, watched by the judge."""
+"""A target in memory: the ledger of `MemoryTarget`, and rows whose newest write stays, judged."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.simulator.process import Lost, Process
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, Session, Slice, Target
-from wal_sink.testing.cell_store import CellSession, CellStore, CellStoreOptions
-from wal_sink.testing.crash.faults import begun_by
+from wal_sink.testing.faults import begun_by
+from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget
 from wal_sink.testing.offered_rows import ReadsOffers
 
 _NODES = 3
@@ -40,7 +40,7 @@ class Database:
     """Table and ledger."""
 
     def __init__(self, judge: Judge) -> None:
-        self.cells = CellStore(CellStoreOptions(keys="k"))
+        self.cells = MemoryTarget(MemoryOptions(keys="k"))
         self.table: dict[str, Cell] = {}
         self.away = False
         self.one_node_ahead = False
@@ -91,8 +91,8 @@ class SimulatedTarget(Target):
     :param replaced: told of the mark that an operator has put into the ledger row.
     """
 
-    name = "cell_store"
-    options_type = CellStoreOptions
+    name = "memory"
+    options_type = MemoryOptions
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class SimulatedTarget(Target):
         """Open a session."""
         self._refuse_away()
         self._process.io("connect", "", lambda: None)
-        ledger = CellSession(self._database.cells, owner)
+        ledger = MemorySession(self._database.cells, owner)
         return Connection(self._database, ledger, self._process, self._replaced)
 
     def classify(self, error: Exception) -> Kind:
@@ -140,7 +140,7 @@ class Connection(ReadsOffers, Session):
     def __init__(
         self,
         database: Database,
-        ledger: CellSession,
+        ledger: MemorySession,
         process: Process,
         replaced: Callable[[int], None],
     ) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from tests.mutants.bugs import BUGS, Bug
+from tests.mutants.catalogue import BUGS, Bug, change
 
 _ROOT = Path(__file__).parents[2]
 _COPIED = ("wal_sink", "state_backends", "tests")
@@ -30,13 +30,14 @@ class Found(NamedTuple):
     """What the judge said first; None: nothing was found."""
 
 
-_PLAYED_ROOMS = ("admin", "checkpoint", "flush", "progress", "protocol", "publish", "wal")
+_PLAYED_PACKAGES = ("admin", "checkpoint", "flush", "progress", "protocol", "publish", "wal")
 
 
 def named(text: str) -> list[Bug]:
-    """Return the bugs whose names contain a text, of the rooms whose code the simulator plays."""
-    rooms = tuple(f"wal_sink/{room}/" for room in _PLAYED_ROOMS)
-    return [bug for bug in BUGS if text in bug.name and bug.file.startswith(rooms)]
+    """Return the bugs whose names contain a text, of the packages whose code the simulator plays."""
+    packages = tuple(f"wal_sink/{package}/" for package in _PLAYED_PACKAGES)
+    chosen = [bug for bug in BUGS if text in bug.name]
+    return [bug for bug in chosen if str(change(_ROOT, bug).file).startswith(packages)]
 
 
 def find(bug: Bug, *, seed: int, histories: int, processes: int) -> Found:
@@ -45,11 +46,8 @@ def find(bug: Bug, *, seed: int, histories: int, processes: int) -> Found:
         tree = Path(folder)
         for name in _COPIED:
             shutil.copytree(_ROOT / name, tree / name)
-        file = tree / bug.file
-        text = file.read_text(encoding="utf-8")
-        if text.count(bug.right) != 1:
-            sys.exit(f"{bug.name}: its place stands {text.count(bug.right)} times in {bug.file}")
-        file.write_text(text.replace(bug.right, bug.wrong), encoding="utf-8")
+        mutation = change(tree, bug)
+        (tree / mutation.file).write_text(mutation.after, encoding="utf-8")
         arguments = ("--seed", seed, "--histories", histories, "--processes", processes)
         done = subprocess.run(
             [sys.executable, "-m", "tests.simulator", *map(str, arguments)],

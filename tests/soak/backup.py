@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import wal_sink
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 _AFTER_ALL = 2**62
 """A write timestamp above every other: what is deleted with it stays so. Its keys never come again."""

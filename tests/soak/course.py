@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 from tests.soak.app import TABLE
 from tests.soak.feed import Feed
 from tests.spark.remains import processes
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
-from wal_sink.testing.crash.driver import Driver
+from wal_sink.testing.crash import Driver
 from wal_sink.testing.oracle import Verdict, judge
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 from wal_sink.wal.location import locate
 
 KEYSPACE = "soak"

@@ -22,7 +22,7 @@ from tests.soak.changes import MOST_LIFE_S, Changes
 from tests.soak.course import KEYSPACE, Soak, Victim
 from tests.soak.features_app import GROWTH, REPAIR, TABLES
 from tests.soak.hostile import deal
-from wal_sink.testing.crash.driver import Driver
+from wal_sink.testing.crash import Driver
 
 _WEIGHTS = {"driver": 3, "worker": 3, "cassandra": 2, "pause": 2}
 _GROWS_AT = 0.4

@@ -18,8 +18,8 @@ from tests.soak.app import TABLE
 from tests.soak.backup import Backup
 from tests.soak.clocks import WrongClock, tidy
 from tests.soak.course import KEYSPACE, Outcome, Soak
-from wal_sink.testing.cassandra.node import CassandraDidNotStart
-from wal_sink.testing.crash.driver import Driver
+from wal_sink.testing.crash import Driver
+from wal_sink.testing.servers.cassandra import CassandraDidNotStart
 
 _PATIENCE_S = 1_200.0
 _STUCK_S = 400.0

@@ -1,7 +1,7 @@
 """A streaming application to be killed: `python -m tests.spark.app CONFIG.json`.
 
 Each of its queries streams Parquet files, one a micro-batch, into a table; where they stand still is the
-business of `wal_sink.testing.crash.pausing`.
+business of `wal_sink.testing.crash`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,7 @@ import wal_sink
 from tests.spark.gate import Gate
 from tests.spark.tables import wait_for
 from wal_sink.options import as_texts
-from wal_sink.testing.crash.pausing import (
-    PAUSING_TARGET,
-    PausingBatchWriter,
-    PausingDataSource,
-    pause_at,
-)
+from wal_sink.testing.crash import PAUSING_TARGET, PausingBatchWriter, PausingDataSource, pause_at
 from wal_sink.testing.local_spark import local_session
 
 SCHEMA = "id bigint, text string"

@@ -1,7 +1,7 @@
 """A streaming application to be killed: `python -m tests.spark.changes_app CONFIG.json`.
 
 The changes of `examples/changes.py`, a file each epoch, go into a table of Cassandra and into one of
-PostgreSQL. Where they stand still is the business of `wal_sink.testing.crash.pausing`.
+PostgreSQL. Where they stand still is the business of `wal_sink.testing.crash`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,7 @@ from pathlib import Path
 
 import wal_sink
 from changes import OPTIONS, changed_customers
-from wal_sink.testing.crash.pausing import (
-    PAUSING_POSTGRESQL,
-    PAUSING_TARGET,
-    PausingDataSource,
-)
+from wal_sink.testing.crash import PAUSING_POSTGRESQL, PAUSING_TARGET, PausingDataSource
 from wal_sink.testing.local_spark import local_session
 
 

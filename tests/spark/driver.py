@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from wal_sink.testing.crash import driver
-from wal_sink.testing.crash.pausing import PAUSES, Pause, pauses
+from wal_sink.testing import crash
+from wal_sink.testing.crash import PAUSES, Pause, pauses
 
 
-class Driver(driver.Driver):
+class Driver(crash.Driver):
     """One run of an application.
 
     :param folder: for its configuration, marker and output.

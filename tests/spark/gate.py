@@ -11,8 +11,8 @@ from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.driver.credentials import Login, login
-from wal_sink.testing.crash.faults import Faults, FaultySession
+from wal_sink.targets.cassandra.options import Login, login
+from wal_sink.testing.faults import Faults, FaultySession
 
 GATED_TARGET = "tests.spark.gate:GatedTarget"
 """For option `target`."""

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import wal_sink
 from tests.spark.kafka_jars import kafka_jars
 from wal_sink.spark import internals
-from wal_sink.testing.crash.pausing import PAUSING_KAFKA, PausingDataSource, pause_at
+from wal_sink.testing.crash import PAUSING_KAFKA, PausingDataSource, pause_at
 from wal_sink.testing.local_spark import local_session
 
 

@@ -1,7 +1,7 @@
 """A streaming application to be killed: `python -m tests.spark.own_target_app FOLDER`.
 
 It reads one Parquet file of numbers in each epoch, and adds them, each with a random text, to a table of the
-target of one's own in `examples/sqlite_target.py`. `wal_sink.testing.crash.pausing` says
+target of one's own in `examples/sqlite_target.py`. `wal_sink.testing.crash` says
 where it stands still.
 """
 
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- as everyone calls it
 
 import wal_sink
 from sqlite_target import SqliteTarget
-from wal_sink.testing.crash.pausing import Pausing, PausingDataSource
+from wal_sink.testing.crash import Pausing, PausingDataSource
 from wal_sink.testing.local_spark import local_session
 
 

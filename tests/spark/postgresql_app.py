@@ -2,7 +2,7 @@
 
 It reads one Parquet file of bookings in each epoch; one query adds each of them to a table without a key, the
 other keeps the last one of each account. Where they stand still is the business of
-`wal_sink.testing.crash.pausing`.
+`wal_sink.testing.crash`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import wal_sink
-from wal_sink.testing.crash.pausing import PAUSING_POSTGRESQL, PausingDataSource
+from wal_sink.testing.crash import PAUSING_POSTGRESQL, PausingDataSource
 from wal_sink.testing.local_spark import local_session
 
 SCHEMA = """

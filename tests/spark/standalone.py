@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from wal_sink.testing import free_port
+from wal_sink.testing.servers import process as free_port
 
 ROOT = Path(__file__).parents[2]
 _PATIENCE_S = 90.0

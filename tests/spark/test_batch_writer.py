@@ -21,8 +21,8 @@ from tests.spark.tables import Table, options
 from wal_sink import errors
 from wal_sink.spark import internals
 from wal_sink.spark.batch_writer import BatchWriter, conformed
-from wal_sink.spark.failure import failure_in
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.spark.errors import failure_in
+from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]

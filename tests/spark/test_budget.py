@@ -28,9 +28,9 @@ from wal_sink.admin.query import Query
 from wal_sink.configuration import configure
 from wal_sink.errors import FlushTimeout, OptionError
 from wal_sink.model.manifest import Attempt
-from wal_sink.spark.hand_over import MAX_BYTES, MAX_RECORDS, UNMEASURED
+from wal_sink.spark.arrow_batching import MAX_BYTES, MAX_RECORDS, UNMEASURED
 from wal_sink.spark.internals import own_session
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
 

@@ -12,10 +12,9 @@ import pytest
 from changes import write_topic
 from tests.spark.test_examples import Customers, expected_customers
 from wal_sink import status
-from wal_sink.testing.cassandra.node import Node
-from wal_sink.testing.crash.driver import Driver
-from wal_sink.testing.crash.pausing import PAUSES, Pause, Point, pauses
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
+from wal_sink.testing.servers.cassandra import Node
+from wal_sink.testing.servers.postgresql import Server
 
 pytestmark = [
     pytest.mark.spark,

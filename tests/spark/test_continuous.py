@@ -15,7 +15,7 @@ import wal_sink
 from tests.spark.live_query import live_query
 from tests.spark.tables import Table, wait_for
 from wal_sink.errors import OptionError
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.spark
 

@@ -17,8 +17,7 @@ from cassandra.cluster import NoHostAvailable
 
 import wal_sink
 from tests.spark.tables import wait_for
-from wal_sink.testing.cassandra.container import IMAGE
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import IMAGE, Node
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "docker" / "job.py"

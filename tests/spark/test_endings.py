@@ -19,7 +19,7 @@ from tests.spark.driver import Driver
 from tests.spark.remains import none_left, remains
 from tests.spark.tables import Table, stream, wait_for
 from wal_sink import status
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
 

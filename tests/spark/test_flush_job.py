@@ -20,9 +20,9 @@ from tests.spark.tables import Table, options, start, stream, wait_for
 from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.protocol.steps import Rest
-from wal_sink.targets.cassandra.driver.credentials import ENVIRONMENT
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.protocol.next_step import Rest
+from wal_sink.targets.cassandra.options import ENVIRONMENT
+from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]

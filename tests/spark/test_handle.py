@@ -30,18 +30,15 @@ from tests.spark.tables import Table, start, stream, wait_for
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.loops import FlushLoops
-from wal_sink.flush.run_history import RUN_HISTORY
+from wal_sink.flush.loop import FlushLoop, FlushLoops
+from wal_sink.flush.report import RUN_HISTORY
 from wal_sink.spark import internals
-from wal_sink.spark.hand_over import HandOver
-from wal_sink.spark.internals import names
-from wal_sink.spark.query_flush import QueryFlush
-from wal_sink.spark.register import WORKER_PATH
-from wal_sink.spark.shutdown import Shutdown
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
-from wal_sink.testing.cassandra.node import Node
-from wal_sink.testing.crash.faults import Faults, FaultyTarget
+from wal_sink.spark.api import WORKER_PATH
+from wal_sink.spark.arrow_batching import HandOver
+from wal_sink.spark.query import QueryFlush
+from wal_sink.spark.sink import Shutdown
+from wal_sink.testing.faults import Faults, FaultyTarget
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
@@ -66,11 +63,11 @@ def test_a_spark_that_lacks_a_name_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The canary: at `register`, naming what is missing and the versions that have it."""
-    monkeypatch.setattr(names, "STREAM_EXECUTION_METHODS", {"sink", "gone"})
+    monkeypatch.setattr(internals, "STREAM_EXECUTION_METHODS", {"sink", "gone"})
     with pytest.raises(UnsupportedSpark, match=r"lacks StreamExecution\.gone(.|\n)*4\.3\.0"):
         wal_sink.register(spark)
     monkeypatch.undo()
-    monkeypatch.setattr(names, "PYTHON_TABLE", "org.example.Nothing")
+    monkeypatch.setattr(internals, "PYTHON_TABLE", "org.example.Nothing")
     with pytest.raises(UnsupportedSpark, match=r"org\.example\.Nothing"):
         wal_sink.register(spark)
 
@@ -119,7 +116,7 @@ def test_an_epoch_is_heard_of_without_the_copy_of_its_progress(
 ) -> None:
     """That costs 0.1 s of CPU. With a pyspark that is built otherwise it is taken as it comes."""
     if spark_differs:
-        monkeypatch.setattr(names, "LISTENER_WRAPPER", "org.example.Nothing")
+        monkeypatch.setattr(internals, "LISTENER_WRAPPER", "org.example.Nothing")
     copied: list[Any] = []
     copy = QueryProgressEvent.fromJObject
 
@@ -222,7 +219,7 @@ def test_requests_under_way_are_waited_for_together(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many queries there are: five that hang take no longer than one."""
-    monkeypatch.setattr("wal_sink.spark.shutdown._JOIN_S", 1.0)
+    monkeypatch.setattr("wal_sink.spark.sink._JOIN_S", 1.0)
     hanging = Hanging()
     sink = wal_sink.register(spark, drain_timeout=0)
     loops = []

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from wal_sink.testing.crash.driver import Driver
-from wal_sink.testing.crash.pausing import PAUSES, Pause, Point, pauses
-from wal_sink.testing.kafka.broker import Broker
+from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
+from wal_sink.testing.servers.kafka import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow_first, pytest.mark.timeout(900)]
 

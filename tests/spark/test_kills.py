@@ -20,9 +20,8 @@ from tests.spark.victims import (
     Victim,
     WithoutRows,
 )
-from wal_sink.testing.cassandra.node import Node
-from wal_sink.testing.crash.driver import Driver
-from wal_sink.testing.crash.pausing import PAUSES, pauses
+from wal_sink.testing.crash import PAUSES, Driver, pauses
+from wal_sink.testing.servers.cassandra import Node
 
 KILLS = (1, 2, 3)
 IN_JOB = 3

@@ -15,7 +15,7 @@ import wal_sink
 from tests.metrics.server import Prometheus, promtool  # noqa: F401 - a fixture
 from tests.spark.tables import Table, wait_for
 from wal_sink.errors import OptionError
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.prometheus]
 

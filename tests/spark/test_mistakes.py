@@ -20,8 +20,8 @@ from tests.spark.conftest import write_source
 from tests.spark.tables import stream
 from tests.transcripts import transcript
 from wal_sink import errors
-from wal_sink.spark.failure import failure_in
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.spark.errors import failure_in
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
 

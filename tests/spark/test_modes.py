@@ -17,7 +17,7 @@ from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.tables import Table, start, stream, wait_for
 from tests.spark.test_continuous import written
 from wal_sink.errors import LogUnavailable, OptionError
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
 
 pytestmark = pytest.mark.spark

@@ -21,7 +21,7 @@ from tests.cli.shell import FOLLOWS, run, start
 from tests.spark.live_query import live_query
 from tests.spark.tables import Table, wait_for
 from wal_sink.model import paths
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 from wal_sink.wal.log import Log
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]

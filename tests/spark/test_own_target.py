@@ -10,8 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from wal_sink.testing import oracle
-from wal_sink.testing.crash.driver import Driver
-from wal_sink.testing.crash.pausing import PAUSES, Pause, Point, pauses
+from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

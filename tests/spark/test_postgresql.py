@@ -16,9 +16,8 @@ import pytest
 
 from tests.spark.postgresql_app import COLUMNS, QUERIES
 from wal_sink import status
-from wal_sink.testing.crash.driver import Driver
-from wal_sink.testing.crash.pausing import PAUSES, Pause, Point, pauses
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
+from wal_sink.testing.servers.postgresql import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow_first, pytest.mark.timeout(900)]
 

@@ -22,8 +22,7 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, start, stream, wait_for
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 import wal_sink
 from state_backends import open_backend
 from tests.protocol.raw import records
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing.servers.postgresql import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table
 from wal_sink import status
-from wal_sink.testing.cassandra.node import Node
-from wal_sink.testing.crash.pausing import Pause, Point
+from wal_sink.testing.crash import Pause, Point
+from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
 
 DURABLE: dict[Point, tuple[bool, bool, bool]] = {

@@ -25,7 +25,7 @@ from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.driver.connection import _profiles
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, hook, statement_head
-from wal_sink.targets.cassandra.driver.reader import ReadingConnection
+from wal_sink.targets.cassandra.driver.internals import ReadingConnection
 
 _HEADER = struct.Struct(">BBhBi")
 _COMPRESSED = 1

@@ -15,16 +15,19 @@ from tests.unit.test_write_mode import GIVEN, prepared
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan, plan_key
-from wal_sink.targets.cassandra.schema.fitness import notices, refuse_unfit
-from wal_sink.targets.cassandra.schema.several import of_several
-from wal_sink.targets.cassandra.schema.updates import refuse_no_condition
-from wal_sink.targets.cassandra.totals.given import as_planned
-from wal_sink.targets.cassandra.types.absent import absent_details, only_absent
-from wal_sink.targets.cassandra.types.table_plans import table_plans
-from wal_sink.targets.cassandra.write.absent import absent_requests, first_of_each_key, rounds
-from wal_sink.targets.cassandra.write.ended import answered
-from wal_sink.targets.cassandra.write.slice_buffer import Stamped
-from wal_sink.targets.cassandra.write.statements import Statements
+from wal_sink.targets.cassandra.row_plan import absent_details, as_planned, only_absent
+from wal_sink.targets.cassandra.schema.compare import refuse_no_condition
+from wal_sink.targets.cassandra.schema.plan import of_several
+from wal_sink.targets.cassandra.schema.server import notices, refuse_unfit
+from wal_sink.targets.cassandra.table_plans import table_plans
+from wal_sink.targets.cassandra.write.in_flight import answered
+from wal_sink.targets.cassandra.write.slices import Stamped
+from wal_sink.targets.cassandra.write.statements import (
+    Statements,
+    absent_requests,
+    first_of_each_key,
+    rounds,
+)
 
 ABSENT = {"cassandra.ifNotExists": "true"}
 PLAN = as_planned(

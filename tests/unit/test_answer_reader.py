@@ -24,8 +24,8 @@ from tests.unit.cql_nodes import (
     value_of,
     well,
 )
-from wal_sink.targets.cassandra.driver.light import LightRequests, Sent
-from wal_sink.targets.cassandra.driver.reader import in_frames
+from wal_sink.targets.cassandra.driver.internals import in_frames
+from wal_sink.targets.cassandra.driver.pipeline import LightRequests, Sent
 
 WIRES = [(4, False), (4, True), (5, False), (5, True)]
 """Version of the protocol, and whether it compresses."""

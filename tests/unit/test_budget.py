@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal_sink.errors import LogFull, NoFlusher, TargetRefused, WalSinkError
-from wal_sink.model.backlog import Backlog
-from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.model.records import Backlog, ErrorReport, FlusherReport
 from wal_sink.progress.heartbeat import stopping_error
 from wal_sink.protocol.budget import (
     ALONE_S,

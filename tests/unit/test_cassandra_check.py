@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Column, Plan
-from wal_sink.model.spark_types import canonical
+from wal_sink.model.plan import Column, Plan, canonical
+from wal_sink.targets.arrow_values import shorten
+from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.check import MAX_KEY_BYTES, MAX_ROW_BYTES, check
-from wal_sink.targets.cassandra.types.value_sizes import sizes
-from wal_sink.targets.values.text import shorten
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 INSTANT = pa.timestamp("us", "UTC")
@@ -277,40 +276,6 @@ def test_digits_below_the_millisecond_where_two_could_become_one(cql: str, of: A
     assert one("map<int, timestamp>", values).to_pylist() == [[(1, 1)]]
     listed = pa.array([[1_001]], pa.list_(INSTANT))
     assert one("frozen<list<timestamp>>", listed).to_pylist() == [[1]]
-
-
-NO_UTF8 = b"\xff\xfe"
-
-
-def unchecked(values: list[bytes | None], kind: pa.DataType) -> pa.Array:
-    """Strings as Spark hands them over, which has not looked at them."""
-    binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}[kind]
-    return pa.array(values, binary).view(kind)
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-@pytest.mark.parametrize("cql", ["text", "ascii", "inet", "uuid", "time"])
-def test_what_is_no_utf8(cql: str, kind: pa.DataType) -> None:
-    """The server would refuse it for ever, and the epoch is committed by then."""
-    good = {"inet": b"::1", "uuid": UUID.encode(), "time": b"00:00:00"}.get(cql, b"a")
-    with pytest.raises(InvalidRow, match=r"Column c .*xff.* is|has .*in the row with id=2"):
-        one(cql, unchecked([good, None, NO_UTF8], kind))
-    with pytest.raises(InvalidRow, match="xff"):
-        one(cql, unchecked([good, None, NO_UTF8], kind).dictionary_encode())
-    assert one(cql, unchecked([NO_UTF8, good, None], kind)[1:]).null_count == 1
-
-
-def test_what_is_no_utf8_in_a_key_and_inside() -> None:
-    """The row that is named may be the one that cannot be printed."""
-    with pytest.raises(InvalidRow, match=r"is not UTF-8.*the row with c=b'.xff.xfe'") as refused:
-        one("text", unchecked([b"a", NO_UTF8], pa.string()), "partition")
-    assert "make_valid_utf8" in refused.value.remedy
-    inside = pa.ListArray.from_arrays([0, 1, 2], unchecked([b"a", NO_UTF8], pa.string()))
-    with pytest.raises(InvalidRow, match=r"Column c.element .*is not UTF-8.*the row with id=1"):
-        one("frozen<list<text>>", inside)
-    fields = pa.StructArray.from_arrays([unchecked([b"a", NO_UTF8], pa.string())], ["f"])
-    with pytest.raises(InvalidRow, match=r"Column c.f .*is not UTF-8.*the row with id=1"):
-        one("frozen<tuple<text>>", fields)
 
 
 @pytest.mark.parametrize("role", ["partition", "clustering"])

@@ -18,7 +18,7 @@ from cassandra.protocol import (
 
 from wal_sink.errors import InvalidRow, SchemaMismatch, TargetUnavailable
 from wal_sink.targets.base import Kind
-from wal_sink.targets.cassandra.driver.classify import classify, effect_unknown, was_not_sent
+from wal_sink.targets.cassandra.driver.errors import classify, effect_unknown, was_not_sent
 
 CAS_UNKNOWN = ErrorMessage(0x1700, "CAS result unknown", None)
 OVERLOADED = OverloadedErrorMessage(0x1001, "busy", None)

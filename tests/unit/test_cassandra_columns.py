@@ -11,12 +11,12 @@ from tests.unit.test_cassandra_compare import COLUMNS, live
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan, plan_key
-from wal_sink.preflight import CheckedColumn
+from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.names import read_columns
+from wal_sink.targets.cassandra.rules import DETAIL, rules_text
 from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, refuse_hidden
-from wal_sink.targets.cassandra.schema.indexes import IndexMetadata, TermLimits, index_rules
-from wal_sink.targets.cassandra.types.index_rule import DETAIL, rules_text
+from wal_sink.targets.cassandra.schema.table import IndexMetadata, TermLimits, index_rules
 from wal_sink.targets.cassandra.write.statements import delete, insert
 
 GIVEN = {

@@ -8,15 +8,19 @@ import pytest
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, refuse_hidden
+from wal_sink.targets.cassandra.row_plan import RowTimes
+from wal_sink.targets.cassandra.schema.compare import (
+    match_columns,
+    refuse_beside_lists,
+    refuse_changed,
+    refuse_hidden,
+)
 from wal_sink.targets.cassandra.schema.ledger_table import (
     LEDGER_COLUMNS,
     create_ledger,
     refuse_other_ledger,
 )
-from wal_sink.targets.cassandra.schema.lists import refuse_beside_lists
-from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.times.given import RowTimes
+from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
 
 COLUMNS = (
     ColumnMetadata("id", "bigint", "partition"),

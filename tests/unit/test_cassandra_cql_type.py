@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.targets.cassandra.types.cql_type import CqlType, UserTypes, parse, user_type_names
+from wal_sink.targets.cassandra.types import CqlType, UserTypes, parse, user_type_names
 
 TYPES: UserTypes = {
     "Ad,dr<": (('a "b', "int"), ("inner", 'frozen<"in ner">')),

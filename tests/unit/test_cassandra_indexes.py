@@ -13,16 +13,10 @@ from cassandra.cluster import NoHostAvailable
 from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.driver.classify import is_refused, may_be_a_row
+from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, statement_head
 from wal_sink.targets.cassandra.driver.internals import ServerError
-from wal_sink.targets.cassandra.schema.indexes import (
-    IndexMetadata,
-    TermLimits,
-    index_rules,
-    term_limits,
-)
-from wal_sink.targets.cassandra.types.index_rule import (
+from wal_sink.targets.cassandra.rules import (
     DETAIL,
     LEAST,
     MOST,
@@ -33,7 +27,13 @@ from wal_sink.targets.cassandra.types.index_rule import (
     planned_rules,
     rules_text,
 )
-from wal_sink.targets.cassandra.write.refused_row import (
+from wal_sink.targets.cassandra.schema.table import (
+    IndexMetadata,
+    TermLimits,
+    index_rules,
+    term_limits,
+)
+from wal_sink.targets.cassandra.write.prepared import (
     Refusals,
     first_row,
     halves,

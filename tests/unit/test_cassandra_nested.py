@@ -12,15 +12,14 @@ import pytest
 from cassandra.query import UNSET_VALUE
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Column, Plan
-from wal_sink.model.spark_types import canonical
+from wal_sink.model.plan import Column, Plan, canonical
+from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, used_types
-from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.types.cql_type import user_types_text
-from wal_sink.targets.cassandra.types.value_sizes import sizes
-from wal_sink.targets.cassandra.write.bind import BoundRows, bind
+from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.types import user_types_text
+from wal_sink.targets.cassandra.write.statements import BoundRows, bind
 
 V1 = "123e4567-e89b-12d3-a456-426614174000"
 V4 = "123e4567-e89b-42d3-a456-426614174000"

@@ -14,7 +14,7 @@ from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.options import names, parse, public
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.driver.credentials import ENVIRONMENT, login
+from wal_sink.targets.cassandra.options import ENVIRONMENT, login
 
 MINIMUM = {"keyspace": "shop", "table": "orders", "cassandra.contactPoints": "10.0.0.1"}
 

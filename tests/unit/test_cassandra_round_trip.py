@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.cql_driver import driver_type, plan_of_column
 from tests.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.types.cql_type import parse
-from wal_sink.targets.cassandra.write.bind import bind
+from wal_sink.targets.cassandra.types import parse
+from wal_sink.targets.cassandra.write.statements import bind
 
 PROTOCOL = 5
 

@@ -15,18 +15,15 @@ from tests.unit.test_cassandra_compare import live as live_table
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan, plan_key
-from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.check_tables import check_for_tables
+from wal_sink.targets.cassandra.check import check, check_for_tables
+from wal_sink.targets.cassandra.row_plan import clustering_details
 from wal_sink.targets.cassandra.schema.compare import refuse_changed
-from wal_sink.targets.cassandra.schema.several import match_tables, of_several
-from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.types.clustering import clustering_details
-from wal_sink.targets.cassandra.types.table_plans import table_plans, tables_option
-from wal_sink.targets.cassandra.write.slice_buffer import Stamped
+from wal_sink.targets.cassandra.schema.plan import match_tables, of_several
+from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.table_plans import table_plans, tables_option
+from wal_sink.targets.cassandra.write.slices import Stamped, by_table
 from wal_sink.targets.cassandra.write.statements import Statements
-from wal_sink.targets.cassandra.write.tables import by_table
-from wal_sink.targets.operations import with_operation
-from wal_sink.targets.tables import without_table_column
+from wal_sink.targets.operations import with_operation, without_table_column
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",

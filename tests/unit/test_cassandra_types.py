@@ -7,11 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from wal_sink.model.spark_types import canonical, spark_ddl, spark_type
-from wal_sink.targets.cassandra.types.cql_for import CQL_FOR
-from wal_sink.targets.cassandra.types.cql_type import UserTypes, parse
-from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES
-from wal_sink.targets.cassandra.types.mismatch import mismatches
+from wal_sink.model.plan import canonical, spark_ddl, spark_type
+from wal_sink.targets.cassandra.types import CQL_FOR, NESTED, TYPES, UserTypes, mismatches, parse
 
 SPARK = {
     "tinyint": pa.int8(),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import wal_sink
 from wal_sink.cli.main import app
-from wal_sink.cli.output import SafeFormatter, output
+from wal_sink.cli.terminal import SafeFormatter, output
 from wal_sink.errors import LogUnavailable, OptionError
 
 

@@ -22,21 +22,21 @@ from wal_sink.options import names, parse, public, refuse_unknown
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed
-from wal_sink.targets.cassandra.schema.several import match_tables, of_several
-from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata
-from wal_sink.targets.cassandra.schema.updates import found_changes
-from wal_sink.targets.cassandra.types.collection_mode import (
+from wal_sink.targets.cassandra.row_plan import (
     Change,
     changes_details,
     changes_of,
+    mode_beside,
+    mode_details,
     planned_changes,
+    updates,
 )
-from wal_sink.targets.cassandra.types.table_plans import table_plans
-from wal_sink.targets.cassandra.types.write_mode import mode_beside, mode_details, updates
-from wal_sink.targets.cassandra.write.bind import bind
-from wal_sink.targets.cassandra.write.slice_buffer import Stamped
-from wal_sink.targets.cassandra.write.statements import Statements
+from wal_sink.targets.cassandra.schema.compare import found_changes, match_columns, refuse_changed
+from wal_sink.targets.cassandra.schema.plan import match_tables, of_several
+from wal_sink.targets.cassandra.schema.table import ColumnMetadata
+from wal_sink.targets.cassandra.table_plans import table_plans
+from wal_sink.targets.cassandra.write.slices import Stamped
+from wal_sink.targets.cassandra.write.statements import Statements, bind
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",

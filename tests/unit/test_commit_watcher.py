@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_sink.checkpoint.commit_watcher import CommitWatcher
-from wal_sink.checkpoint.folder_events import FolderEvents
+from wal_sink.checkpoint.watcher import CommitWatcher, FolderEvents
 
 SECONDS = 10.0
 """Longer than anything takes here; a test that waits so long fails."""
@@ -75,7 +74,7 @@ def waits() -> Iterator[Callable[[CommitWatcher], Waiting]]:
 @pytest.fixture
 def told_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is found by looking again and again."""
-    monkeypatch.setattr("wal_sink.checkpoint.commit_watcher._UNTOLD_S", NEVER)
+    monkeypatch.setattr("wal_sink.checkpoint.watcher._UNTOLD_S", NEVER)
 
 
 Waits = Callable[[CommitWatcher], Waiting]
@@ -211,7 +210,7 @@ def test_what_the_system_does_not_tell_is_found_by_looking(
         rename_in(checkpoint, str(epoch))
         assert waiting.ended()
         assert waiting.found
-    monkeypatch.setattr("wal_sink.checkpoint.commit_watcher._UNTOLD_S", NEVER)
+    monkeypatch.setattr("wal_sink.checkpoint.watcher._UNTOLD_S", NEVER)
     waiting = waits(commit_watcher)  # by now it looks every few milliseconds
     rename_in(checkpoint, "4")
     assert waiting.ended()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cassandra.io.libevreactor import LibevConnection
 
-from wal_sink.targets.cassandra.driver.direct_write import WritingConnection
+from wal_sink.targets.cassandra.driver.internals import WritingConnection
 
 HEAD = struct.Struct(">IB")
 """Of a message of these tests: its length, and what all its bytes are."""

@@ -19,8 +19,7 @@ from wal_sink import errors
 from wal_sink.cli.main import app
 from wal_sink.errors import WalSinkError
 from wal_sink.options import SinkOptions, names
-from wal_sink.progress.status import Status
-from wal_sink.progress.status_value import status_lines
+from wal_sink.progress.status import Status, status_lines
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.kafka.options import KafkaOptions
@@ -160,8 +159,8 @@ def rooms() -> dict[str, set[str]]:
 
 
 def test_the_map_names_every_module() -> None:
-    """Each room has a row, with its modules and no others."""
-    table = rows(section(MAP, "Rooms"))[1:]
+    """Each package has a row, with its modules and no others."""
+    table = rows(section(MAP, "Packages"))[1:]
     drawn = {
         quoted(room)[0]: {name for name in quoted(modules) if re.fullmatch("[a-z0-9_]+", name)}
         for room, _, modules in table

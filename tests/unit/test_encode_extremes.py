@@ -14,7 +14,7 @@ import pytest
 from tests.cql_driver import driver_rows
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.types.cql_type import user_types_text
+from wal_sink.targets.cassandra.types import user_types_text
 
 PAIR = {"pair": (("x", "int"), ("y", "text"))}
 DAY = 86_400 * 10**9

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tests.cql_driver import driver_rows
-from wal_sink.model.plan import Column, Plan
-from wal_sink.model.spark_types import canonical
+from wal_sink.model.plan import Column, Plan, canonical
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.encode import Encoded, encode, routing_keys, segments, taken
+from wal_sink.targets.cassandra.encode import Encoded, buffers, encode, routing_keys, taken
 
 US = 1_700_000_000_000_000
 HEAD = b"\x01\x00\x02id\x00\x06"
@@ -117,10 +116,10 @@ def test_more_bytes_than_offsets_of_32_bits_can_tell(monkeypatch: pytest.MonkeyP
     """The same rows, from offsets of 64 bits at every step."""
     batch, plan = readings()
     rows, keys = rows_of(encode(batch, plan, US, HEAD)), routing_keys(batch, plan, [0, 1])
-    six = segments.Varying(pa.py_buffer(b"123456"), np.array([0, 6]))
-    assert segments.varying(segments.joined([six, six], 1), 1).offsets.dtype == np.int32
-    monkeypatch.setattr(segments, "MOST_BYTES", 11)
-    assert segments.varying(segments.joined([six, six], 1), 1).offsets.dtype == np.int64
+    six = buffers.Varying(pa.py_buffer(b"123456"), np.array([0, 6]))
+    assert buffers.varying(buffers.joined([six, six], 1), 1).offsets.dtype == np.int32
+    monkeypatch.setattr(buffers, "MOST_BYTES", 11)
+    assert buffers.varying(buffers.joined([six, six], 1), 1).offsets.dtype == np.int64
     assert rows_of(encode(batch, plan, US, HEAD)) == rows
     large = routing_keys(batch, plan, [0, 1])
     assert large.type == pa.large_binary()

@@ -14,8 +14,7 @@ from tests.cql_driver import driver_rows, plan_of_column
 from tests.cql_values import FIELDS, SCALARS, Case, decimals, shapes, type_name, whole
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.types.cql_type import UserTypes
-from wal_sink.targets.cassandra.types.mapping import NESTED, TYPES
+from wal_sink.targets.cassandra.types import NESTED, TYPES, UserTypes
 
 US = 1_700_000_000_000_000
 TWO: UserTypes = {type_name(each): tuple((name, each.cql) for name in FIELDS) for each in SCALARS}

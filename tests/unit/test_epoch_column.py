@@ -5,8 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from wal_sink.errors import OptionError
-from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
+from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.publish.micro_batch import RESERVED, with_epoch, with_epoch_field
+from wal_sink.targets.cassandra.rules import EVENT_US, EXPIRES_US, LIFE_S
+from wal_sink.targets.postgresql.connection import DELETED, ORDINAL
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -32,3 +34,18 @@ def test_a_column_of_that_name_is_refused() -> None:
     """The user's values are not overwritten."""
     with pytest.raises(OptionError, match="epochColumn is id"):
         with_epoch_field(SCHEMA, "id")
+
+
+@pytest.mark.parametrize("name", ["wal_sink:ttl_s", "wal_sink:ordinal"])
+def test_a_name_of_the_sinks_own_columns_is_refused(name: str) -> None:
+    """In the log and in temporary tables it would be there twice."""
+    for schema, option in ((SCHEMA.append(pa.field(name, pa.int64())), ""), (SCHEMA, name)):
+        with pytest.raises(SchemaMismatch, match=name) as caught:
+            with_epoch_field(schema, option)
+        assert "another name" in caught.value.remedy
+
+
+def test_the_sinks_own_columns_have_names_that_are_refused() -> None:
+    """Those that stand beside the DataFrame's, in the log of Cassandra and in PostgreSQL."""
+    for name in (LIFE_S, EXPIRES_US, EVENT_US, ORDINAL, DELETED):
+        assert name.startswith(RESERVED)

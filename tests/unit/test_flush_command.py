@@ -14,12 +14,11 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
-from wal_sink.admin.query import Query
-from wal_sink.admin.refuse_flusher import refuse_flusher
+from wal_sink.admin.query import Query, refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.run_history import RunHistory
+from wal_sink.flush.report import RunHistory
 from wal_sink.model.records import FlusherReport
-from wal_sink.testing.crash.faults import Faults, FaultyTarget
+from wal_sink.testing.faults import Faults, FaultyTarget
 
 
 @pytest.fixture
@@ -124,7 +123,7 @@ def test_before_anything_is_published(world: World) -> None:
     """There is nothing to do, and that is no error."""
     world.run()
     done = own(world).drain()
-    assert (done.flushed, done.epochs, done.why) == (-1, 0, "nothing is published yet")
+    assert (done.flushed, done.epochs, done.why) == (-1, 0, "nothing is checkpointed yet")
 
 
 def test_a_copied_checkpoint_reports_nothing_in_the_log_of_the_original(world: World) -> None:

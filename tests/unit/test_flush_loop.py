@@ -18,18 +18,17 @@ import tenacity
 from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink import errors
-from wal_sink.admin.refuse_flusher import refuse_flusher
+from wal_sink.admin.query import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.reporter import FailureLog, Reporter
+from wal_sink.flush.report import FailureLog, Reporter
 from wal_sink.model import paths
 from wal_sink.model.records import ErrorReport, FlusherReport
-from wal_sink.progress.heartbeat import this_process
+from wal_sink.progress.heartbeat import this_process, wait_until_flushed
 from wal_sink.progress.status import read_status
-from wal_sink.progress.wait import wait_until_flushed
-from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
 
 SECONDS = 10.0
@@ -582,7 +581,7 @@ def test_a_look_at_the_ledger_that_fails_stops_no_rows(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overloaded target takes rows and has no time for reads: what it has taken is not sent again."""
-    monkeypatch.setattr("wal_sink.flush.target_connection._LEDGER_LOOK_US", 0)
+    monkeypatch.setattr("wal_sink.flush.connection._LEDGER_LOOK_US", 0)
     world.run().batch(*([(f"k{i}", i)] for i in range(5)))
 
     class NoReads(Outage):

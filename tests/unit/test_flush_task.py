@@ -1,4 +1,4 @@
-"""What a task of a flush job does, over `CellStore`: its rows, its errors, the session that it leaves."""
+"""What a task of a flush job does, over `MemoryTarget`: its rows, its errors, the session that it leaves."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from wal_sink.errors import (
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.flush.read_window import FileGoneError
-from wal_sink.flush.task import FlushError, FlushTask, gravest
-from wal_sink.flush.write_window import WindowWrite
+from wal_sink.flush.rows import FileGoneError, WindowWrite
+from wal_sink.flush.tasks import FlushError, FlushTask, gravest
 from wal_sink.model.ledger import Owner
 from wal_sink.model.manifest import Attempt
-from wal_sink.protocol.split_window import share_out
+from wal_sink.protocol.windows import share_out
 from wal_sink.targets.base import Target
-from wal_sink.testing.crash.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
 
 OWNER = Owner("query", "log", "memory://checkpoint")

@@ -9,7 +9,7 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import World
-from wal_sink.spark.hand_over import (
+from wal_sink.spark.arrow_batching import (
     BATCH_BYTES,
     FEW_ROWS,
     LOOK_EVERY,

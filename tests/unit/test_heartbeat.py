@@ -12,8 +12,8 @@ import uuid
 import pytest
 
 from state_backends import open_backend
-from wal_sink.flush import reporter
-from wal_sink.flush.reporter import Reporter
+from wal_sink.flush import report as reporter
+from wal_sink.flush.report import Reporter
 from wal_sink.model.records import FlusherReport
 from wal_sink.progress.heartbeat import (
     BEAT_BILLED_S,

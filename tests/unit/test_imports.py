@@ -18,11 +18,12 @@ import pytest
 from pyspark.sql.types import StructType
 
 from wal_sink.configuration import configure
+from wal_sink.model.manifest import Task
 from wal_sink.model.plan import Column, Plan, plan_key
-from wal_sink.model.task import Task
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
+from wal_sink.wal.location import own
 
 SCHEMA = StructType().add("id", "long").add("text", "string")
 ROWS = pa.record_batch({"id": [1], "text": ["a"]}, internals.arrow_schema(SCHEMA))
@@ -105,6 +106,7 @@ def given(tmp_path: Path) -> dict[str, dict[str, object]]:
         Column(name="text", source="string", type="text", role="regular"),
     )
     log.create_plan(Plan(key=key, target="cassandra", table="shop.orders", columns=columns))
+    own(log, configuration.location.open_checkpoint())
     take_ticket(log, TASK.run_id)
     source = {"source": WalSinkDataSource, "options": options, "schema": SCHEMA}
     writer = WalSinkDataSource(options).streamWriter(SCHEMA, overwrite=False)

@@ -31,13 +31,12 @@ from tests.unit.cql_nodes import (
 )
 from wal_sink.errors import TargetUnavailable
 from wal_sink.observer import Observer
-from wal_sink.targets.cassandra.driver.classify import was_not_sent
+from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.light import MOST_BYTES, LightRequests, Sent
-from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
-from wal_sink.targets.cassandra.write.groups import MOST_REQUESTS, grouped
-from wal_sink.targets.cassandra.write.send import Sender
+from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, LightRequests, Sent
+from wal_sink.targets.cassandra.write.in_flight import MOST_REQUESTS, PARTS, Concurrency, grouped
+from wal_sink.targets.cassandra.write.sender import Sender
 
 
 def silent(sent: Frame) -> Frame | None:

@@ -2,27 +2,108 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
 from tests.mutants.__main__ import first_failure
-from tests.mutants.bugs import BUGS, Bug
+from tests.mutants.catalogue import BUGS, Bug, UnfitBugError, change, find_tests, parse
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_can_be_put_in(bug: Bug) -> None:
-    """What it replaces stands in its file exactly once, and the tests that are to catch it exist."""
-    assert (ROOT / bug.file).read_text(encoding="utf-8").count(bug.right) == 1
-    assert bug.right != bug.wrong
-    assert [test for test in bug.tests if not (ROOT / test.partition("::")[0]).exists()] == []
+    """It stands in its symbol once, the file has another meaning with it, and its tests exist."""
+    mutation = change(ROOT, bug)
+    assert ast.dump(ast.parse(mutation.before)) != ast.dump(ast.parse(mutation.after))
+    assert find_tests(ROOT, bug)
+
+
+def test_a_bug_has_a_name_of_its_own() -> None:
+    """By which it is chosen and reported."""
+    assert len(BUGS) > 300
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
+
+
+CODE = """
+def write(rows):
+    return send(  # in one request
+        rows,
+        until=done,
+    )
+
+class Session:
+    def write(self, rows):
+        if rows:  # else nothing is owed
+            self.send(rows)
+        return rows
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two modules of two packages, which have symbols of the same names, and a test."""
+    for package, name in ("flush/rows.py", "send"), ("publish/batch.py", "give"):
+        file = tmp_path / "wal_sink" / package
+        file.parent.mkdir(parents=True)
+        file.write_text(CODE.replace("send(", f"{name}("), encoding="utf-8")
+    for folder in "unit", "protocol":
+        file = tmp_path / "tests" / folder / "test_rows.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"def test_{folder}(): ...", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("entry", "after"),
+    [
+        ("flush.write: send(rows, until=done) => send([])", "return send([])\n"),
+        ("write: give( => send(", "return send(  # in one"),
+        ("publish.Session.write: if rows: self.give(rows) => pass", "        pass\n        return"),
+        ("flush.Session.write: rows: =>", "        if   # else"),
+        (
+            "flush.Session.write:\n        self.send(rows)\n    =>\n        a = 1\n        b = 2",
+            "            a = 1\n            b = 2\n        return",
+        ),
+    ],
+)
+def test_a_bug_is_put_into_its_symbol(tree: Path, entry: str, after: str) -> None:
+    """Line breaks and comments of the code do not count; what is put in has the indentation of its place."""
+    (bug,) = parse(f"# Bugs\n\n[unit/test_rows test_protocol]\nrows are lost\n    {entry}\n")
+    assert after in change(tree, bug).after
+    assert find_tests(tree, bug) == (
+        "tests/unit/test_rows.py",
+        "tests/protocol/test_rows.py::test_protocol",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("flush.write: gone => pass", "is 0 times in flush.write"),
+        ("Session.write: if rows: => pass", "is 2 times in Session.write"),
+        ("spark.write: send( => give(", "is 0 times in spark.write"),
+        ("flush.write: send( -> give(", "write it as"),
+    ],
+)
+def test_a_bug_that_does_not_fit_is_refused(tree: Path, entry: str, problem: str) -> None:
+    """It would prove nothing, or another thing."""
+    with pytest.raises(UnfitBugError, match=problem):
+        change(tree, parse(f"[test_rows]\nrows are lost\n    {entry}")[0])
+
+
+def test_a_bug_without_its_tests_is_refused(tree: Path) -> None:
+    """A test that was renamed leaves its bugs to be named here."""
+    (bug,) = parse("[test_rows test_gone]\nrows are lost\n    flush.write: send( => give(")
+    with pytest.raises(UnfitBugError, match="test_gone"):
+        find_tests(tree, bug)
 
 
 NODE = """
 import pytest
-from wal_sink.testing.cassandra.node import CassandraDidNotStart
+from wal_sink.testing.servers.cassandra import CassandraDidNotStart
 
 @pytest.fixture
 def node():

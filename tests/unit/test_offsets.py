@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wal_sink.errors import UnknownOffsetsFormat
-from wal_sink.model.offsets import Offsets, parse_offsets
+from wal_sink.model.manifest import Offsets, parse_offsets
 
 FILES = Path(__file__).with_name("spark_offsets")
 

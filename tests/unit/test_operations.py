@@ -17,17 +17,14 @@ from tests.cql_driver import SIMPLE
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError
 from wal_sink.model.plan import Column, Plan, plan_key
+from wal_sink.targets.arrow_values import keys_of_deletes
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import encode, one_after_the_other, routing_keys
-from wal_sink.targets.cassandra.write.batches import Limits
-from wal_sink.targets.cassandra.write.bind import bind
-from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.requests import encoded_requests, in_batches
-from wal_sink.targets.cassandra.write.slice_buffer import Stamped
-from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
+from wal_sink.targets.cassandra.write.batches import Limits, Replicas, encoded_requests, in_batches
+from wal_sink.targets.cassandra.write.slices import Stamped
+from wal_sink.targets.cassandra.write.statements import Part, Statements, bind, places, table_rows
 from wal_sink.targets.operations import read_words
-from wal_sink.targets.values.operations import keys_of_deletes
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",

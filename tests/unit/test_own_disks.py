@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import LocalBackend
-from state_backends.own_disks import is_on_own_disk
+from state_backends.local import is_on_own_disk
 
 OWN = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs"}
 

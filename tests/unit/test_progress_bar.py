@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.cli.progress_bar import LateBar
+from wal_sink.cli.terminal import LateBar
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_a_bar(
     """It appears on a terminal, once what it is about has taken a while."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("wal_sink.cli.progress_bar._QUIET_S", quiet_s)
+    monkeypatch.setattr("wal_sink.cli.terminal._QUIET_S", quiet_s)
     with LateBar("reading segments", as_json=as_json) as bar:
         bar.update(1, 2)
     printed = capsys.readouterr()

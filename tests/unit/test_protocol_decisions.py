@@ -21,20 +21,17 @@ from wal_sink.errors import (
     WrongOwner,
 )
 from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
-from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
-from wal_sink.model.offsets import Offsets, parse_offsets
+from wal_sink.model.manifest import Attempt, Manifest, Offsets, Published, SegmentRef, parse_offsets
 from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
-from wal_sink.protocol.choose_attempt import choose, doubts, refuse_missing_manifest
-from wal_sink.protocol.ledger_updates import (
+from wal_sink.protocol.attempts import choose, doubts, refuse_missing_manifest
+from wal_sink.protocol.ledger import (
     after_finish,
     bounded_now,
     is_mine,
     plan_window,
     plan_without_rows,
 )
-from wal_sink.protocol.next_step import next_step, refuse_missing_records, resting
-from wal_sink.protocol.orphans import Writer, fate
-from wal_sink.protocol.steps import (
+from wal_sink.protocol.next_step import (
     Begin,
     Choose,
     Contender,
@@ -49,7 +46,11 @@ from wal_sink.protocol.steps import (
     Step,
     Trim,
     View,
+    next_step,
+    refuse_missing_records,
+    resting,
 )
+from wal_sink.protocol.orphans import Writer, fate
 
 OWNER = Owner("query", "log", "file:///checkpoint")
 NOW = 1_700_000_000_000_000
@@ -167,8 +168,8 @@ def evidence(epoch: int, *attempts: Attempt, **changes: Any) -> Evidence:
 @pytest.mark.parametrize(
     ("checkpointed", "record", "first", "why"),
     [
-        (-1, ABSENT, ABSENT, "nothing is published"),
-        (7, ABSENT, ABSENT, "nothing is published"),
+        (-1, ABSENT, ABSENT, "never started"),
+        (7, ABSENT, ABSENT, "never started"),
         (-1, ABSENT, 0, "nothing is checkpointed"),
         (2, ABSENT, 3, "nothing is checkpointed"),
         (0, 0, 0, "is flushed"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wal_sink.flush.read_ahead import ReadAhead
+from wal_sink.flush.rows import ReadAhead
 
 
 def numbers(*, then: Exception | None = None) -> Iterator[int]:

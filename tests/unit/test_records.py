@@ -46,7 +46,7 @@ from wal_sink.model.records import (
     Ticket,
     WithoutSink,
 )
-from wal_sink.targets.cassandra.types.index_rule import IndexRule, rules_text
+from wal_sink.targets.cassandra.rules import IndexRule, rules_text
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 
@@ -523,7 +523,7 @@ from wal_sink.wal.log import Log
 from wal_sink.model import manifest, plan, records
 from wal_sink.model.codec import Record
 from wal_sink.model.ledger import Window
-from wal_sink.targets.cassandra.types import index_rule
+from wal_sink.targets.cassandra import rules
 
 learning = []
 
@@ -538,7 +538,7 @@ for kind in Record.__subclasses__():
     except Exception:
         pass  # a field is missing
 text = Path(sys.argv[1], "plan_with_indexes.json").read_bytes()
-assert index_rule.planned_rules(plan.Plan.from_json(text, "here"))
+assert rules.planned_rules(plan.Plan.from_json(text, "here"))
 Window.from_text(Path(sys.argv[1], "window.json").read_text())
 sys.setprofile(None)
 print(learning)

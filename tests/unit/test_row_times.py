@@ -8,37 +8,42 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from cassandra.query import UNSET_VALUE, PreparedStatement
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.cql_driver import SIMPLE
+from wal_sink.clock import now_us
 from wal_sink.configuration import configure
-from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan, plan_key
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.times.given import (
+from wal_sink.targets.cassandra.row_plan import (
     MOST_TTL_S,
     NO_TIMES,
     RowTimes,
+    absent_details,
     for_server,
     latest_expiry_s,
     planned_times,
     with_times,
     without_times,
 )
-from wal_sink.targets.cassandra.times.lives import ASK_EVERY_S, WriteClock, seconds_left
-from wal_sink.targets.cassandra.times.read import EVENT_US, EXPIRES_US, LIFE_S
-from wal_sink.targets.cassandra.types.absent import absent_details
-from wal_sink.targets.cassandra.write.batches import Limits
-from wal_sink.targets.cassandra.write.bind import bind
+from wal_sink.targets.cassandra.rules import EVENT_US, EXPIRES_US, LIFE_S
+from wal_sink.targets.cassandra.write.batches import Limits, Replicas
 from wal_sink.targets.cassandra.write.prepared import Planned, Prepared, ledger_us
-from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
-from wal_sink.targets.cassandra.write.statements import Statements, insert
+from wal_sink.targets.cassandra.write.slices import (
+    ASK_EVERY_S,
+    SliceBuffer,
+    Stamped,
+    WriteClock,
+    seconds_left,
+)
+from wal_sink.targets.cassandra.write.statements import Statements, bind, insert
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",
@@ -150,6 +155,66 @@ def test_times_that_the_table_has_too_are_written() -> None:
     ]
 
 
+COLUMNS = [
+    ("k", "partition", "text", pa.string()),
+    ("life", "time", "time", pa.int32()),
+    ("v", "regular", "double", pa.float64()),
+    ("c", "clustering", "int", pa.int32()),
+    ("s", "regular", "set<int>", pa.list_(pa.int32())),
+]
+
+
+def plan_of(times: RowTimes, columns: list[tuple[str, str, str, pa.DataType]], **more: str) -> Plan:
+    return Plan(
+        key="k",
+        target="cassandra",
+        table='"ks"."t"',
+        columns=tuple(
+            Column(name=name, source=str(kind), type=cql, role=role)  # type: ignore[arg-type]
+            for name, role, cql, kind in columns
+        ),
+        details={"nulls": "unset", "keyspace": "ks", **times.details, **more},
+    )
+
+
+TTL_COLUMN, EXPIRES_COLUMN = RowTimes(ttl_column="life"), RowTimes(expires_column="until")
+EVENT_COLUMN, EVENT_NUMBER = RowTimes(event_column="at"), RowTimes(event_column="us")
+
+
+@pytest.mark.parametrize(
+    ("times", "good", "value", "words"),
+    [
+        (TTL_COLUMN, 1, None, "is null"),
+        (TTL_COLUMN, 1, 0, "is not one second"),
+        (TTL_COLUMN, 1, -1, "is not one second"),
+        (TTL_COLUMN, 1, MOST_TTL_S + 1, "is more than"),
+        (TTL_COLUMN, 1, 2**62, "is more than"),
+        (EXPIRES_COLUMN, 0, None, "is null"),
+        (EXPIRES_COLUMN, 0, 5_680_281_600 * S_US, "is later than"),
+        (EVENT_COLUMN, 1, None, "is null"),
+        (EVENT_COLUMN, 1, -S_US, "is not after 1970"),
+        (EVENT_COLUMN, 1, "ahead", "ahead of the clock"),
+        (EVENT_NUMBER, 10**15, 1_700_000_000_000, "before 2001"),
+        (EVENT_NUMBER, 10**15, None, "is null"),
+    ],
+)
+def test_a_time_that_cannot_be_meant_is_refused(
+    times: RowTimes, good: int, value: Any, words: str
+) -> None:
+    """By the tasks, before anything is published."""
+    ((_, name),) = times.columns.items()
+    kind = INSTANT if name in ("until", "at") else pa.int64()
+    if value == "ahead":
+        value = now_us() + 3_700 * S_US
+    plan = plan_of(times, [COLUMNS[0], (name, "time", "time", kind)])
+    frame = pa.record_batch({"k": ["a", "b"], name: pa.array([good, value], kind)})
+    with pytest.raises(InvalidRow, match=words) as caught:
+        check(frame, plan)
+    assert name in str(caught.value)
+    assert caught.value.remedy
+    assert check(frame[:1], plan).num_rows == 1
+
+
 # --- what is left ---------------------------------------------------------------------------------
 
 
@@ -209,27 +274,6 @@ def test_lives_are_counted_from_the_earlier_of_two_clocks() -> None:
 
 
 # --- the statements -------------------------------------------------------------------------------
-
-COLUMNS = [
-    ("k", "partition", "text", pa.string()),
-    ("life", "time", "time", pa.int32()),
-    ("v", "regular", "double", pa.float64()),
-    ("c", "clustering", "int", pa.int32()),
-    ("s", "regular", "set<int>", pa.list_(pa.int32())),
-]
-
-
-def plan_of(times: RowTimes, columns: list[tuple[str, str, str, pa.DataType]], **more: str) -> Plan:
-    return Plan(
-        key="k",
-        target="cassandra",
-        table='"ks"."t"',
-        columns=tuple(
-            Column(name=name, source=str(kind), type=cql, role=role)  # type: ignore[arg-type]
-            for name, role, cql, kind in columns
-        ),
-        details={"nulls": "unset", "keyspace": "ks", **times.details, **more},
-    )
 
 
 def prepared(query: str) -> PreparedStatement:
@@ -299,89 +343,138 @@ def wire(value: Any, cql: str) -> bytes:
 
 EVENTS = [
     ("k", "partition", "text", pa.string()),
+    ("n", "clustering", "int", pa.int32()),
     ("op", "operation", "operation", pa.string()),
     ("at", "regular", "timestamp", INSTANT),
+    ("life", "time", "time", pa.int64()),
     ("a", "regular", "int", pa.int32()),
-    ("b", "regular", "text", pa.string()),
+    ("b", "regular", "list<int>", pa.list_(pa.int32())),
+    ("s", "static", "text", pa.string()),
 ]
-EVENT_PLAN = plan_of(
-    RowTimes(event_column="at"),
-    EVENTS,
-    operations='{"upsert": "upsert", "delete": "delete"}',
-    clustering="[]",
-)
-
-changes = st.lists(
-    st.tuples(
-        st.sampled_from("xy"),
-        st.sampled_from(["upsert", "upsert", "delete"]),
-        st.sampled_from([1_000_001, 1_000_003]),
-        st.none() | st.integers(0, 3),
-        st.none() | st.sampled_from(["p", "q"]),
-    ),
-    max_size=8,
-)
 
 
-@settings(max_examples=300, deadline=None)
-@given(changes, st.sampled_from(["unset", "write"]))
-def test_of_one_key_and_time_the_rows_end_as_one_by_one(
-    rows: list[tuple[Any, ...]], nulls: str
-) -> None:
-    """By Cassandra's rules, in any order, as if each had been a microsecond after the one before."""
-    plan = plan_of(
-        RowTimes(event_column="at"),
+def event_plan(nulls: str) -> Plan:
+    """Return a plan of rows with event times, lives and static columns, some of them deletes."""
+    return plan_of(
+        RowTimes(event_column="at", ttl_column="life"),
         EVENTS,
         nulls=nulls,
         operations='{"upsert": "upsert", "delete": "delete"}',
-        clustering="[]",
+        clustering='["n"]',
     )
+
+
+EVENT_PLAN = event_plan("unset")
+
+changes = st.lists(
+    st.tuples(
+        st.sampled_from("xxy"),
+        st.sampled_from([1, 1, 2]),
+        st.sampled_from(["upsert", "upsert", "upsert", "delete", "delete all"]),
+        st.sampled_from([1_000_001, 1_000_003]),
+        st.sampled_from([10, 20, 30]),
+        st.none() | st.integers(0, 3),
+        st.none() | st.lists(st.integers(0, 1), min_size=1, max_size=2),
+        st.none() | st.sampled_from(["p", "q"]),
+    ),
+    max_size=9,
+)
+
+_LIVES = [
+    ("x", 1, "upsert", 1_000_001, 30, 1, None, None),
+    ("x", 1, "upsert", 1_000_001, 10, None, [1], None),
+]
+_STATIC = [
+    ("x", 1, "upsert", 1_000_001, 10, 1, None, "q"),
+    ("x", 2, "upsert", 1_000_001, 10, 1, None, "p"),
+]
+
+
+@settings(max_examples=500, deadline=None)
+@given(changes, st.sampled_from(["unset", "write"]))
+@example(_LIVES, "unset")
+@example(_STATIC, "write")
+def test_of_one_key_and_time_the_rows_end_as_one_by_one(
+    rows: list[tuple[Any, ...]], nulls: str
+) -> None:
+    """By Cassandra's rules, in any order, as if each had been a microsecond after the one before.
+
+    Each cell lives as long as its own row, and one of a static column is the whole partition's. A delete of a
+    partition takes all rows of its time, also later ones.
+    """
     columns = list(zip(*rows, strict=True)) or [()] * len(EVENTS)
     frame = pa.record_batch(
         [pa.array(c, kind) for c, (_, _, _, kind) in zip(columns, EVENTS, strict=True)],
         names=[name for name, *_ in EVENTS],
     )
-    stored = check(frame, plan)
+    deletes_all = [op == "delete all" for op in columns[2]]
+    frame = frame.set_column(
+        1, "n", pc.if_else(pa.array(deletes_all, pa.bool_()), None, frame["n"])
+    )
+    frame = frame.set_column(2, "op", pc.replace_substring(frame["op"], " all", ""))
+    stored = check(frame, event_plan(nulls))
     assert stored.column("at").type == pa.int64(), "what the table has of it: milliseconds"
-    names = ["k", "op", "a", "b"]
-    logged = list(zip(*(stored.column(n).to_pylist() for n in [*names, EVENT_US]), strict=True))
-    expected = sorted(enumerate(rows), key=lambda each: (each[1][2], each[0]))
-    wanted = [(k, op, a, b, 10 * us + i) for i, (k, op, us, a, b) in expected]
-    assert cells(logged, nulls) == cells(wanted, nulls)
-    assert cells(logged[::-1], nulls) == cells(wanted, nulls)
+    names = ["k", "n", "op", EVENT_US, LIFE_S, "a", "b", "s"]
+    logged = list(zip(*(stored.column(n).to_pylist() for n in names), strict=True))
+    expected = sorted(enumerate(rows), key=lambda each: (each[1][3], each[0]))
+    wanted = [
+        (k, None, "delete", 10 * us + 9, None, None, None, None)
+        if op == "delete all"
+        else (k, n, op, 10 * us + i, *([life, *values] if op == "upsert" else [None] * 4))
+        for i, (k, n, op, us, life, *values) in expected
+    ]
+    found = cells([(*row[:3], 10 * row[3], *row[4:]) for row in logged], nulls)
+    assert found == cells(wanted, nulls)
+    assert found == cells([(*row[:3], 10 * row[3], *row[4:]) for row in logged[::-1]], nulls)
 
 
-def cells(rows: list[tuple[Any, ...]], nulls: str) -> dict[str, dict[str, Any]]:
-    """Return what a reader sees of rows with their timestamps; of equal ones a tombstone wins."""
-    deleted: dict[str, int] = {}
-    found: dict[tuple[str, str], tuple[int, Any]] = {}
-    for k, op, a, b, us in rows:
+Cells = dict[tuple[str, int | None], dict[str, tuple[Any, int | None]]]
+
+
+def cells(rows: list[tuple[Any, ...]], nulls: str) -> Cells:
+    """Return what a reader sees of rows with their timestamps; of equal ones a tombstone wins.
+
+    Of each cell its value and its life; of a static one in all rows, where nulls are written too, the value
+    alone, since rows of one time all bring it along. There is a row where it has cells, or an upsert left its
+    marker.
+    """
+    deleted: dict[tuple[str, int | None], int] = {}
+    found: dict[tuple[str, int | None, str], tuple[int, Any, int | None]] = {}
+    for k, n, op, us, *_ in rows:
         if op == "delete":
-            deleted[k] = max(us, deleted.get(k, -1))
-            continue
-        for name, value in (("", True), ("a", a), ("b", b)):
-            if value is not None or nulls == "write":
-                old = found.get((k, name))
-                assert old is None or old[0] != us, "Cassandra would keep the larger value"
+            deleted[k, n] = max(us, deleted.get((k, n), -1))
+    for k, n, op, us, life, *values in rows:
+        for name, value in zip(["", "a", "b", "s"], [True, *values], strict=True):
+            if op == "upsert" and (value is not None or nulls == "write"):
+                place = (k, None if name == "s" else n, name)
+                old = found.get(place)
+                own = None if not name or (name == "s" and nulls == "write") else life
                 if old is None or old[0] < us:
-                    found[k, name] = us, value
-    seen: dict[str, dict[str, Any]] = {}
-    for (k, name), (us, value) in found.items():
-        if us > deleted.get(k, -1) and value is not None:
-            seen.setdefault(k, {})[name] = value
+                    found[place] = us, value, own
+                elif name and old[0] == us:
+                    same = nulls == "write" and name == "s" and old[1] == value
+                    assert same or us <= deleted.get((k, n), -1), "Cassandra would keep the larger"
+    seen: Cells = {}
+    for (k, n, name), (us, value, life) in found.items():
+        if us > max(deleted.get((k, n), -1), deleted.get((k, None), -1)) and value is not None:
+            seen.setdefault((k, n), {})[name] = value, life
     return seen
 
 
 def test_times_of_their_own_cost_no_look_at_the_keys() -> None:
     """Only rows that share a time can be of one key and time."""
+    columns = (
+        ["x"] * 3,
+        [1] * 3,
+        ["upsert"] * 3,
+        [1, 2, 3],
+        [9] * 3,
+        [1] * 3,
+        [None] * 3,
+        [None] * 3,
+    )
     frame = pa.record_batch(
-        [
-            pa.array(["x"] * 3),
-            pa.array(["upsert"] * 3),
-            pa.array([1, 2, 3], INSTANT),
-            pa.array([1, 1, 1], pa.int32()),
-            pa.array([None] * 3, pa.string()),
-        ],
+        [pa.array(c, kind) for c, (_, _, _, kind) in zip(columns, EVENTS, strict=True)],
         names=[name for name, *_ in EVENTS],
     )
     stored = check(frame, EVENT_PLAN)
@@ -389,7 +482,7 @@ def test_times_of_their_own_cost_no_look_at_the_keys() -> None:
     assert stored.column("at").to_pylist() == [0, 0, 0]
     (part,) = Statements(EVENT_PLAN, prepared).divide(Stamped(stored, np.arange(3) + NOW_S))
     assert part.rows.stamps.tolist() == [1, 2, 3]
-    assert part.rows.batch.schema.names == ["k", "at", "a", "b"]
+    assert part.rows.batch.schema.names == ["k", "n", "at", "a", "b", "s"]
 
 
 def test_an_event_time_does_not_tell_which_row_is_refused() -> None:

@@ -11,10 +11,9 @@ from rich.console import Console, RenderableType
 
 from tests.protocol.engine import NOW_US
 from wal_sink.admin.inspect import EpochLine, Inspected
-from wal_sink.cli.inspect_screen import Fitting, log_screen, sample_screen
-from wal_sink.cli.lines import Lines, Named, fold
-from wal_sink.cli.output import output
-from wal_sink.cli.status import BacklogBar, screen
+from wal_sink.cli.look import BacklogBar, status_screen
+from wal_sink.cli.screens import Fitting, log_screen, sample_screen
+from wal_sink.cli.terminal import Lines, Named, fold, output
 from wal_sink.clock import iso
 from wal_sink.progress.status import Status
 
@@ -83,7 +82,7 @@ def shown(what: RenderableType, columns: int) -> str:
 
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize(
-    "what", [screen(STATUS), log_screen(INSPECTED, NOW_US), sample_screen((ROW,))]
+    "what", [status_screen(STATUS), log_screen(INSPECTED, NOW_US), sample_screen((ROW,))]
 )
 def test_nothing_is_cut_and_no_word_is_broken(what: RenderableType, columns: int) -> None:
     """Each word of the widest screen is on the narrow one, whole; a path breaks behind a slash alone."""
@@ -97,15 +96,15 @@ def test_nothing_is_cut_and_no_word_is_broken(what: RenderableType, columns: int
 
 
 def test_a_status_names_target_rate_and_state() -> None:
-    text = shown(screen(STATUS), 120)
+    text = shown(status_screen(STATUS), 120)
     assert "target        cassandra, travel.flights_by_origin_day" in text
     assert "flushed       20, 4 min ago" in text
     assert "20,000 rows a second while it flushes; now it stands still" in text
     assert "alive: trying again at epoch 21: 3 tries, the next in 8 s" in text
     well = msgspec.structs.replace(STATUS, last_error=None, remedy=None)
-    assert "what waits takes some 1.9 s" in shown(screen(well), 120)
+    assert "what waits takes some 1.9 s" in shown(status_screen(well), 120)
     behind = msgspec.structs.replace(well, catches_up_seconds=None)
-    assert "rows come faster than that" in shown(screen(behind), 120)
+    assert "rows come faster than that" in shown(status_screen(behind), 120)
     assert STATUS.headline == (
         "flushed through epoch 20 of 23, 3 epochs with 28,000 rows waiting; "
         + str(STATUS.last_error)
@@ -126,7 +125,7 @@ def test_a_pipe_gets_whole_lines(
     """What reads it has no width, unless the environment says one, as it does in a process of xdist."""
     monkeypatch.delenv("COLUMNS", raising=False)
     with output(as_json=False) as console:
-        console.print(screen(STATUS))
+        console.print(status_screen(STATUS))
         console.print("word " * 100)
     printed = capsys.readouterr().out
     assert f"log           {LOG}\n" in printed

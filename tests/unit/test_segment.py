@@ -21,8 +21,7 @@ from state_backends import StateBackend, open_backend
 from wal_sink.errors import CorruptLog, InvalidRow
 from wal_sink.model import paths
 from wal_sink.model.codec import digest
-from wal_sink.model.manifest import SegmentRef
-from wal_sink.model.task import Task
+from wal_sink.model.manifest import SegmentRef, Task
 from wal_sink.publish.append import append, most_inline
 from wal_sink.wal.segment import CheckedSegments, Compression, SegmentWriter, read_segment
 

@@ -7,18 +7,18 @@ import time
 
 import pytest
 
-from wal_sink.flush.session_pool import SessionPool
+from wal_sink.flush.tasks import SessionPool
 from wal_sink.model.ledger import Owner
-from wal_sink.testing.cell_store import CellSession, CellStore, CellStoreOptions
+from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget
 
 OWNER = Owner("query", "log", "memory://checkpoint")
 
 
-class Counted(CellSession):
+class Counted(MemorySession):
     """A session that says how often it was closed."""
 
     def __init__(self) -> None:
-        super().__init__(CellStore(CellStoreOptions(keys="k")), OWNER)
+        super().__init__(MemoryTarget(MemoryOptions(keys="k")), OWNER)
         self.closed = threading.Event()
 
     def close(self) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan
-from wal_sink.publish.sift import sift
+from wal_sink.publish.append import sift
 from wal_sink.targets.cassandra.check import check
-from wal_sink.wal.refused import ROW, TEXTS, refused_rows, rows_of
+from wal_sink.wal.segment import ROW, TEXTS, refused_rows, rows_of
 
 PLAN = Plan(
     key="k",

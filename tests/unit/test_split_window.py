@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wal_sink.model.manifest import SegmentRef
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.split_window import MOST_READERS, Piece, is_large, share_out
+from wal_sink.protocol.windows import MOST_READERS, Piece, is_large, share_out
 
 PLAN = Plan(key="plan", target="cells", table="cells", columns=())
 MIB = 1024 * 1024

@@ -16,7 +16,8 @@ from tests.unit.test_options import GIVEN
 from wal_sink.configuration import Configuration, configure
 from wal_sink.model.records import Claim
 from wal_sink.options import SinkOptions
-from wal_sink.spark.start_message import (
+from wal_sink.spark.internals import Source
+from wal_sink.spark.messages import (
     block,
     cannot_replay,
     in_force,
@@ -25,8 +26,7 @@ from wal_sink.spark.start_message import (
     short_of_disk,
     unreplayable,
 )
-from wal_sink.spark.started_query import Source
-from wal_sink.testing.cell_store import CellStore, CellStoreOptions
+from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 from wal_sink.wal.log import Log
 
 SECRETS = {
@@ -88,8 +88,8 @@ def test_the_block_has_no_secret() -> None:
 
 def test_a_target_of_ones_own_is_described_by_its_shape() -> None:
     """Without a line of its code."""
-    target = CellStore(CellStoreOptions(keys="k"))
-    assert target.description == {"target": "cell_store", "keys": "k", "nulls": "unset"}
+    target = MemoryTarget(MemoryOptions(keys="k"))
+    assert target.description == {"target": "memory", "keys": "k", "nulls": "unset"}
 
 
 def test_only_what_cannot_replay_is_warned_of() -> None:
@@ -243,13 +243,13 @@ def test_a_path_that_is_passed_over_is_warned_of(caplog: pytest.LogCaptureFixtur
 def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) -> None:
     """A target that cannot describe itself is no reason to fail."""
 
-    class Silent(CellStore):
+    class Silent(MemoryTarget):
         @property
         def description(self) -> dict[str, str]:
             raise KeyError("nothing")
 
     given = configure(GIVEN)
-    target = Silent(CellStoreOptions(keys="k"))
+    target = Silent(MemoryOptions(keys="k"))
     silent = given.destinations[0]._replace(target=target)
     odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), given.location)
     say_in_force("q-1", odd, Log(open_backend("memory://odd")), [], "", flush=True)

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.targets.extras import importing
+from wal_sink.targets.registry import importing
 
 
 def test_a_missing_client_is_named_with_its_extra() -> None:

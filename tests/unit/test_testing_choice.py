@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.testing.cassandra.choice import choose
-from wal_sink.testing.cassandra.container import CassandraContainer
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
-from wal_sink.testing.docker_engine import DockerNotUsable
+from wal_sink.testing.servers.cassandra import CassandraContainer, EmbeddedCassandra, choose
+from wal_sink.testing.servers.docker import DockerNotUsable
 
 ROOT = Path(__file__).parents[2]
 

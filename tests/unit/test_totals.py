@@ -15,19 +15,20 @@ from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.plan import Column, Plan, Role
-from wal_sink.targets.cassandra.encode.keys import distinct_keys
+from wal_sink.targets.cassandra.encode.rows import distinct_keys
 from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.schema.compare import refuse_changed
-from wal_sink.targets.cassandra.schema.table_metadata import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.schema.totals import refuse_no_totals
-from wal_sink.targets.cassandra.totals.added import Added, Places
-from wal_sink.targets.cassandra.totals.given import (
-    ADDED_COLUMN,
-    as_planned,
-    totals_details,
-    with_added,
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, as_planned, totals_details, with_added
+from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_no_totals
+from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.totals import (
+    NOTHING,
+    Added,
+    Adding,
+    Current,
+    Places,
+    Totals,
+    totals,
 )
-from wal_sink.targets.cassandra.totals.sums import NOTHING, Adding, Current, Totals, totals
 from wal_sink.targets.cassandra.write.totals import requests, select
 
 GIVEN = {
@@ -211,6 +212,18 @@ def test_rule_27_a_total_that_no_reader_would_see_is_not_written() -> None:
     held = {("a", 1): Current((40,), None, BASE_US, -1)}
     with pytest.raises(TargetRefused, match=rf"(?s)k='a', n=1 .*{BASE_US}.*earlier time"):
         add([("a", 1, 2, None)], held)
+
+
+def test_rule_27_a_total_that_was_replaced_since_is_not_passed_over() -> None:
+    """As after a rewind to before the option; what an epoch behind the row has written is no matter."""
+    place, added_us, replaced_us = Added(QUERY, 7, 0).to_text(), BASE_US - 9, BASE_US - 5
+    held = {("a", 1): Current((40,), place, replaced_us, added_us)}
+    with pytest.raises(TargetRefused, match="They were written since") as caught:
+        add([("a", 1, 2, None)], held)
+    assert f"TIMESTAMP {added_us} SET {ADDED_COLUMN} = null" in caught.value.remedy
+    assert f"TIMESTAMP {replaced_us} SET {ADDED_COLUMN} = {place!r}" in caught.value.remedy
+    behind = {("a", 1): Current((40,), place, BASE_US + 1_000, added_us)}
+    assert written(add([("a", 1, 2, None)], behind)) == {}
 
 
 def test_a_read_names_totals_and_key() -> None:

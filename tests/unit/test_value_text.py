@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from wal_sink.admin.value_text import value_text
+from wal_sink.admin.inspect import value_text
 
 
 @pytest.mark.parametrize(

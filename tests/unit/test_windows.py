@@ -8,7 +8,7 @@ import pytest
 
 from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model.manifest import Attempt
-from wal_sink.protocol.steps import Begin, Choose, ManifestMissing, PassOver, Rest
+from wal_sink.protocol.next_step import Begin, Choose, ManifestMissing, PassOver, Rest
 from wal_sink.protocol.windows import (
     MOST_BYTES,
     MOST_EPOCHS,

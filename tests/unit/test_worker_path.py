@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from wal_sink.spark.register import WORKER_PATH
+from wal_sink.spark.api import WORKER_PATH
 
 INSTALLED = Path(pyspark.__file__).parent
 ARCHIVE = INSTALLED / "python" / "lib" / "pyspark.zip"

@@ -15,12 +15,14 @@ from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed
-from wal_sink.targets.cassandra.schema.updates import refuse_no_update
-from wal_sink.targets.cassandra.types.write_mode import static_alone
-from wal_sink.targets.cassandra.write.bind import bind
-from wal_sink.targets.cassandra.write.slice_buffer import Stamped
-from wal_sink.targets.cassandra.write.statements import Statements
+from wal_sink.targets.cassandra.row_plan import static_alone
+from wal_sink.targets.cassandra.schema.compare import (
+    match_columns,
+    refuse_changed,
+    refuse_no_update,
+)
+from wal_sink.targets.cassandra.write.slices import Stamped
+from wal_sink.targets.cassandra.write.statements import Statements, bind
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",

@@ -1,8 +1,10 @@
 """`detach` and `attach`: a target holds back nothing any more, or gets epochs again (rule 18).
 
-A target that is detached lacks what comes after. It is attached again at the first epoch from which on the
-log has everything: right behind what it has, if nothing was trimmed meanwhile. Otherwise the epochs between
-are missing there for good; `verify` lists them, and its ledger row moves over them.
+A target that is attached again begins as a new one does: announced, then attached with a first epoch. Its
+ledger row is made anew right before that epoch, whatever it said, with timestamps above all that were used.
+So a database that was replaced needs nothing else, and a flusher that stood still finishes nothing. Of what
+the target lacks it gets what the log holds. Another flusher may be about to delete that, so it gets a second
+name first: docs/protocol.md#a-target-that-is-attached-again.
 """
 
 from __future__ import annotations
@@ -12,27 +14,36 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.flushed_again import has_files
-from wal_sink.admin.ledger_row import ledger_row
-from wal_sink.admin.query import Query, user_and_host
-from wal_sink.errors import CorruptLog, OptionError
-from wal_sink.flush.plan_window import are_dated
-from wal_sink.model.ledger import Mark
-from wal_sink.model.manifest import Attempt
+from wal_sink.admin.query import Query, is_foreign, ledger_row, user_and_host
+from wal_sink.admin.rewind import has_files, read_past
+from wal_sink.configuration import target_names
+from wal_sink.errors import CorruptLog, Diverged, OptionError
+from wal_sink.flush.rows import plan_of
+from wal_sink.flush.window import WindowChooser
+from wal_sink.model import paths
+from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.records import TargetState
-from wal_sink.protocol.ledger_updates import flush_records, plan_without_rows
-from wal_sink.protocol.steps import PassOver
+from wal_sink.progress.backlog import given_up_since_begun
+from wal_sink.protocol.ledger import flush_records
+from wal_sink.protocol.next_step import refuse_other_owner
+from wal_sink.protocol.repair import Past, rewound
 from wal_sink.protocol.windows import named
 from wal_sink.targets.base import Target
-from wal_sink.wal.attached import (
+from wal_sink.text import counted
+from wal_sink.wal.log import Log
+from wal_sink.wal.quarantine import set_aside
+from wal_sink.wal.targets import (
+    Trimmable,
     announce,
     attach,
     detach,
     flushed_limits,
+    options_of_newest_run,
     record_anywhere,
     state_of,
+    trimmable_unseen,
 )
-from wal_sink.wal.log import Log
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +52,10 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
     query_id: str
     target: str
     state: TargetState
-    missing: tuple[int, ...] = ()
-    """First and last of the epochs that the target lacks for good; empty for none."""
+    missing: tuple[int, int] | tuple[()] = ()
+    """First and last of the epochs that the target lacks since it was detached; empty for none."""
+    missing_rows: int = 0
+    """How many rows these have; -1: the log does not say any more."""
 
 
 class Detachment(NamedTuple):
@@ -55,8 +68,8 @@ class Detachment(NamedTuple):
         """Say what the operator agrees to."""
         return (
             f"Target {self.query.log.target} gets no further epochs, and the log keeps none for it: those"
-            " that it lacks go as soon as the other targets have them. `wal-sink attach` brings it back, from"
-            " where the log still has everything."
+            " that it lacks go as soon as the other targets have them. `wal-sink attach` brings it back, and"
+            " it then gets what the log still has."
         )
 
     def carry_out(self, now_us: int, why: str = "") -> Attached:
@@ -66,51 +79,190 @@ class Detachment(NamedTuple):
         return Attached(query_id=self.query.query_id, target=log.target, state=state)
 
 
+class _Standing(NamedTuple):
+    """What the target has, and how its ledger row goes on."""
+
+    past: Past
+    has: int
+    """The last epoch that it has."""
+    present_us: int
+    """The time, where each row may be sent once with its timestamp (rule 26); else 0."""
+
+    def row(self, first: int, owner: Owner) -> Mark:
+        """Return the ledger row of a target whose first epoch is `first`."""
+        new = rewound(self.past, first - 1, owner)
+        return msgspec.structs.replace(new, last_us=max(new.last_us, self.present_us))
+
+
 class Attachment(NamedTuple):
     """The change that `attach` makes."""
 
     query: Query
     target: Target
+    restored: bool = False
 
     @property
     def consequences(self) -> str:
-        """Say what the operator agrees to."""
-        first, mark = _first(self.query, self.target)
-        flushed = mark.flushed if mark else -1
-        text = f"Target {self.query.log.target} gets epochs from {first} on. "
-        if mark is None or first == flushed + 1:
-            return text + "What it has joins them."
-        return text + (
-            f"It has those up to {flushed}: epochs {flushed + 1} to {first - 1} are no longer in the log, and"
-            " stay missing there. Its ledger row moves over them."
-        )
+        """Say what the operator agrees to.
+
+        :raises WrongOwner, Diverged: the ledger row is not of this log, see `_look`.
+        """
+        log = self.query.log
+        standing = self._look(0)
+        first = self._first(standing.has, trimmable_unseen(log), None)
+        text = f"Target {log.target} gets epochs from {first} on."
+        if missing := _missing(standing.has, first):
+            said = said_missing(*missing, self._rows(missing))
+            text += f" It lacks these epochs, which the log does not hold for it: {said}."
+        if self.restored and standing.past.foreign:
+            text += (
+                f" Its ledger row follows another log: what the table has of that log's epochs from"
+                f" {standing.has + 1} on stays there."
+            )
+            if table := standing.past.in_order:
+                text += (
+                    f" {table} must be set back to epoch {standing.has}: what it has of those epochs counts"
+                    " for this log's, whose rows are passed over then."
+                )
+        if (mark := standing.past.mark) is not None and mark.begun is not None:
+            text += f" Rows of epochs {mark.begun.first} to {mark.begun.last} may be in the table."
+        return text
 
     def carry_out(self, now_us: int, why: str = "") -> Attached:
         """Attach it; can be repeated at any point.
 
         :raises FlusherAtWork: the ledger row was moved meanwhile.
+        :raises WrongOwner, Diverged: it is not of this log, see `_look`.
         """
         log, by = self.query.log, user_and_host()
         why = why or "by an operator"
+        standing = self._look(now_us)
         before = state_of(log)
-        if before is None or before.verb == "detached":
-            announce(log, now_us, by, why)  # from here on nothing is trimmed
-        first, mark = _first(self.query, self.target)
-        missing: tuple[int, ...] = ()
-        if mark is not None and first > mark.flushed + 1:
-            missing = mark.flushed + 1, first - 1
-            moved = _moved(log, mark, first - 1, now_us)
-            with ledger_row(self.target, self.query.owner(self.query.identity())) as row:
-                row.replace(mark, moved)
-            mark = moved
-        if mark is not None and mark.last is not None and mark.last.last == mark.flushed:
-            log.record_flushed(flush_records(mark.last, now_us, frozenset()))
-        attach(log, first, now_us, by, why)
-        state = state_of(log)
-        assert state is not None
+        if before is None or (before.verb, before.epoch) != ("announced", standing.has):
+            announce(log, now_us, by, why, standing.has)  # from here on nothing more is trimmed
+        owner = self.query.owner(self.query.identity())
+        new = standing.row(0, owner)
+        first = self._first(standing.has, trimmable_unseen(log), new.last_us)
+        missing = _missing(standing.has, first)
+        rows = self._rows(missing)
+        with ledger_row(self.target, owner) as row:
+            row.replace(standing.past.mark, standing.row(first, owner))
+        state = attach(log, first, now_us, by, why, rows)
         return Attached(
-            query_id=self.query.query_id, target=log.target, state=state, missing=missing
+            query_id=self.query.query_id,
+            target=log.target,
+            state=state,
+            missing=missing,
+            missing_rows=rows,
         )
+
+    def _look(self, now_us: int) -> _Standing:
+        """See what the target has.
+
+        :param now_us: to record what the ledger row says was flushed; 0 to record nothing.
+        :raises WrongOwner: the ledger row belongs to another log or checkpoint (rule 1).
+        :raises Diverged: it follows another log (rule 23).
+        """
+        query, log = self.query, self.query.log
+        checkpointed = query.checkpoint.last_commit()
+        owner = query.owner(query.identity())
+        with ledger_row(self.target, owner) as row:
+            mark = row.read()
+            once = any(plan.sent_once for plan in log.plans())
+            present_us = row.present_us(now_us) if once and now_us else 0
+        refuse_other_owner(mark, owner)
+        chooser = WindowChooser(log, query.checkpoint, query.query_id)
+        foreign = is_foreign(query, chooser, mark, checkpointed)
+        recorded = max(log.flushed_epochs(), default=-1)
+        if foreign and not self.restored:
+            raise Diverged(
+                f"The ledger row of target {log.target} follows another log than this one, which is flushed"
+                f" there up to {recorded}",
+                "If checkpoint and log were restored from a backup, pass --restored: what the table has of"
+                " the other log's epochs stays there, unless you set it back before. If they are a copy:"
+                " start the copy with a new checkpoint.",
+            )
+        if now_us and not foreign and mark is not None and mark.last and mark.flushed > recorded:
+            given_up = given_up_since_begun(
+                log, mark.last
+            )  # a flusher died before its record (rule 17)
+            log.record_flushed(flush_records(mark.last, now_us, given_up))
+        past = read_past(query, mark, checkpointed)._replace(foreign=foreign)
+        return _Standing(past, self._has(past, recorded), present_us)
+
+    def _has(self, past: Past, recorded: int) -> int:
+        """Return the last epoch that the target has.
+
+        The ledger row says it. One that was made anew, of which no window is known, may lie above what the
+        target lacks: then the newest state says what it had.
+        """
+        states = self.query.log.states()
+        attached = (state.epoch for state in states if state.verb == "attached")
+        before = next(attached, past.identity.first_epoch) - 1
+        if (mark := past.mark) is None:
+            return before
+        if past.foreign:
+            return max(before, recorded)
+        return max(before, mark.flushed if mark.last else min(mark.flushed, states[-1].epoch))
+
+    def _first(self, has: int, unseen: Trimmable, us: int | None) -> int:
+        """Return the first epoch from which on the log holds all that is checkpointed, above what it has.
+
+        :param us: the highest write timestamp so far, to keep what is held under second names; None: only
+            look.
+        """
+        epoch = max(self.query.checkpoint.last_commit(fresh=True), unseen.flushed)
+        attempts = self.query.log.attempts(fresh=True)
+        while epoch > has and self._holds(epoch, named(attempts, epoch), unseen, us):
+            epoch -= 1
+        return max(epoch, has) + 1
+
+    def _holds(
+        self, epoch: int, attempts: Sequence[Attempt], unseen: Trimmable, us: int | None
+    ) -> bool:
+        """Whether the log has all of an epoch, for this target; keep it.
+
+        What was chosen for all targets is what it gets. As long as that is there, so was all else that tells.
+        """
+        log = self.query.log
+        chosen = log.chosen(epoch)
+        if chosen is None and epoch <= unseen.flushed:
+            return False
+        if chosen is not None:
+            attempts = [a for a in attempts if a.generation == chosen.generation]
+            if len(attempts) < bool(chosen.digest):
+                return False
+        for attempt in attempts:
+            try:
+                found = log.manifest(attempt)
+                if found is None or (chosen is not None and found.digest != chosen.digest):
+                    return False
+                plan_of(log, found.manifest)
+            except CorruptLog:
+                return False
+            if epoch <= unseen.upto and not self._keep(found, us):
+                return False
+        return True
+
+    def _keep(self, found: Published, us: int | None) -> bool:
+        """Give an attempt a second name, which no flusher deletes that is about to trim it."""
+        log, manifest = self.query.log, found.manifest
+        if us is None:
+            return has_files(log, manifest)
+        files = [segment.path for segment in manifest.files]
+        try:
+            set_aside(log, us, [*files, paths.manifest(manifest.attempt)])
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _rows(self, missing: tuple[int, int] | tuple[()]) -> int:
+        """Return how many rows some epochs have; -1: the log does not say any more."""
+        if not missing:
+            return 0
+        found = [_rows_of(self.query.log, epoch) for epoch in range(missing[0], missing[1] + 1)]
+        known = [rows for rows in found if rows is not None]
+        return sum(known) if len(known) == len(found) else -1
 
 
 def plan_detach(query: Query) -> Detachment:
@@ -133,19 +285,28 @@ def plan_detach(query: Query) -> Detachment:
     return Detachment(query)
 
 
-def plan_attach(query: Query, target: Target) -> Attachment:
+def plan_attach(query: Query, target: Target, *, restored: bool = False) -> Attachment:
     """Check that a target can be attached again.
 
-    :raises OptionError: it is attached, or has no name.
+    :param restored: the operator knows that checkpoint and log were restored from a backup (rule 23).
+    :raises OptionError: it is attached, or has no name, or the newest run does not name it.
     """
     _refuse_unnamed(query)
-    state = state_of(query.log)
+    name, state = query.log.target, state_of(query.log)
     if state is not None and state.verb == "attached":
         raise OptionError(
-            f"Target {query.log.target} is attached, from epoch {state.epoch} on.",
+            f"Target {name} is attached, from epoch {state.epoch} on.",
             "See how far it is: `wal-sink status CHECKPOINT`.",
         )
-    return Attachment(query, target)
+    # What a run publishes can be written to the targets that it names: it has a plan of each.
+    names = target_names(options_of_newest_run(query.log))
+    if names and name not in names:
+        raise OptionError(
+            f"The newest run that has published names the targets {', '.join(names)}: its epochs cannot be"
+            f" written to target {name}.",
+            "Start the query with it, and run the command again after its first micro-batch.",
+        )
+    return Attachment(query, target, restored)
 
 
 def _refuse_unnamed(query: Query) -> None:
@@ -157,59 +318,24 @@ def _refuse_unnamed(query: Query) -> None:
         )
 
 
-def _first(query: Query, target: Target) -> tuple[int, Mark | None]:
-    """Return the first epoch that the target can get, and its ledger row.
-
-    That is the one behind what it has; or the one behind the last that is checkpointed and is not whole in
-    the log.
-    """
-    identity = query.identity()
-    with ledger_row(target, query.owner(identity)) as row:
-        mark = row.read()
-    checkpointed = query.checkpoint.last_commit(fresh=True)
-    following = mark.flushed + 1 if mark else identity.first_epoch
-    attempts = query.log.attempts(fresh=True)
-    needed = range(checkpointed, following - 1, -1)
-    gone = (e for e in needed if not _is_whole(query.log, e, named(attempts, e)))
-    return next(gone, following - 1) + 1, mark
+def _missing(has: int, first: int) -> tuple[int, int] | tuple[()]:
+    return (has + 1, first - 1) if first > has + 1 else ()
 
 
-def _is_whole(log: Log, epoch: int, attempts: Sequence[Attempt]) -> bool:
-    """Whether nothing of an epoch was trimmed: a flusher that died may have deleted a part of it.
+def said_missing(first: int, last: int | None, rows: int) -> str:
+    """Say which epochs a target lacks."""
+    if last is None:
+        return f"all from {first} on"
+    return f"{first} to {last}" + (f" ({counted(rows, 'row')})" if rows >= 0 else "")
 
-    Of one that another target has, the attempt that was chosen for all of them has to be there. What cannot
-    be read was not trimmed; the flush stops there, and says so.
 
-    :param attempts: those at the epoch that are there.
-    """
-    record = record_anywhere(log, epoch)
-    if record is None:
-        return bool(attempts)  # no target has it, so no flusher trims it
+def _rows_of(log: Log, epoch: int) -> int | None:
+    """Return how many rows an epoch has; None: the log does not say any more."""
+    if (record := record_anywhere(log, epoch)) is not None:
+        return record.rows
     try:
-        if record.manifest:
-            if log.chosen(epoch) is None:
-                return False
-            attempts = [each for each in attempts if each.generation == record.generation]
-        found = [log.manifest(each) for each in attempts]
-        return bool(found) and all(
-            each is not None and has_files(log, each.manifest) for each in found
-        )
+        found = [log.manifest(each) for each in named(log.attempts(), epoch)]
     except CorruptLog:
-        return True
-
-
-def _moved(log: Log, mark: Mark, flushed: int, now_us: int) -> Mark:
-    """Return the ledger row after it was moved over epochs that are missing, up to `flushed`.
-
-    It says of the last of them what the log does, as another target has it.
-    """
-    record = record_anywhere(log, flushed)
-    last = PassOver(
-        epoch=flushed,
-        generation=record.generation if record else 0,
-        offsets_digest=record.offsets_digest if record else "",
-    )
-    dated = are_dated(log, mark)
-    if mark.begun is not None:
-        mark = mark.finished(mark.begun)  # its timestamps are used, and no flusher finishes it
-    return mark.finished(plan_without_rows(last, mark, now_us, "attach", target_dated=dated))
+        return None
+    rows = [each.manifest.rows for each in found if each is not None]
+    return rows[-1] if rows else None

@@ -2,11 +2,14 @@
 
 The flusher trims as well (rules 17, 18): once the ledger is found to agree with the log, it deletes what was
 left of epochs that were flushed before, as far as `trim.delay` lets it, and then flushes.
+
+What a process without Spark knows of a query's runs (rule 11): the heartbeat in the log, and no event.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 
@@ -14,25 +17,74 @@ import msgspec
 import tenacity
 
 from state_backends import StateBackendError
-from wal_sink.admin.heartbeat_history import HeartbeatHistory
 from wal_sink.admin.query import Query
 from wal_sink.clock import now_us
-from wal_sink.counted import counted
 from wal_sink.errors import NoFlusher, NotDrained, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.report import Reporter, RunHistory
 from wal_sink.log_context import logging_query
+from wal_sink.model.records import FlusherReport
 from wal_sink.observer import Observer
 from wal_sink.progress.backlog import waiting_epochs
+from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, read_report, this_process
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.steps import Begin, PassOver, Rest, Resume, Step
+from wal_sink.protocol.next_step import Begin, PassOver, Rest, Resume, Step
 from wal_sink.targets.base import Target
+from wal_sink.text import counted
+from wal_sink.wal.location import owned, store_errors
 from wal_sink.wal.log import Log
-from wal_sink.wal.ownership import owned
-from wal_sink.wal.store_errors import store_errors
+from wal_sink.wal.retention import TrimDelay
+from wal_sink.wal.targets import why_absent
 from wal_sink.wal.trim import list_trimmable
-from wal_sink.wal.trim_delay import TrimDelay
+
+logger = logging.getLogger(__name__)
+
+
+class HeartbeatHistory(RunHistory):
+    """Treats the newest run as alive while another process reports that it is flushing this query.
+
+    That process sees the run's events. So where nothing proves which of several attempts was kept, the
+    choice is left to it, or to the epoch that comes next.
+
+    :param now_s: seconds from any moment on; never goes back.
+    """
+
+    def __init__(self, log: Log, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._log = log
+        self._other: FlusherReport | None = None
+        """What another process reported last; this one may have reported since."""
+        self._watch = FlusherWatch(now_s)
+        self._look()
+        self._said = False
+        self.undecided = False
+        """Whether it is not known yet if that process lives; a flusher that looks again finds out."""
+
+    def running(self, query_id: str) -> str | None:  # noqa: ARG002 - the log is that query's
+        """Return the newest run, unless it is known that no other process flushes the query."""
+        alive = self._look()
+        self.undecided = alive is None
+        if alive is False:
+            return None
+        if self.undecided and not self._said:
+            self._said = True
+            logger.warning(
+                "nothing proves which attempt at an epoch Spark has kept; %s may have the proof. Looking for"
+                " up to %.0f s whether it still reports",
+                self._other.flusher if self._other else "another process",
+                SILENT_S,
+            )
+        claim = self._log.claimed(self._log.highest_generation())
+        return claim.run_id if claim else None
+
+    def _look(self) -> bool | None:
+        """Look for a sign of life of another process."""
+        report = read_report(self._log)
+        if report is not None and report.flusher != this_process():
+            self._other = report
+        return self._watch.look(self._other)
+
 
 _TRIES = 4
 """How often a step is tried whose error may pass by itself."""
@@ -154,8 +206,15 @@ class FlushCommand:
         """Trim what is left of flushed epochs, and flush what is checkpointed now.
 
         :raises NotDrained: it was stopped before.
+        :raises NoFlusher: the target is not attached.
         :raises WalSinkError: the flush stops at it; a transient one is raised after some tries.
         """
+        done = self._drain(progress)
+        if (left := why_absent(self._query.log)) is not None:
+            raise left  # no flusher has failed, so none reports it
+        return done
+
+    def _drain(self, progress: Progress) -> FlushDone:
         goal = self._query.checkpoint.last_commit()
         total = max(0, goal - max(self._tally.flushed, self._before_first()))
         tries = tenacity.Retrying(

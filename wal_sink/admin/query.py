@@ -1,17 +1,37 @@
-"""Finds a query by its checkpoint: its log, and its target as its runs knew it."""
+"""Finds a query by its checkpoint: its log, and its target as its runs knew it.
+
+Refuses to let the log alone decide who gets a secret, or which code runs.
+
+A command reads in the log how the query's newest run connected. All who may write to the log may write
+that, too. So a password of the operator's, from the environment or an option, goes only where the operator
+has said; and a class that no installed package has registered as a target is imported only at the operator's
+word. Where no secret is at hand, the log's word is enough: there is nothing to be stolen.
+
+No I/O.
+
+Refuses a command while another process flushes the query: looks for a while whether one still reports.
+
+Reads the ledger row for an operator's command, and replaces it if it is still the one that was seen.
+
+Tells whether the ledger row follows another log than the one that an operator has at hand (rule 23).
+"""
 
 from __future__ import annotations
 
 import getpass
 import logging
 import os
+import shlex
 import socket
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
+
 from state_backends import StateBackend, StorageOptions
-from wal_sink.admin.refuse_unconfirmed import refuse_unconfirmed, refuse_unregistered
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import (
     configure,
@@ -20,16 +40,100 @@ from wal_sink.configuration import (
     options_of,
     storage_options,
 )
-from wal_sink.errors import OptionError
-from wal_sink.model.ledger import Owner, ledger_key
-from wal_sink.model.records import LogIdentity
-from wal_sink.options import SinkOptions, parse
-from wal_sink.targets.base import Target
-from wal_sink.wal.attached import is_attached, target_names, view_of
-from wal_sink.wal.location import find_by_checkpoint, open_place, refuse_unused
+from wal_sink.errors import FlusherAtWork, LedgerShadowed, OptionError, TargetUnavailable
+from wal_sink.flush.connection import target_errors
+from wal_sink.flush.window import History, WindowChooser, ask_for_time
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window, ledger_key
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import FlusherReport, LogIdentity
+from wal_sink.options import Options, SinkOptions, fields, marked, parse
+from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, read_report, said_ago
+from wal_sink.protocol.ledger import bounded_now, shadow_remedy
+from wal_sink.targets.base import Session, Target
+from wal_sink.text import printable
+from wal_sink.wal.location import find_by_checkpoint, open_place, owned, refuse_unused
 from wal_sink.wal.log import Log
-from wal_sink.wal.newest_run import options_of_newest_run
-from wal_sink.wal.ownership import owned
+from wal_sink.wal.targets import is_attached, options_of_newest_run, target_names, view_of
+
+OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
+"""The variable that holds options of the operator for every command."""
+
+
+def refuse_unconfirmed(
+    kind: type[Options],
+    logged: Mapping[str, str],
+    given: Mapping[str, str],
+    environment: Mapping[str, str],
+    first: str = "",
+) -> None:
+    """Refuse options of the log that say where to connect, if a secret would go there.
+
+    :param kind: what the target declares.
+    :param logged: options by lower-case name, as the log has them.
+    :param given: those of the operator, which win.
+    :param environment: the variables of this process.
+    :param first: with what the user begins the target's options, where there are several targets.
+    :raises OptionError: an option of the log is to be confirmed; the remedy has the words to type.
+    """
+    secrets = list(_secrets(kind, given, environment))
+    unconfirmed = [
+        f"{first}{name}={printable(logged[name.lower()])}"
+        for name in _decided_by(kind, logged)
+        if name.lower() not in given
+    ]
+    if secrets and unconfirmed:
+        words = " ".join(f"--option {shlex.quote(pair)}" for pair in unconfirmed)
+        raise OptionError(
+            f"Only the log says where to connect ({', '.join(unconfirmed)}), and"
+            f" {' and '.join(secrets)} would be sent there. Who can write to the log could have written that",
+            f"If it is right, add: {words}. If not, add what is right; NAME= leaves an option out. The"
+            f" variable {OPTIONS_VARIABLE} has such NAME=VALUE pairs for every command.",
+        )
+
+
+def refuse_unregistered(
+    logged: str, given: str | None, first: str = "", *, is_registered: bool
+) -> None:
+    """Refuse to import what only the log names.
+
+    :param logged: option `target`, as the log has it.
+    :param given: the operator's, None without one.
+    :param first: with what the user begins the target's options, where there are several targets.
+    :param is_registered: whether an installed package has registered a target of the logged name.
+    :raises OptionError: the operator has to say it.
+    """
+    if given is None and not is_registered:
+        pair = shlex.quote(f"{first}target={printable(logged)}")
+        raise OptionError(
+            f"Only the log says that option {first}target is {printable(logged)}, which no package installed"
+            " here registers. Who can write to the log could have written that",
+            f"If it is right, add: --option {pair}. Else correct it, or install the package that has it.",
+        )
+
+
+def _decided_by(kind: type[Options], logged: Mapping[str, str]) -> Iterator[str]:
+    """Yield the options that decide about connections and that the log has other than by default."""
+    connects = marked(kind, "connects")
+    for field in fields(kind):
+        found = logged.get(field.encode_name.lower(), "")
+        default = "" if field.default is msgspec.NODEFAULT else str(field.default)
+        if field.name in connects and found.lower() not in {"", default.lower()}:
+            yield field.encode_name
+
+
+def _secrets(
+    kind: type[Options], given: Mapping[str, str], environment: Mapping[str, str]
+) -> Iterator[str]:
+    """Name the secrets that a connection would get: options of the operator, and variables."""
+    secret, variables = marked(kind, "secret"), marked(kind, "environment")
+    for field in fields(kind):
+        if field.name not in secret:
+            continue
+        if given.get(field.encode_name.lower()):
+            yield field.encode_name
+        elif environment.get(str(variables.get(field.name, ""))):
+            yield str(variables[field.name])
+
 
 logger = logging.getLogger(__name__)
 
@@ -66,16 +170,17 @@ class Query(NamedTuple):
             f"Say which one this is about, such as --target {names[0]}.",
         )
 
-    def each(self, target: str) -> list[Query]:
+    def each(self, target: str, *, detached: bool = False) -> list[Query]:
         """Return the query as each of its attached targets sees it, or as one of them.
 
         :param target: as an operator names it; empty: all.
+        :param detached: whether those that are detached count, too.
         :raises OptionError: it has no such target.
         """
         if target or not self.log.several:
             return [self.of(target)]
         found = (self.of(name) for name in target_names(self.log))
-        return [query for query in found if is_attached(query.log)]
+        return [query for query in found if detached or is_attached(query.log)]
 
     def identity(self) -> LogIdentity:
         """Read to which checkpoint the log belongs.
@@ -195,3 +300,180 @@ def user_and_host() -> str:
     except (KeyError, OSError):  # a container without a name for its user
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
+
+
+_LOOK_S = 1.0
+"""How often the command looks."""
+
+_REMEDY = (
+    "Stop the query, or close the handle of wal_sink.register, and end every `wal-sink flush`. Then run the"
+    " command again."
+)
+
+
+REWINDING = "rewinding"
+"""What `wal-sink rewind` reports to do: it counts as a flusher, since two of them would undo each other."""
+
+_REWINDS = (
+    "Let it end, then see with `wal-sink status CHECKPOINT` what is left to do. If it was killed, run this"
+    " command again: it goes on where that one died."
+)
+
+
+class Patience(NamedTuple):
+    """How a command waits for a flusher's sign of life."""
+
+    now_s: Callable[[], float] = time.monotonic
+    """Seconds from any moment on; never goes back."""
+    sleep: Callable[[float], None] = time.sleep
+    say: Callable[[str], None] = logger.warning
+    """Told why the command waits."""
+
+
+PATIENCE = Patience()
+"""By the clock of this process."""
+
+
+def refuse_flusher(
+    log: Log, now_us: int, *, unless_stopped: bool, patience: Patience = PATIENCE
+) -> None:
+    """Refuse while a flusher of the query is alive; take `SILENT_S` at most to find that out.
+
+    :param now_us: microseconds since 1970; it only tells the operator how long ago the report was.
+    :param unless_stopped: a flusher that has stopped at an error, and only tries again, is no harm.
+    :raises FlusherAtWork: one is alive: it has reported while this looked.
+    """
+    watch = FlusherWatch(patience.now_s)
+    waits = False
+    while True:
+        report = read_report(log)
+        if report is None or (unless_stopped and _stands(report)):
+            return
+        alive = watch.look(report)
+        if alive is False:
+            return
+        if alive and report.doing.startswith(REWINDING):
+            raise FlusherAtWork(f"{report.flusher} rewinds this query just now", _REWINDS)
+        if alive:
+            raise FlusherAtWork(
+                f"{report.flusher} flushes this query: just now it was {report.doing!r}", _REMEDY
+            )
+        if not waits:
+            waits = True
+            patience.say(
+                f"{report.flusher} reported {said_ago(report, now_us)} that it flushes this query:"
+                f" {report.doing!r}. Looking for up to {SILENT_S:.0f} s whether it still does."
+            )
+        patience.sleep(_LOOK_S)
+
+
+def _stands(report: FlusherReport) -> bool:
+    """Whether a flusher stands at an error that does not pass by itself; a rewind only repeats one."""
+    rewinds = report.doing.startswith(REWINDING)
+    return report.error is not None and not report.error.transient and not rewinds
+
+
+class LedgerRow:
+    """The row of one query."""
+
+    def __init__(self, target: Target, session: Session) -> None:
+        self._target = target
+        self._session = session
+
+    def read(self) -> Mark | None:
+        """Read the row.
+
+        :raises TargetUnavailable, TargetRefused, CorruptLog: it cannot be read.
+        """
+        with target_errors(self._target):
+            return self._session.read_ledger()
+
+    def present_us(self, now_us: int) -> int:
+        """Return the time by this host's clock, bounded by the target's (rule 14), microseconds since 1970.
+
+        :raises TargetUnavailable, TargetRefused: the target does not say.
+        """
+        with target_errors(self._target):
+            return bounded_now(now_us, ask_for_time(self._session.now_us, lambda: now_us))
+
+    def replace(self, seen: Mark | None, new: Mark) -> None:
+        """Replace the row that was seen, and read it back: an answer may be lost, or untrue.
+
+        :raises FlusherAtWork: the row was moved since.
+        :raises LedgerShadowed: the target says that it is replaced, and it is not.
+        :raises TargetUnavailable: it may be replaced or not; the command is run again.
+        """
+        with target_errors(self._target):
+            outcome = self._session.replace_row(seen, new)
+        found = self.read()
+        if found == new:
+            return
+        if outcome is Outcome.APPLIED and found == seen:
+            raise LedgerShadowed(
+                "The ledger acknowledged another row for the query and still shows the old one",
+                shadow_remedy(new.flushed),
+            )
+        if found == seen:
+            raise TargetUnavailable(
+                "The ledger row could not be replaced", "See to the target, and run this again."
+            )
+        raise _moved(found)
+
+    def refuse_moved(self, mine: Mark) -> None:
+        """See that the row still is what this command has made it.
+
+        :raises FlusherAtWork: another process has moved it since.
+        """
+        if (found := self.read()) != mine:
+            raise _moved(found)
+
+
+def _moved(found: Mark | None) -> FlusherAtWork:
+    says = f"it says that epoch {found.flushed} is flushed" if found else "it is gone"
+    return FlusherAtWork(
+        f"The ledger row was moved meanwhile: {says}",
+        "See with `wal-sink status CHECKPOINT` which process flushes, and decide again after"
+        " `wal-sink verify CHECKPOINT`.",
+    )
+
+
+@contextmanager
+def ledger_row(target: Target, owner: Owner) -> Iterator[LedgerRow]:
+    """Connect to the ledger.
+
+    :raises TargetUnavailable, SchemaMismatch: no connection, or no ledger table.
+    """
+    with target_errors(target):
+        session = target.connect(owner)
+    with session:
+        yield LedgerRow(target, session)
+
+
+def is_foreign(query: Query, chooser: WindowChooser, mark: Mark | None, checkpointed: int) -> bool:
+    """Whether what the ledger row names was begun or flushed from another log than this one (rule 23)."""
+    log = query.log
+    recorded, attempts = max(log.flushed_epochs(), default=-1), log.attempts()
+    begun, last = (mark.begun, mark.last) if mark else (None, None)
+    history, foreign = History(log, chooser), False
+    for window in (begun, last):
+        if window is None or window.last <= recorded:
+            continue
+        epoch = history.foreign_epoch(window, attempts, checkpointed)
+        foreign |= epoch is not None and (
+            window is not begun or _is_new_here(query, window, epoch, checkpointed)
+        )
+    return foreign
+
+
+def _is_new_here(query: Query, begun: Window, epoch: int, checkpointed: int) -> bool:
+    """Whether this log cannot have begun an epoch; else its manifest may just be lost.
+
+    Of an epoch that this log has begun, rows of one attempt may be in the table, and no other attempt may
+    be flushed.
+    """
+    (named,) = (each for each in begun.epochs if each.epoch == epoch)
+    return (
+        epoch > checkpointed
+        or named.generation > query.log.highest_generation()
+        or query.log.manifest(Attempt(epoch, named.generation)) is not None
+    )

@@ -4,35 +4,43 @@ For a target that was restored from a backup, or lost rows; and, to the log's ow
 was lost, or lies behind although the rows are there. First the command records what it changes, sets aside
 what is flushed again and pins the attempts that were flushed; then it replaces the ledger row, at which every
 flusher stops; then it deletes the `flushed/` records, newest first: docs/protocol.md#how-far-rewind-can-go.
+
+Finds what a rewind flushes again, and what a flusher that stands still could delete of it.
+
+Lets a rewind flush again the very attempt at an epoch that was flushed, and no other one.
+
+Reads what the log and the ledger row tell of the epochs that are flushed, and of the timestamps used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.flushed_again import is_usable, needed_attempts, stops_flush
-from wal_sink.admin.foreign import is_foreign
-from wal_sink.admin.ledger_row import ledger_row
-from wal_sink.admin.pin_attempt import pin_attempt
-from wal_sink.admin.query import Query, user_and_host
-from wal_sink.admin.refuse_flusher import PATIENCE, REWINDING, Patience, refuse_flusher
+from wal_sink.admin.query import (
+    PATIENCE,
+    REWINDING,
+    Patience,
+    Query,
+    is_foreign,
+    ledger_row,
+    refuse_flusher,
+    user_and_host,
+)
 from wal_sink.clock import iso
-from wal_sink.counted import counted
-from wal_sink.errors import WalSinkError
-from wal_sink.flush.choose_window import WindowChooser
-from wal_sink.flush.reporter import Reporter
+from wal_sink.errors import CorruptLog, Diverged, WalSinkError
+from wal_sink.flush.report import Reporter
+from wal_sink.flush.rows import plan_of
+from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.model.records import (
-    LEFT_FIRST,
-    LEFT_LAST,
-    Intervention,
-)
-from wal_sink.progress.given_up import in_force
-from wal_sink.protocol.rewind import (
+from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, Decision, FlushedEpoch, Intervention
+from wal_sink.progress.backlog import in_force, read_manifests
+from wal_sink.protocol.next_step import Choose, ManifestMissing
+from wal_sink.protocol.repair import (
     LeftBehind,
     Past,
     left_behind,
@@ -41,10 +49,167 @@ from wal_sink.protocol.rewind import (
     refuse_unsaid,
     rewound,
 )
+from wal_sink.protocol.windows import MOST_EPOCHS, fits
 from wal_sink.targets.base import Delivery, Target
-from wal_sink.wal.aside import bring_back, set_aside
-from wal_sink.wal.quarantine import entries
-from wal_sink.wal.retain import all_records, put_back
+from wal_sink.text import counted
+from wal_sink.wal.log import Log
+from wal_sink.wal.quarantine import bring_back, entries, set_aside
+from wal_sink.wal.retention import all_records, has_manifest, put_back
+from wal_sink.wal.segment import check_segment
+
+
+def flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
+    """Return the attempt that was flushed; without a record, the only one there is."""
+    record = past.records.get(epoch)
+    if record is not None:
+        attempt = Attempt(epoch, record.generation)
+        return attempt if has_manifest(query.log, attempt) else None
+    attempts = [attempt for attempt in query.log.attempts() if attempt.epoch == epoch]
+    return attempts[0] if len(attempts) == 1 else None
+
+
+def is_usable(query: Query, past: Past, epoch: int) -> bool:
+    """Tell whether the log has the attempt that was flushed, with every byte of it.
+
+    An epoch that this log has never flushed needs none: True.
+    """
+    if past.unflushed_here(epoch):
+        return True
+    attempt = flushed_attempt(query, past, epoch)
+    record = past.records.get(epoch)
+    try:
+        found = query.log.manifest(attempt) if attempt is not None else None
+        if found is None or not (record is None or record.names(found[1], found[0].offsets_digest)):
+            return False
+        plan_of(query.log, found[0])
+        for segment in found[0].all_segments:
+            check_segment(query.log.backend, segment)
+    except (CorruptLog, FileNotFoundError):
+        return False
+    return record is None or (record.rows, record.bytes) == (found[0].rows, found[0].bytes)
+
+
+def stops_flush(query: Query, chooser: WindowChooser, past: Past, epoch: int) -> bool:
+    """Tell whether the flush will stop at an epoch that another log has flushed: this one has no manifest."""
+    if not past.unflushed_here(epoch):
+        return False
+    try:
+        return isinstance(chooser.epoch(Choose(epoch, query.log.attempts())), ManifestMissing)
+    except (CorruptLog, Diverged):
+        return True
+
+
+def needed_attempts(query: Query, past: Past, again: range) -> Iterator[Manifest]:
+    """Yield what a flusher that stands still could delete: what is flushed again, and a window above that.
+
+    A flusher that has finished a window, and not recorded it, may trim it when it wakes. That window begins
+    right after the log's mark. Which attempts it names is not known once the ledger row is lost or restored,
+    so all of them are kept.
+    """
+    flushed = [epoch for epoch in again if not past.unflushed_here(epoch)]
+    for epoch in flushed:
+        kept = None if past.passed_over(epoch) else flushed_attempt(query, past, epoch)
+        found = query.log.manifest(kept) if kept is not None else None
+        if found is not None:
+            yield found.manifest.without_data()
+    window = range(past.floor + 1, min(past.checkpointed, past.floor + MOST_EPOCHS) + 1)
+    begun = set(window).difference(flushed)
+    attempts = [attempt for attempt in query.log.attempts() if attempt.epoch in begun]
+    size = 0
+    for manifest in read_manifests(query.log, attempts).manifests.values():
+        if not fits(size, manifest.bytes):
+            return
+        size += manifest.bytes
+        if has_files(query.log, manifest):
+            yield manifest
+
+
+def has_files(log: Log, manifest: Manifest) -> bool:
+    """Whether the segments of an attempt are there; what is wrong with them is found when it is flushed."""
+    try:
+        for segment in manifest.files:
+            log.backend.size(segment.path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def pin_attempt(query: Query, past: Past, epoch: int, us: int, now_us: int) -> None:
+    """Keep only the attempt that was flushed; of an epoch that was flushed without rows, keep that it was.
+
+    :param us: the highest write timestamp that was used before the rewind, microseconds since 1970.
+    :param now_us: microseconds since 1970.
+    :raises WalSinkError: the attempt is gone since the rewind was planned.
+    """
+    if past.unflushed_here(epoch):
+        return  # this log has never begun it: rule 11 chooses
+    if past.passed_over(epoch):
+        if epoch not in past.given_up:
+            decision = _without_rows(past.records[epoch], now_us, query.log.highest_generation())
+            query.log.create_decision(decision, len(query.log.decisions(epoch)))
+        return
+    kept = flushed_attempt(query, past, epoch)
+    if kept is None:
+        raise WalSinkError(f"Epoch {epoch} was changed meanwhile", "Run the command again.")
+    others = [a for a in query.log.attempts() if a.epoch == epoch and a != kept]
+    lost = [paths.manifest(attempt) for attempt in others]
+    set_aside(query.log, us, lost, lost=True)
+    query.log.delete(lost)
+
+
+def _without_rows(record: FlushedEpoch, now_us: int, highest: int) -> Decision:
+    return Decision(
+        verb="rewind",
+        epoch=record.epoch,
+        by=user_and_host(),
+        at_us=now_us,
+        why="it was flushed without rows before: Spark's state repartition made it",
+        where="",
+        files=(),
+        generation=record.generation,
+        offsets_digest=record.offsets_digest,
+        rows=0,
+        last_us=0,
+        highest=highest,
+    )
+
+
+def read_past(query: Query, mark: Mark | None, checkpointed: int) -> Past:
+    """Read the past, but for what is usable of it, and whether the ledger row follows another log.
+
+    :param mark: the ledger row.
+    :param checkpointed: the last epoch that `commits/` covers.
+    """
+    log = query.log
+    records = all_records(log)
+    floor = max(log.flushed_epochs(), default=-1)  # the flusher's mark
+    late = {epoch: records.pop(epoch) for epoch in list(records) if epoch > floor}
+    decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}
+    earlier = [done.after for done in log.interventions("rewind")]
+    rewound_us = [int(row["last_us"]) for row in earlier]
+    rewound_us += [decision.last_us for each in decisions.values() for decision in each]
+    flushed = (*records.items(), *late.items())
+    published = {*log.attempts(), *(Attempt(e, record.generation) for e, record in flushed)}
+    return Past(
+        query.identity(),
+        mark,
+        records,
+        late,
+        frozenset(
+            epoch
+            for epoch, each in decisions.items()
+            if each and in_force(log, each[-1], published, query.checkpoint)
+        ),
+        usable={},
+        rewound_us=tuple(rewound_us),
+        left_behind=tuple(_left(row) for row in earlier if LEFT_FIRST in row),
+        checkpointed=checkpointed,
+        in_order=next((plan.table for plan in log.plans() if plan.one_session), ""),
+    )
+
+
+def _left(row: dict[str, str]) -> LeftBehind:
+    return LeftBehind(int(row["flushed"]), int(row[LEFT_FIRST]), int(row[LEFT_LAST]))
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,53 +392,26 @@ def plan_rewind(
     :raises FlusherAtWork: a flusher is alive.
     :raises WrongOwner, TargetUnavailable, CorruptLog: see `wal_sink.errors`.
     """
-    identity = query.identity()
-    owner = query.owner(identity)
+    owner = query.owner(query.identity())
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     checkpointed = query.checkpoint.last_commit()
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
-    plans = list(query.log.plans())
-    once = any(plan.sent_once for plan in plans)
+    once = any(plan.sent_once for plan in query.log.plans())
     with ledger_row(target, owner) as row:
         mark = row.read()
         present_us = row.present_us(now_us) if reset_timestamps or once else 0
         reset_us = present_us if reset_timestamps else None
-    log = query.log
-    records = all_records(log)
-    floor = max(log.flushed_epochs(), default=-1)  # the flusher's mark
-    late = {epoch: records.pop(epoch) for epoch in list(records) if epoch > floor}
-    decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}
-    earlier = [done.after for done in log.interventions("rewind")]
-    rewound_us = [int(row["last_us"]) for row in earlier]
-    rewound_us += [decision.last_us for each in decisions.values() for decision in each]
-    flushed = (*records.items(), *late.items())
-    published = {*log.attempts(), *(Attempt(e, record.generation) for e, record in flushed)}
-    past = Past(
-        identity,
-        mark,
-        records,
-        late,
-        frozenset(
-            epoch
-            for epoch, each in decisions.items()
-            if each and in_force(log, each[-1], published, query.checkpoint)
-        ),
-        usable={},
-        rewound_us=tuple(rewound_us),
-        left_behind=tuple(_left(row) for row in earlier if LEFT_FIRST in row),
-        checkpointed=checkpointed,
-        foreign=restored or is_foreign(query, chooser, mark, checkpointed),
-        in_order=next((plan.table for plan in plans if plan.one_session), ""),
-    )
+    past = read_past(query, mark, checkpointed)
+    past = past._replace(foreign=restored or is_foreign(query, chooser, mark, checkpointed))
     refuse_rewind(past, to, owner, reset_us=reset_us)
     refuse_unsaid(past, to, restored=restored)
     above = range(to + 1, past.upper + 1)
     # What a flusher has deleted since an earlier rewind; not of epochs whose records are forgotten: those are
     # trimmed, and a manifest that came back would have nothing to be compared with.
-    bring_back(log, range(max(to + 1, min(records, default=0)), past.upper + 1))
+    bring_back(query.log, range(max(to + 1, min(past.records, default=0)), past.upper + 1))
     past = past._replace(usable={epoch: is_usable(query, past, epoch) for epoch in above})
     refuse_lost(past, to)
-    rivals = tuple(attempt for attempt in log.attempts() if attempt.epoch == past.floor + 1)
+    rivals = tuple(attempt for attempt in query.log.attempts() if attempt.epoch == past.floor + 1)
     left = left_behind(past, to, reset_us) if reset_us is not None else None
     new = rewound(past, to, owner, reset_us=reset_us)
     # A row that is lost may have named any attempt (rule 26).
@@ -281,10 +419,6 @@ def plan_rewind(
     needed = tuple(needed_attempts(query, past, above))
     stopping = tuple(epoch for epoch in above if stops_flush(query, chooser, past, epoch))
     return Rewind(query, target, past, to, new, rivals, left, needed, stopping)
-
-
-def _left(row: dict[str, str]) -> LeftBehind:
-    return LeftBehind(int(row["flushed"]), int(row[LEFT_FIRST]), int(row[LEFT_LAST]))
 
 
 def _row(mark: Mark | None) -> dict[str, str]:

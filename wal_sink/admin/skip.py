@@ -3,30 +3,88 @@
 First it copies the epoch's objects and reads each copy back, then it creates the decision, which names them,
 and last it deletes what was copied. So each object is in the log or in the copy at any instant. Without a
 place to copy to, the decision is all that changes: docs/protocol.md#why-skip-refuses-what-it-refuses.
+
+Copies objects of the log to another place, and reads each copy back.
 """
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from typing import NamedTuple
+from uuid import uuid4
 
 import msgspec
 
 from state_backends import StateBackend
-from wal_sink.admin.copy_files import copy_file, refuse_inside
-from wal_sink.admin.ledger_row import LedgerRow, ledger_row
-from wal_sink.admin.query import Query, user_and_host
-from wal_sink.admin.refuse_flusher import PATIENCE, Patience, refuse_flusher
-from wal_sink.counted import counted
-from wal_sink.errors import FlusherAtWork, OptionError, UnknownOffsetsFormat
+from wal_sink.admin.query import (
+    PATIENCE,
+    LedgerRow,
+    Patience,
+    Query,
+    ledger_row,
+    refuse_flusher,
+    user_and_host,
+)
+from wal_sink.errors import CorruptLog, FlusherAtWork, OptionError, UnknownOffsetsFormat
 from wal_sink.model import paths
 from wal_sink.model.ledger import Mark
 from wal_sink.model.manifest import Manifest
-from wal_sink.model.records import Decision
-from wal_sink.progress.given_up import in_force
+from wal_sink.model.records import Decision, FileCopy
+from wal_sink.progress.backlog import in_force, read_manifests
 from wal_sink.progress.heartbeat import read_report
-from wal_sink.progress.scan import read_manifests
-from wal_sink.protocol.skip import Situation, refuse_to_skip, refuse_wrong_copy
-from wal_sink.targets.base import Target
+from wal_sink.protocol.repair import Situation, refuse_to_skip, refuse_wrong_copy
+from wal_sink.targets.base import Delivery, Target
+from wal_sink.text import counted
+from wal_sink.wal.log import Log
+from wal_sink.wal.segment import measure
+
+_CHUNK = 1 << 20
+
+
+def refuse_inside(query: Query, to: StateBackend) -> None:
+    """Refuse a place inside of the log or the checkpoint, also under another name.
+
+    :raises OptionError: copies there would be trimmed, or deleted with the checkpoint.
+    """
+    for inside in (query.log.url, query.checkpoint.url):
+        if f"{to.url}/".startswith(f"{inside}/"):
+            raise OptionError(
+                f"{to.url} is inside of {inside}",
+                "Name a place outside of the checkpoint and of the log.",
+            )
+    marker = f"probe/{uuid4().hex}"
+    to.create(marker, b"see whether the log has this file, too\n")
+    try:
+        if marker in query.log.backend.list("probe/"):
+            raise OptionError(f"{to.url} is another name of {query.log.url}", "Name another place.")
+    finally:
+        to.delete([marker])
+
+
+def copy_file(log: Log, path: str, to: StateBackend) -> FileCopy:
+    """Copy one object under its own path, unless an earlier call has, and compare the copy.
+
+    An empty file, as a crash can leave behind, is only recorded: no store holds one.
+
+    :raises CorruptLog: the copy has other contents.
+    """
+    with contextlib.closing(log.backend.open_input(path)) as source:
+        size, digest = measure(source)
+    if not size:
+        return FileCopy(path=path, bytes=size, digest=digest)
+    with contextlib.suppress(FileExistsError), contextlib.ExitStack() as stack:
+        source = stack.enter_context(contextlib.closing(log.backend.open_input(path)))
+        output = stack.enter_context(to.open_output(path))
+        shutil.copyfileobj(source, output, _CHUNK)
+    with contextlib.closing(to.open_input(path)) as copy:
+        found = measure(copy)
+    if found != (size, digest):
+        raise CorruptLog(
+            f"{to.url}/{path} has other contents than {log.url}/{path}",
+            "Name an empty place. Nothing was changed in the log.",
+        )
+    return FileCopy(path=path, bytes=size, digest=digest)
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +134,11 @@ class Skip(NamedTuple):
         text += " The epochs after it go on."
         if self.seen.begun is not None:
             rows = self.seen.begun.rows
-            text += f" It is begun: some of its {counted(rows, 'row')} are possibly in the table, and stay."
+            text += (
+                f" It is begun: some of its {counted(rows, 'row')} are possibly in the table, and stay."
+                if _counts_in_part(self.target)
+                else " It is begun, but its rows count with their whole window alone: none is in the table."
+            )
         return text
 
     def carry_out(self, now_us: int, why: str = "") -> Skipped:
@@ -101,7 +163,7 @@ class Skip(NamedTuple):
                 record=self.query.log.where(paths.decision(decision.epoch, self.outdated)),
                 decision=decision,
                 # Read after the decision is durable: a flusher may have begun the epoch before.
-                rows_possibly_in_target=_was_begun(decision.epoch, row.read()),
+                rows_possibly_in_target=_may_count(decision.epoch, row.read(), self.target),
             )
 
     @property
@@ -162,7 +224,7 @@ def plan_skip(
 
     :param to: the files go there under the paths that they have in the log; None: nothing is kept. Then a
         flusher may be alive, since there is nothing that it could flush.
-    :param begun: the operator knows that rows of it may be in the table.
+    :param begun: the operator knows that rows of it may be in the table; asked only where they may.
     :param patience: how to wait for a flusher's sign of life.
     :raises OptionError: it is not the next epoch, or is given up already; or there is nothing to copy, or
         something that is not to be copied; or `to` is no place for it.
@@ -170,7 +232,7 @@ def plan_skip(
     :raises WrongOwner, LedgerBehindLog, TargetUnavailable: see `protocol.skip`.
     """
     with ledger_row(target, query.owner(query.identity())) as row:
-        seen = _look(query, row, epoch, begun=begun)
+        seen = _look(query, row, epoch, begun=begun or not _counts_in_part(target))
     decisions, present = query.log.decisions(epoch), None
     if decisions and in_force(query.log, decisions[-1], seen.attempts, query.checkpoint):
         present = decisions.pop()
@@ -198,7 +260,7 @@ def _look(query: Query, row: LedgerRow, epoch: int, *, begun: bool) -> Situation
     """
     checkpointed = query.checkpoint.last_commit()
     identity = query.identity()
-    recorded = max(query.log.flushed_epochs(), default=identity.first_epoch - 1)
+    recorded = max([identity.first_epoch - 1, *query.log.flushed_epochs()])
     mark = row.read()
     seen = Situation(
         epoch=epoch,
@@ -246,10 +308,16 @@ def _error_of_flusher(query: Query, epoch: int) -> str:
     return "no reason was given"
 
 
-def _was_begun(epoch: int, mark: Mark | None) -> bool:
-    """Whether a flusher has begun an epoch, so that it may have sent rows."""
+def _counts_in_part(target: Target) -> bool:
+    """Whether readers may see some rows of a window that is begun."""
+    return target.delivery is Delivery.CELLS
+
+
+def _may_count(epoch: int, mark: Mark | None, target: Target) -> bool:
+    """Whether readers may see rows of an epoch: a flusher has begun it, or finished it meanwhile."""
     if mark is None:
         return False
-    windows = (mark.begun, mark.last if mark.flushed >= epoch else None)
+    begun_now = mark.begun if _counts_in_part(target) else None
+    windows = (begun_now, mark.last if mark.flushed >= epoch else None)
     begun = [each for window in windows if window for each in window.epochs]
     return any(each.epoch == epoch and each.manifest for each in begun)

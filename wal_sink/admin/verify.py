@@ -3,37 +3,335 @@
 It looks as a flusher does, in the same order (rule 9) and with the same decisions, but at every epoch that is
 not flushed instead of the next one, and at every byte of it. The query may run meanwhile: what a flusher has
 flushed and trimmed since is no finding, so `verify` drops it at the end.
+
+What `verify` has found: values and their JSON.
+
+Checks epochs that are not flushed yet: manifests, plans, and each segment to the last byte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from types import TracebackType
 
-from wal_sink import remedies
-from wal_sink.admin.check_epochs import EpochCheck
-from wal_sink.admin.findings import Finding, Findings, Verified
+import msgspec
+
+from state_backends import StateBackendError
+from wal_sink import errors
+from wal_sink.admin.attach import said_missing
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.counted import counted
-from wal_sink.flush.choose_window import WindowChooser
-from wal_sink.flush.other_log import History
-from wal_sink.flush.target_connection import target_errors
+from wal_sink.errors import (
+    LogUnavailable,
+    MissingManifest,
+    MissingSegment,
+    WalSinkError,
+    lost_segment,
+    skip_lost,
+)
+from wal_sink.flush.connection import target_errors
+from wal_sink.flush.rows import FileGoneError, begun_manifest, plan_of
+from wal_sink.flush.window import History, WindowChooser
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark, Owner
-from wal_sink.model.manifest import Attempt
+from wal_sink.model.ledger import BegunEpoch, Mark, Owner, Window
+from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import FlushedEpoch, FlusherReport, LogIdentity
-from wal_sink.progress.given_up import outdated
+from wal_sink.progress.backlog import (
+    given_up_since_begun,
+    outdated,
+    read_manifests,
+    unnamed_segments,
+)
 from wal_sink.progress.heartbeat import read_report, said_ago
-from wal_sink.progress.scan import read_manifests, unnamed_segments
-from wal_sink.protocol.ledger_updates import refuse_shadowed
-from wal_sink.protocol.next_step import next_step, resting
-from wal_sink.protocol.steps import RecordFlushed, RecordsBehind, View
-from wal_sink.targets.base import Target
-from wal_sink.targets.compared import Compares
-from wal_sink.wal.attached import lacking, views
-from wal_sink.wal.ownership import owned
+from wal_sink.protocol.attempts import refuse_missing_manifest
+from wal_sink.protocol.ledger import refuse_shadowed
+from wal_sink.protocol.next_step import (
+    Begin,
+    Choose,
+    ManifestMissing,
+    PassOver,
+    RecordFlushed,
+    RecordsBehind,
+    View,
+    next_step,
+    resting,
+)
+from wal_sink.targets.base import Compares, Target
+from wal_sink.text import counted
+from wal_sink.wal.location import owned
+from wal_sink.wal.quarantine import names_aside
+from wal_sink.wal.segment import check_segment
+from wal_sink.wal.targets import lacking, state_of, views, why_absent
 from wal_sink.wal.trim import refuse_diverged
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that stops the flush, or will."""
+
+    kind: str
+    """Name of the error, see `wal_sink.errors`."""
+    exit_code: int
+    epoch: int | None
+    file: str | None
+    """URL of the object that it is about."""
+    what: str
+    remedy: str
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of `verify`; epoch ids are -1 for none."""
+
+    query_id: str
+    target: str = ""
+    """Name of the target, if it is one of several."""
+    checkpoint: str
+    log: str
+    checkpointed: int
+    published: int
+    flushed: int
+    """As the log says."""
+    ledger: int | None
+    """The same as the target says; None when it was not asked, or has no row."""
+    epochs: int
+    """How many epochs were looked into: those above the mark that are checkpointed, or published."""
+    segments: int
+    """How many segments were read to the last byte."""
+    bytes: int
+    set_back: bool
+    """Whether the checkpoint lies behind what is flushed (rule 19). A state, no damage, and no finding: it
+    ends when the query has caught up. Until then nothing is flushed; a note says so in words."""
+    flusher_error: str | None = None
+    """Kind of the error at which the flusher that reported last has stopped; it may be repaired by now."""
+    findings: tuple[Finding, ...]
+    """In the order in which a flusher meets them; a target that does not answer comes last."""
+    notes: tuple[str, ...]
+    """What an operator may want to know, and what is no damage."""
+
+
+class Findings:
+    """Collects findings: an error that passes `noting` becomes one, and `verify` goes on."""
+
+    def __init__(self) -> None:
+        self.found: list[Finding] = []
+
+    def noting(self, epoch: int | None = None, file: str | None = None) -> _Noting:
+        """Turn an error about an epoch, or a file, into a finding."""
+        return _Noting(self, epoch, file)
+
+    def add(self, error: WalSinkError, epoch: int | None = None, file: str | None = None) -> None:
+        """Add a finding."""
+        self.found.append(
+            Finding(
+                kind=type(error).__name__,
+                exit_code=error.exit_code,
+                epoch=epoch,
+                file=file,
+                what=error.what,
+                remedy=error.remedy,
+            )
+        )
+
+
+class _Noting:
+    """A context manager that swallows errors of ours; a class, so that type checkers know that."""
+
+    def __init__(self, findings: Findings, epoch: int | None, file: str | None) -> None:
+        self._findings = findings
+        self._epoch = epoch
+        self._file = file
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if isinstance(exc, OSError | StateBackendError):
+            exc = LogUnavailable(
+                f"{self._file or 'The store'} cannot be read: {exc!r}",
+                "See to the store: whether this host reaches it, and this user may read it.",
+            )
+        if not isinstance(exc, WalSinkError):
+            return False
+        self._findings.add(exc, self._epoch, self._file)
+        return True
+
+
+class EpochCheck:
+    """Checks what a flusher would read.
+
+    :param attempts: the manifests there are.
+    :param progress: told how many bytes of how many are read.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        attempts: Sequence[Attempt],
+        findings: Findings,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._query = query
+        self._log = query.log
+        self._attempts = tuple(attempts)
+        self._findings = findings
+        self._progress = progress
+        self._chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
+        self._aside: frozenset[str] = frozenset()
+        self.segments = 0
+        self.bytes = 0
+        self.plans: list[tuple[int, Plan]] = []
+        """The plans of the epochs that are needed, each with the first of them."""
+
+    def check(self, epochs: Sequence[int], checkpointed: int, begun: Window | None) -> None:
+        """Check epochs, ascending.
+
+        :param begun: what the ledger says is begun: then only that attempt counts (rule 10).
+        """
+        decided = {epoch.epoch: epoch for epoch in begun.epochs} if begun else {}
+        needed: list[tuple[Manifest, bool]] = []
+        missing: list[int] = []
+        given_up = set(self._log.decided())
+        self._aside = names_aside(self._log)
+        for epoch in epochs:
+            if epoch in given_up and self._is_given_up(epoch, begun):
+                continue
+            if epoch in decided:
+                needed += self._without_data(self._begun(decided[epoch]), begun=True)
+            else:
+                found = self._manifests(epoch, missing if epoch <= checkpointed else None)
+                needed += self._without_data(found, begun=False)
+        self._missing(missing)
+        self._read(needed)
+
+    def _is_given_up(self, epoch: int, begun: Window | None) -> bool:
+        """Whether a decision about an epoch is in force; else what was published before it does not count."""
+        with self._findings.noting(epoch, self._log.where(paths.decision(epoch))):
+            if begun is not None and begun.first <= epoch <= begun.last:
+                given_up = given_up_since_begun(self._log, begun)
+                return not begun.epochs[epoch - begun.first].manifest or epoch in given_up
+            decision, step = self._chooser.since_decided(Choose(epoch, self._attempts))
+            self._attempts = step.attempts
+            return decision is not None
+        return True  # it is unreadable: a flusher would stop there
+
+    def _begun(self, begun: BegunEpoch) -> list[Manifest]:
+        self._readable(begun.epoch)
+        with self._findings.noting(begun.epoch, f"{self._log.url}/{begun.manifest}"):
+            try:
+                return [begun_manifest(self._log, begun)] if begun.manifest else []
+            except FileGoneError as gone:
+                if gone.path in self._aside:  # a flusher brings it back
+                    return []
+                raise MissingSegment(
+                    f"Epoch {begun.epoch} is begun and needs {gone.path}, which is gone",
+                    lost_segment(begun.epoch, begun=True),
+                ) from gone
+        return []
+
+    def _manifests(self, epoch: int, missing: list[int] | None) -> list[Manifest]:
+        """Return what may be flushed as an epoch.
+
+        :param missing: where to put an epoch that has nothing; None when it is not checkpointed.
+        """
+        readable = self._readable(epoch)
+        if readable is None:
+            return []  # a finding already: a flusher would stop there
+        if missing is None:
+            return readable
+        with self._findings.noting(epoch):
+            match self._chooser.epoch(Choose(epoch, self._attempts)):
+                case Begin(attempts):
+                    return [found for found in readable if found.attempt in attempts]
+                case ManifestMissing():
+                    if epoch not in {a.epoch for a in map(paths.parse_manifest, self._aside) if a}:
+                        missing.append(epoch)
+                case PassOver():
+                    return []
+            return readable
+        return []
+
+    def _readable(self, epoch: int) -> list[Manifest] | None:
+        """Read every manifest of an epoch; None when one of them cannot be used."""
+        found, whole = [], True
+        for attempt in self._attempts:
+            if attempt.epoch != epoch:
+                continue
+            read = None
+            before = len(self._findings.found)
+            with self._findings.noting(epoch, f"{self._log.url}/{paths.manifest(attempt)}"):
+                read = self._log.manifest(attempt)
+            whole = whole and len(self._findings.found) == before
+            if read is not None:  # else it was trimmed meanwhile
+                found.append(read[0])
+        return found if whole else None
+
+    def _missing(self, epochs: list[int]) -> None:
+        """Report epochs without a manifest; a whole folder that is lost is one finding."""
+        for _, run in groupby(enumerate(epochs), key=lambda item: item[1] - item[0]):
+            first, *others = [epoch for _, epoch in run]
+            file = f"{self._log.url}/{paths.MANIFESTS}"
+            with self._findings.noting(first, file):
+                if others:
+                    raise MissingManifest(
+                        f"Epochs {first} to {others[-1]} are checkpointed but have no manifest in the log",
+                        "Restore the log's manifests/ folder from a copy. To give their rows up, one"
+                        f" after the other: {skip_lost(first)}.",
+                    )
+                refuse_missing_manifest(first, None)
+
+    def _without_data(
+        self, manifests: list[Manifest], *, begun: bool
+    ) -> list[tuple[Manifest, bool]]:
+        """Check the rows that manifests hold, and let them go: thousands may wait."""
+        for manifest in manifests:
+            for segment in manifest.all_segments:
+                if not segment.is_file:
+                    self._segment(manifest, segment, lambda _size: None, begun=begun)
+        return [(manifest.without_data(), begun) for manifest in manifests]
+
+    def _read(self, needed: list[tuple[Manifest, bool]]) -> None:
+        total = sum(segment.bytes for manifest, _ in needed for segment in manifest.files)
+        done = 0
+
+        def read(size: int) -> None:
+            nonlocal done
+            done += size
+            self._progress(done, total)
+
+        plans: set[str] = set()
+        for manifest, begun in needed:
+            if manifest.plan not in plans:
+                plans.add(manifest.plan)
+                file = self._log.where(paths.plan(manifest.plan))
+                with self._findings.noting(manifest.epoch, file):
+                    self.plans.append((manifest.epoch, plan_of(self._log, manifest)))
+            for segment in manifest.files:
+                self._segment(manifest, segment, read, begun=begun)
+
+    def _segment(
+        self, manifest: Manifest, segment: SegmentRef, read: Callable[[int], None], *, begun: bool
+    ) -> None:
+        epoch = manifest.epoch
+        file = segment.path if segment.is_file else paths.manifest(manifest.attempt)
+        with self._findings.noting(epoch, f"{self._log.url}/{file}"):
+            try:
+                check_segment(self._log.backend, segment, read)
+            except FileNotFoundError as error:
+                if segment.path in self._aside:
+                    return
+                raise MissingSegment(
+                    f"Epoch {epoch} needs {segment.path}, which is gone from {self._log.url}",
+                    lost_segment(epoch, begun=begun),
+                ) from error
+        self.segments += 1
+        self.bytes += segment.bytes
+
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many are read."""
@@ -84,6 +382,12 @@ class _Verification:
         epochs = sorted(
             {*needed, *(attempt.epoch for attempt in attempts if attempt.epoch > floor)}
         )
+        state = state_of(self._log) if self._log.target else None
+        if state is not None and state.verb != "attached":
+            epochs = []  # which of them it gets is decided when it is attached
+            with self._findings.noting():
+                if (left := why_absent(self._log)) and state.verb == "announced":
+                    raise left
         epoch_check = EpochCheck(self._query, attempts, self._findings, self._progress)
         epoch_check.check(
             epochs, checkpointed, mark.begun if mark and mark.flushed == floor else None
@@ -229,7 +533,7 @@ class _Verification:
                 f" them up: what was published since is flushed: {listed}"
             )
         if self._log.backend.open_to_others():
-            notes.append(remedies.open_to_others(self._log.url))
+            notes.append(errors.open_to_others(self._log.url))
         segments = self._log.segments()
         if late := sum(epoch <= flushed for epoch, _ in segments):
             gone = counted(late, "segment of a flushed epoch goes", "segments of flushed epochs go")
@@ -252,8 +556,7 @@ class _Verification:
     def _missing(self) -> list[str]:
         """Say what targets lack since they were detached."""
         return [
-            f"target {view.target} was detached, and lacks these epochs: "
-            + (f"all from {first} on" if last is None else f"{first} to {last}")
+            f"target {view.target} was detached, and lacks these epochs: {said_missing(*gap)}"
             for view in views(self._log.of(""))
-            for first, last in lacking(view)
+            for gap in lacking(view)
         ]

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from wal_sink.cli.output import AsJson, document, output
+from wal_sink.cli.terminal import AsJson, document, output
 from wal_sink.errors import OptionError
 
 if TYPE_CHECKING:

@@ -17,14 +17,22 @@ from rich.table import Table
 
 from wal_sink.admin.flush import FlushCommand, FlushDone, preview
 from wal_sink.admin.query import Query, find_query, sink_options, target_of
-from wal_sink.cli.arguments import CheckpointArgument, OptionPairs, TargetName, Wal, option_values
-from wal_sink.cli.output import AsJson, documents, output
-from wal_sink.cli.progress_bar import LateBar
-from wal_sink.counted import counted
+from wal_sink.cli.terminal import (
+    AsJson,
+    CheckpointArgument,
+    LateBar,
+    OptionPairs,
+    TargetName,
+    Wal,
+    documents,
+    option_values,
+    output,
+)
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, Exposition, expose
-from wal_sink.progress.quantities import byte_count, epoch_id
+from wal_sink.progress.status import byte_count, epoch_id
 from wal_sink.targets.base import Target
+from wal_sink.text import counted
 
 
 def flush(

@@ -7,17 +7,10 @@ from typing import Annotated
 
 import typer
 
-from wal_sink.cli.adopt import adopt
-from wal_sink.cli.attach import attach, detach
-from wal_sink.cli.check import check
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
-from wal_sink.cli.inspect import inspect
-from wal_sink.cli.quarantine import quarantine
-from wal_sink.cli.rewind import rewind
-from wal_sink.cli.skip import skip
-from wal_sink.cli.status import status
-from wal_sink.cli.verify import verify
+from wal_sink.cli.look import check, inspect, status, verify
+from wal_sink.cli.repair import adopt, attach, detach, quarantine, rewind, skip
 
 app = typer.Typer(
     name="wal-sink",

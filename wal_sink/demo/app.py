@@ -1,6 +1,6 @@
 """Runs the application that the demo kills: `python -m wal_sink.demo.app FOLDER ADDRESSES`.
 
-It has three queries in one session, so that each SIGKILL hits all of them. `wal_sink.testing.crash.pausing`
+It has three queries in one session, so that each SIGKILL hits all of them. `wal_sink.testing.crash`
 says where they stand still to be killed; without its variable in the environment they run to their end.
 """
 
@@ -18,7 +18,7 @@ from wal_sink.demo.control import write_batch
 from wal_sink.demo.databases import Clients
 from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.testing import flights
-from wal_sink.testing.crash.pausing import PausingDataSource
+from wal_sink.testing.crash import PausingDataSource
 from wal_sink.testing.local_spark import local_session
 
 

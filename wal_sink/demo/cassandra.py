@@ -12,8 +12,8 @@ from typing import Any, Self
 from wal_sink.demo.database import Client, Database, LedgerRow
 from wal_sink.demo.queries import CONTROL, TENTH, Query
 from wal_sink.testing import flights
-from wal_sink.testing.cassandra.embedded import EmbeddedCassandra
-from wal_sink.testing.crash.pausing import PAUSING_TARGET
+from wal_sink.testing.crash import PAUSING_TARGET
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 _KEYSPACE = "travel"
 _HOST = "127.0.0.1"

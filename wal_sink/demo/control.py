@@ -8,7 +8,7 @@ from functools import partial
 from pyspark.sql import DataFrame, Row
 
 from wal_sink.demo.database import Client
-from wal_sink.testing.crash.pausing import pause_at
+from wal_sink.testing.crash import pause_at
 
 
 def write_batch(batch: DataFrame, epoch: int, *, table: str, client: Client) -> None:

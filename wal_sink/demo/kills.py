@@ -10,7 +10,7 @@ import pyarrow as pa
 from wal_sink.demo.databases import Databases
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, Query
 from wal_sink.model import paths
-from wal_sink.testing.crash.pausing import Pause, Point
+from wal_sink.testing.crash import Pause, Point
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
 

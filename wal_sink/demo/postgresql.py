@@ -9,11 +9,10 @@ from typing import Any, Self
 
 from wal_sink.demo.database import Client, Database, LedgerRow
 from wal_sink.demo.queries import QUERIES, Query
-from wal_sink.testing import docker_engine, flights
-from wal_sink.testing.crash.pausing import PAUSING_POSTGRESQL
-from wal_sink.testing.postgresql import installed
-from wal_sink.testing.postgresql.choice import choose
-from wal_sink.testing.postgresql.server import Server
+from wal_sink.testing import flights
+from wal_sink.testing.crash import PAUSING_POSTGRESQL
+from wal_sink.testing.servers import docker, postgresql
+from wal_sink.testing.servers.postgresql import Server, choose
 
 _TYPES = {"string": "text", "timestamp": "timestamptz", "date": "date", "int": "int"}
 """PostgreSQL's types of columns, by Spark's words for them."""
@@ -32,7 +31,7 @@ class Postgresql(Database):
     @contextmanager
     def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - Cassandra's
         """Start a server, in a folder of its own that goes with it."""
-        chosen = choose("auto", installed.programs, docker_engine.find)
+        chosen = choose("auto", postgresql.programs, docker.find)
         title = f"PostgreSQL, {chosen.said}"
         say(f"Starting {title} …")
         with chosen.server({"timezone": "UTC"}) as server:

@@ -22,8 +22,7 @@ from wal_sink.demo.queries import (
 )
 from wal_sink.demo.report import Comparison, Death, Report, comparison, report
 from wal_sink.demo.watch import Sample, Watch
-from wal_sink.testing.crash.driver import Driver
-from wal_sink.testing.crash.pausing import PAUSES, pauses
+from wal_sink.testing.crash import PAUSES, Driver, pauses
 from wal_sink.testing.oracle import judge
 
 

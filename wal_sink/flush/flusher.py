@@ -2,42 +2,55 @@
 
 A flusher can be interrupted at any point, and any flusher can go on from there: what is durable decides
 where. Why that is exactly-once: `docs/protocol.md`.
+
+What a flusher does about an object that its epochs need and that is not there.
+
+Another flusher may have flushed and trimmed it meanwhile; then this one looks again. A flusher that had stood
+still may have deleted what a rewind flushes again; then the object is brought back. Else the flush stops.
+
+Deletes what a flusher has flushed, and what killed tasks have left, without holding up the flush.
+
+Garbage that cannot be deleted (a bucket's policy, a folder of another user) makes the log grow. It never
+keeps committed rows from the target: the trimmer leaves it for a minute, says so, and the flush goes on
+(rule 18).
 """
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from state_backends import StateBackendError
-from wal_sink import remedies
+from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.checkpoint.early_sync import EarlySync
+from wal_sink.checkpoint.watcher import EarlySync
 from wal_sink.clock import now_us
-from wal_sink.errors import LogUnavailable, WrongOwner
-from wal_sink.flush.attempts import Attempts
-from wal_sink.flush.choose_window import WindowChooser
-from wal_sink.flush.clocks import Clocks
-from wal_sink.flush.missing import Missing
-from wal_sink.flush.other_log import History
-from wal_sink.flush.plan_window import WindowPlanner
-from wal_sink.flush.quarantine import RowsRefused, keep_refused
-from wal_sink.flush.read_window import FileGoneError
-from wal_sink.flush.reporter import Reporter
-from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
-from wal_sink.flush.target_connection import TargetConnection
-from wal_sink.flush.trimmer import Trimmer
-from wal_sink.flush.window_rows import WindowRows
-from wal_sink.flush.write_window import WindowWrite, WriteInThread, WriteRows
+from wal_sink.errors import LogUnavailable, MissingSegment, WrongOwner
+from wal_sink.flush.connection import Attempts, TargetConnection
+from wal_sink.flush.report import RUN_HISTORY, Reporter, RunHistory
+from wal_sink.flush.rows import (
+    FileGoneError,
+    RowsRefused,
+    WindowRows,
+    WindowWrite,
+    WriteInThread,
+    WriteRows,
+    keep_refused,
+)
+from wal_sink.flush.window import Clocks, History, WindowChooser, WindowPlanner
 from wal_sink.log_context import line_logger
-from wal_sink.model.ledger import Owner, Window, ledger_key
+from wal_sink.model import paths
+from wal_sink.model.ledger import Mark, Owner, Window, ledger_key
 from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import FlushedEpoch
 from wal_sink.observer import Delivered
-from wal_sink.progress.given_up import given_up_since_begun
-from wal_sink.protocol.ledger_updates import flush_records
-from wal_sink.protocol.next_step import next_step, resting
-from wal_sink.protocol.steps import (
+from wal_sink.progress.backlog import given_up_since_begun
+from wal_sink.protocol.attempts import refuse_missing_manifest
+from wal_sink.protocol.ledger import flush_records
+from wal_sink.protocol.next_step import (
     Begin,
     Choose,
     CreateLedger,
@@ -51,15 +64,208 @@ from wal_sink.protocol.steps import (
     Step,
     Trim,
     View,
+    mark_of_log,
+    next_step,
+    resting,
 )
 from wal_sink.protocol.windows import to_sync
 from wal_sink.targets.base import Target
-from wal_sink.wal.attached import absent
-from wal_sink.wal.left_behind import unflushed
+from wal_sink.wal.location import owned, unflushed
 from wal_sink.wal.log import Log
-from wal_sink.wal.ownership import owned
+from wal_sink.wal.quarantine import bring_back, droppable
+from wal_sink.wal.retention import RetainedEpochs, SharedTrimDelay, TrimDelay
+from wal_sink.wal.targets import absent
+from wal_sink.wal.trim import forget_records, lost_records, sweep, trim
 
 logger = line_logger(__name__)
+
+
+class Missing:
+    """Looks after the missing objects of one query's log."""
+
+    def __init__(self, log: Log, target: TargetConnection) -> None:
+        self._log = log
+        self._target = target
+
+    def manifest(self, epoch: int) -> None:
+        """See that the epoch was flushed meanwhile, or bring its manifest back (rule 12); then look again.
+
+        :raises MissingManifest: neither.
+        """
+        mark = self._target.read_ledger()
+        if self._is_recorded(epoch):
+            return
+        if mark is not None and mark.flushed < epoch and self._brought_back([epoch]):
+            return
+        refuse_missing_manifest(epoch, mark)
+
+    def segment(self, gone: FileGoneError, window: Window) -> None:
+        """See that the window was finished by another flusher, or bring its segments back; then look again.
+
+        An operator may have given the epoch up while this flusher stood still before `begin`.
+
+        :raises MissingSegment: nothing of that (rule 20).
+        """
+        epochs = [epoch.epoch for epoch in window.epochs]
+        if self._target.is_finished(window):  # rule 20
+            return
+        if gone.epoch in given_up_since_begun(self._log, window):
+            return
+        if self._is_recorded(window.first) or self._brought_back(epochs):
+            return
+        raise MissingSegment(
+            f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
+            f"{errors.lost_segment(gone.epoch, begun=True)} {errors.restored(window.first - 1)}",
+        ) from gone
+
+    def was_deleted(self, epoch: int, view: View) -> bool:
+        """Whether no attempt at an epoch was there, but in `aside/`; it is back, and may be the newer one."""
+        return all(each.epoch != epoch for each in view.attempts) and self._brought_back([epoch])
+
+    def _is_recorded(self, epoch: int) -> bool:
+        """Whether the log's mark has passed an epoch since the look, though the ledger row may not say so.
+
+        The row was restored from a backup after this flusher had looked, say: the next look tells (rule 19).
+        The epoch's own record may be forgotten by now. A copy of it in `retained/` says nothing: a flusher
+        that stood still may have left it there after a rewind, and the next look would find it again.
+        """
+        return max(self._log.flushed_epochs(fresh=True), default=-1) >= epoch
+
+    def _brought_back(self, epochs: Collection[int]) -> bool:
+        """Whether objects were missing that a rewind has set aside, and are there again."""
+        if back := bring_back(self._log, epochs):
+            logger.warning(
+                "%d objects of epochs %d to %d were deleted since a rewind, or since the target was attached,"
+                " by a flusher that had stood still; they are brought back from %s",
+                len(back),
+                min(epochs),
+                max(epochs),
+                self._log.where(paths.ASIDE),
+            )
+        return bool(back)
+
+
+SWEEP_EVERY_S = 3_600.0
+
+AGAIN_S = 60.0
+"""After so many seconds the trimmer tries again to delete what could not be deleted."""
+
+
+class Trimmer:
+    """Trims and sweeps one query's log. Used by one thread.
+
+    :param delay_s: seconds that a flushed epoch stays in the log (`trim.delay`).
+    :param clock_us: microseconds since 1970.
+    """
+
+    def __init__(self, log: Log, delay_s: float, clock_us: Callable[[], int]) -> None:
+        self._log = log
+        self._delay = TrimDelay(delay_s, clock_us)
+        self._shared = SharedTrimDelay(delay_s, clock_us) if log.several else None
+        self._retained = RetainedEpochs(log)
+        self._records_seen = False
+        self._failed_s = self._swept_s = self._dropped_s = float("-inf")
+        self.half_written: int | None = None
+        """Files of killed writers that were deleted; None before the first sweep."""
+
+    def at_once(self, window: Window) -> list[int]:
+        """Return the epochs of a window that need not stay, for some time or for another target."""
+        if self._delay.seconds:
+            return []
+        epochs, limit = [begun.epoch for begun in window.epochs], window.last
+        if self._shared is not None:
+            limit = self._shared.trimmable(self._log, epochs)
+        return [epoch for epoch in epochs if epoch <= limit]
+
+    def trimmable(self, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]) -> int | None:
+        """Return the highest epoch that may be trimmed, with those before it; None: all that are flushed."""
+        if time.monotonic() < self._failed_s + AGAIN_S:
+            return -1
+        epochs = sorted({attempt.epoch for attempt in attempts})
+        if self._shared is not None:
+            due = recorded is not None and bool(epochs) and epochs[0] <= recorded.epoch
+            return self._shared.trimmable(self._log, epochs) if due else -1
+        return self._delay.trimmable(self._log, recorded, heapq.merge(epochs, self._retained))
+
+    def due(self, recorded: FlushedEpoch | None, trimmable: int | None) -> tuple[int, ...]:
+        """Return the retained epochs whose time is over.
+
+        :param trimmable: what `trimmable` has returned.
+        """
+        flushed = recorded.epoch if recorded else -1
+        return self._retained.upto(flushed if trimmable is None else min(trimmable, flushed))
+
+    def retain(self, window: Window, records: Sequence[FlushedEpoch]) -> None:
+        """Move what is flushed to `retained/` for `trim.delay`; without one there is nothing to do."""
+        if not self._delay.seconds or self._shared is not None:
+            return  # the manifest stays for those that list it
+        with self._leaving_garbage():
+            self._retained.retain(window.epochs, records)
+            forget_records(self._log, self._log.attempts(), self._retained)
+
+    def unrecorded(self, mark: Mark | None, recorded: FlushedEpoch | None) -> tuple[int, ...]:
+        """Return the epochs of the ledger's last window whose records are lost, the newest not.
+
+        Looks until there are none: a power loss, which takes them, ends every flusher of its host.
+        """
+        if self._records_seen or mark is None or mark.last is None or recorded is None:
+            return ()
+        lost = lost_records(self._log, [epoch.epoch for epoch in mark.last.epochs])
+        self._records_seen = not lost
+        return lost
+
+    def trim(self, epochs: Sequence[int], flushed: Collection[Attempt] = ()) -> None:
+        """Delete flushed epochs; see `wal.trim.trim`.
+
+        :raises Diverged: what is left of one of them is of another history.
+        """
+        with self._leaving_garbage():
+            for why in trim(self._log, epochs, flushed, self._retained):
+                self._failed_s = time.monotonic()
+                logger.warning("what is left of a flushed epoch stays: %s", why)
+
+    def sweep(self, trimmable: int | None) -> None:
+        """Delete what killed tasks and late ones have left, at the first call and then every hour.
+
+        Called once the ledger is found to agree: `rewind` may need what is there.
+        """
+        if time.monotonic() < self._swept_s + SWEEP_EVERY_S:
+            return
+        with self._leaving_garbage():
+            self._retained.look()
+            if self._shared is not None:
+                # Read before the targets are listed: what is flushed later may be kept for a new one.
+                flushed = self._log.newest_flushed_epoch()
+                trimmable = self._shared.trimmable(self._log, ())
+                trimmable = min(trimmable, -1 if flushed is None else flushed)
+            self.half_written = (self.half_written or 0) + sweep(self._log, trimmable)
+        self._swept_s = time.monotonic()
+
+    def drop_aside(self, *, agreed: bool) -> None:
+        """Delete what a rewind has set aside and is flushed again, at the first call and then every hour.
+
+        :param agreed: ledger and log were read, and say that the same epoch is flushed. A record that a
+            flusher wrote late, after it had stood still, says otherwise.
+        """
+        if not agreed or time.monotonic() < self._dropped_s + SWEEP_EVERY_S:
+            return
+        with self._leaving_garbage():
+            self._log.delete(droppable(self._log))
+        self._dropped_s = time.monotonic()
+
+    @contextlib.contextmanager
+    def _leaving_garbage(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, StateBackendError) as error:
+            self._failed_s = time.monotonic()
+            logger.warning(
+                "what is flushed cannot be deleted from %s; the log grows until it can, which is tried"
+                " every %.0f s: %r",
+                self._log.url,
+                AGAIN_S,
+                error,
+            )
 
 
 @dataclass(frozen=True)
@@ -173,7 +379,7 @@ class Flusher:
             raise WrongOwner(
                 f"{self._checkpoint.url} is now the checkpoint of query {found}, not of {query_id}",
                 "The checkpoint was deleted and made anew, and its new query has a log of its own. "
-                + remedies.left_behind(self._log.url, unflushed(self._log)),
+                + errors.left_behind(self._log.url, unflushed(self._log)),
             )
         if why := absent(self._log):
             return View(checkpointed, None, None, asked=False, mark=None, attempts=(), absent=why)
@@ -182,11 +388,14 @@ class Flusher:
         mark, asked, known = None, False, False
         if identity is not None:
             self._target.owner = Owner(self._ledger_key, identity.log_id, identity.checkpoint)
-            # At start-up the ledger is read in any case: it may be ahead of the records (rule 17).
-            asked = not self._started or not resting(checkpointed, recorded, identity)
+            # At start-up the ledger may be ahead of the records (rule 17), once there is an epoch to flush.
+            at_start = not self._started and checkpointed >= identity.first_epoch
+            asked = at_start or not resting(checkpointed, recorded, identity)
             if asked:
                 self.sync.start(checkpointed)
-                mark, known = self._target.row(recorded.epoch if recorded else None)
+                mark, known = self._target.row(
+                    mark_of_log(recorded, identity) if recorded else None
+                )
             self._started = True
         attempts = self._log.attempts(fresh=asked)
         # After the manifests: a flusher makes the record before it deletes the manifest.

@@ -1,16 +1,20 @@
-"""Keeps a flusher going: one daemon thread for each query, woken by events, never trusting them."""
+"""Keeps a flusher going: one daemon thread for each query, woken by events, never trusting them.
+
+The loops of one query: one for each target; none where another process flushes the query.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 import tenacity
 
-from wal_sink.checkpoint.commit_watcher import CommitWatcher
+from wal_sink.checkpoint.watcher import CommitWatcher
 from wal_sink.flush.flusher import Flusher
 from wal_sink.log_context import line_logger, log_epoch, logging_query
-from wal_sink.protocol.steps import Rest, Step
+from wal_sink.protocol.next_step import Rest, Step
 
 logger = line_logger(__name__)
 
@@ -133,3 +137,48 @@ class FlushLoop(threading.Thread):
     def _sleep(self, seconds: float) -> None:
         self._hurried.wait(seconds)
         self._hurried.clear()
+
+
+class FlushLoops:
+    """The threads that flush one query, told the same together. Targets wait for no other.
+
+    :param loops: one for each target.
+    """
+
+    def __init__(self, loops: Sequence[FlushLoop] = ()) -> None:
+        self._loops = tuple(loops)
+
+    def start(self) -> None:
+        """Start every thread."""
+        for loop in self._loops:
+            loop.start()
+
+    def wake(self) -> None:
+        """See `FlushLoop.wake`; so for the others."""
+        for loop in self._loops:
+            loop.wake()
+
+    def hurry(self) -> None:
+        """Try now."""
+        for loop in self._loops:
+            loop.hurry()
+
+    def end(self) -> None:
+        """Finish what is checkpointed, then end."""
+        for loop in self._loops:
+            loop.end()
+
+    def stop(self) -> None:
+        """End after the steps under way."""
+        for loop in self._loops:
+            loop.stop()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end of every thread, for so many seconds together."""
+        until_s = None if timeout is None else time.monotonic() + timeout
+        for loop in self._loops:
+            loop.join(None if until_s is None else max(0.0, until_s - time.monotonic()))
+
+    def is_alive(self) -> bool:
+        """Whether a thread runs."""
+        return any(loop.is_alive() for loop in self._loops)

@@ -18,8 +18,7 @@ from wal_sink.observer import Observer
 from wal_sink.wal.log import Log
 
 if TYPE_CHECKING:
-    from wal_sink.metrics.collector import Metrics
-    from wal_sink.metrics.http import BoundedServer
+    from wal_sink.metrics.prometheus import BoundedServer, Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ def _serve(port: int, host: str) -> _Server:
     try:
         from prometheus_client import make_wsgi_app  # noqa: PLC0415 - only where it is wanted
 
-        from wal_sink.metrics.collector import Metrics  # noqa: PLC0415 - it imports prometheus_client
+        from wal_sink.metrics.prometheus import Metrics  # noqa: PLC0415 - it imports prometheus_client
     except ModuleNotFoundError as error:
         if error.name != "prometheus_client":
             raise
@@ -130,7 +129,7 @@ def _serve(port: int, host: str) -> _Server:
             "Metrics need the package prometheus_client, which is not installed.",
             "Run `pip install prometheus_client` here, or leave the port for metrics out.",
         ) from error
-    from wal_sink.metrics.http import BoundedServer  # noqa: PLC0415 - http.server, only where it is wanted
+    from wal_sink.metrics.prometheus import BoundedServer  # noqa: PLC0415 - http.server, only where it is wanted
 
     metrics = Metrics()
     try:

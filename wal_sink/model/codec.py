@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from wal_sink import remedies
+from wal_sink import errors
 from wal_sink.errors import CorruptLog
 
 FORMAT = 1
@@ -58,7 +58,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             raise CorruptLog(
                 f"{where} cannot be read as {cls.__name__}: {error}",
                 "Restore the file from a copy. Do not delete it: what it names may be unflushed."
-                f" {remedies.VERIFY} A lost manifest: {remedies.skip(None)}.",
+                f" {errors.VERIFY} A lost manifest: {errors.skip(None)}.",
             ) from error
 
 

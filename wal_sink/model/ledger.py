@@ -143,5 +143,6 @@ class Outcome(enum.Enum):
 
     APPLIED = "applied"
     REFUSED = "refused"
+    """This call had no effect, and will have none: what was staged for it may be deleted."""
     UNKNOWN = "unknown"
-    """The answer was lost; a read tells whether the update was applied."""
+    """Neither is certain, as the answer was lost; a read tells whether the update was applied."""

@@ -1,15 +1,22 @@
-"""The manifest: what a run published for an epoch. No I/O."""
+"""The manifest: what a run published for an epoch. No I/O.
+
+Reads Spark's `offsets/<epoch>`, the plan of an epoch, as far as the rules need it. No I/O.
+
+A Spark task of a query, and the message in which it tells the driver what it wrote. No I/O.
+"""
 
 from __future__ import annotations
 
 import builtins
+import json
+import re
 from collections.abc import Collection, Iterable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from wal_sink import remedies
-from wal_sink.errors import CorruptLog
+from wal_sink import errors
+from wal_sink.errors import CorruptLog, UnknownOffsetsFormat
 from wal_sink.model.codec import FORMAT, Record, digest, learn
 
 _END = b"\n}\n"
@@ -175,7 +182,7 @@ def _with_data(manifest: Manifest, data: bytes, start: int, where: str) -> Manif
     if start != len(data):
         raise CorruptLog(
             f"{where} has {len(data)} bytes; with the segments that it holds it had {start}",
-            f"The file was edited. {remedies.lost_manifest(manifest.epoch)}",
+            f"The file was edited. {errors.lost_manifest(manifest.epoch)}",
         )
     return msgspec.structs.replace(manifest, segments=tuple(found))
 
@@ -196,3 +203,133 @@ class Published(NamedTuple):
 
 
 learn()
+
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+"""Spark never changes it after a query's first batch, except by its offline state repartition."""
+
+
+class Offsets(NamedTuple):
+    """The part of the sources that an epoch covers."""
+
+    text: str
+    """The whole file."""
+    digest: str
+    """Digest of the sources' offsets alone, without the batch's time and watermark of line two. In `v2`, of
+    the offsets by name, in whichever order the file has them."""
+    partitions: str | None = None
+    """State partitions of the batch; None when the file does not say."""
+    origin: str = ""
+    """Digest of all but `partitions`: equal for a repartition batch and the batch that it copies."""
+
+    def repartitions(self, other: Offsets) -> bool:
+        """Whether Spark's offline state repartition has made this batch from another one (rule 12).
+
+        Repartition copies offsets, time and watermark of the last batch that it keeps, and changes the
+        number of partitions. No other two batches of a query have the same time.
+        """
+        return (
+            None not in (self.partitions, other.partitions)
+            and self.partitions != other.partitions
+            and self.origin == other.origin
+        )
+
+
+def parse_offsets(text: str, where: str) -> Offsets:
+    """Read the text of an offsets file, read from the path `where`.
+
+    Spark writes `v1` with a line for each source in the order of the plan, or `v2` with `<name>:<offset>` for
+    each, once sources may have names of their own (`spark.sql.streaming.queryEvolution.enableSourceEvolution`
+    or `spark.sql.streaming.offsetLog.formatVersion=2`, since Spark 4.2).
+
+    :raises UnknownOffsetsFormat: its version is another one, or its lines are not of its version.
+    """
+    version, *lines = text.split("\n")
+    if version not in ("v1", "v2"):
+        raise _unknown(
+            f"{where} has the version {version!r}, this version of wal_sink knows 'v1' and 'v2'"
+        )
+    metadata, conf = _metadata(lines[0] if lines else "")
+    partitions = conf.get(_PARTITIONS)
+    rest = {name: value for name, value in conf.items() if name != _PARTITIONS}
+    sources = "\n".join(lines[1:] if version == "v1" else _by_name(lines[1:], where))
+    origin = json.dumps([metadata, rest, sources], sort_keys=True)
+    return Offsets(
+        text,
+        digest(sources.encode()),
+        None if partitions is None else str(partitions),
+        digest(origin.encode()),
+    )
+
+
+def _by_name(lines: list[str], where: str) -> list[str]:
+    """Return the lines of a `v2` file by their names: Spark writes them in the order of a hash map."""
+    for line in lines:
+        if not re.fullmatch(r'[^\s{}":]+:.+', line):
+            raise _unknown(f"{where} has no `<name>:<offset>` in its line {line!r}")
+    return sorted(lines)
+
+
+def _unknown(what: str) -> UnknownOffsetsFormat:
+    return UnknownOffsetsFormat(
+        what, "Upgrade wal_sink, or run the query with a Spark version that it is tested with."
+    )
+
+
+def _metadata(line: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return line two without its `conf`, and the `conf`; both empty when it is no JSON object."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}, {}
+    if not isinstance(found, dict):
+        return {}, {}
+    conf = found.pop("conf", None)
+    return found, conf if isinstance(conf, dict) else {}
+
+
+class Appended(msgspec.Struct, frozen=True, kw_only=True):
+    """Tells the driver which task wrote which segments (rule 4)."""
+
+    query_id: str
+    run_id: str
+    epoch: int
+    segments: tuple[SegmentRef, ...]
+    refused: tuple[SegmentRef, ...] = ()
+    """Segments of the rows that the target's check refused (rule 24)."""
+
+    @property
+    def files(self) -> tuple[SegmentRef, ...]:
+        """The segments that the task has written as files: this message has the others."""
+        return tuple(each for each in self.segments + self.refused if each.is_file)
+
+    @property
+    def execution(self) -> Execution:
+        """What the task was part of."""
+        return Execution(self.query_id, self.run_id, self.epoch)
+
+
+class Execution(NamedTuple):
+    """One run's computation of an epoch, as Spark names it to its tasks."""
+
+    query_id: str
+    run_id: str
+    epoch: int
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """Identifies a task, as Spark does."""
+
+    query_id: str
+    run_id: str
+    epoch: int
+    partition: int
+    attempt: int
+    call: str = ""
+    """Hexadecimal digits with which the nonces of its segments begin: they tell the tasks of one call, where
+    Spark does not call once for an epoch."""
+
+    @property
+    def execution(self) -> Execution:
+        """What the task is part of."""
+        return Execution(self.query_id, self.run_id, self.epoch)

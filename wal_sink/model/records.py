@@ -1,8 +1,12 @@
-"""The small records of the log: who owns it, who may publish, what is flushed, who flushes. No I/O."""
+"""The small records of the log: who owns it, who may publish, what is flushed, who flushes. No I/O.
+
+What waits to be flushed, as one look found it. A value: `progress.backlog` reads it.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -10,13 +14,13 @@ from wal_sink.model.codec import Record, learn
 
 
 class LogIdentity(Record, frozen=True, kw_only=True):
-    """`log.json`: ties the log to one checkpoint; created once, with the first publish (rule 1)."""
+    """`log.json`: ties the log to one checkpoint; created once, as the first run starts (rule 1)."""
 
     log_id: str
     checkpoint: str
     """URL of the query's checkpoint."""
     first_epoch: int
-    """The first epoch that this sink was given; every epoch from it on has a manifest (rule 12)."""
+    """The first epoch that was not checkpointed then; every epoch from it on has a manifest (rule 12)."""
 
 
 class LogUrl(Record, frozen=True, kw_only=True):
@@ -114,11 +118,52 @@ class TargetState(Record, frozen=True, kw_only=True):
 
     verb: Literal["announced", "attached", "detached"]
     epoch: int
-    """Attached: the first epoch that it gets. Detached: the last one that it has. Announced: -1."""
+    """Attached: the first epoch that it gets. Else the last one that it has, -1 for none."""
     by: str
     """`<user>@<host>`."""
     at_us: int
     why: str
+    rows: int = 0
+    """Attached: how many rows the epochs have that it lacks since it was detached; -1: not known."""
+
+
+class Gap(NamedTuple):
+    """Epochs that a target lacks since it was detached."""
+
+    first: int
+    last: int | None
+    """None: it lacks all that follow."""
+    rows: int
+    """-1: not known."""
+
+
+def gaps(states: Iterable[TargetState]) -> list[Gap]:
+    """Return what a target lacks, by its states, oldest first.
+
+    What it gets anew since it was attached last is no gap any more, nor does it have more than it had then.
+    """
+    found: list[Gap] = []
+    has, open_from = -1, None
+    for number, state in enumerate(states):
+        if state.verb != "attached":
+            has, open_from = state.epoch, state.epoch + 1 if number > 1 else None
+            continue
+        if open_from is not None:
+            found = [gap for gap in found if gap.first <= has]
+            found += [Gap(open_from, state.epoch - 1, state.rows)] if state.epoch > has + 1 else []
+        open_from = None
+    return found if open_from is None else [*found, Gap(open_from, None, -1)]
+
+
+def first_epoch(states: Iterable[TargetState]) -> int:
+    """Return the epoch from which on a target has everything, by its states; -1: it was never attached."""
+    first, has = -1, -1
+    for state in states:
+        if state.verb != "attached":
+            has = state.epoch
+        elif first < 0 or state.epoch > has + 1:
+            first = state.epoch
+    return first
 
 
 class FlushedEpoch(Record, frozen=True, kw_only=True):
@@ -212,7 +257,8 @@ class Decision(Record, frozen=True, kw_only=True):
 class Released(Record, frozen=True, kw_only=True):
     """`quarantine/….released-<first>-<rows>.json`: rows have left the quarantine (rule 24).
 
-    Created once, after the target has acknowledged them, and never deleted.
+    Created once, after the target has acknowledged them. When all rows of its entry have left, it goes with
+    the record of their epoch.
     """
 
     by: str
@@ -268,3 +314,33 @@ class FlusherReport(Record, frozen=True, kw_only=True):
 
 
 learn()
+
+
+class Backlog(NamedTuple):
+    """The epochs of a query that are checkpointed and not flushed; epoch ids are -1 for none."""
+
+    checkpointed: int
+    """The last epoch that may be flushed."""
+    flushed: int
+    """The last epoch that is, by the log's records, which the flusher writes after the ledger."""
+    epochs: int
+    """How many lie between, whether or not their manifests can be read."""
+    rows: int
+    bytes: int
+    """Rows, and bytes of segments, that are to be sent: of one attempt at each epoch. Where there are
+    several, of the one that the log proves to be kept, else of the highest (rule 11): an estimate, since an
+    event of Spark, which only its driver sees, may decide for another one. What is damaged or missing is
+    not counted."""
+    stored_bytes: int
+    """Bytes of the segments of all attempts at them: they are on the disk, whichever is flushed."""
+    oldest_us: int | None
+    """When the oldest of them was published, or first seen by this process if nothing readable says so;
+    microseconds since 1970, None for none."""
+    read_us: int
+    """When this was read, microseconds since 1970."""
+    quarantined_rows: int = 0
+    """Rows that the target refused, and that are in quarantine (rule 24); counted by `look` alone."""
+
+    def oldest_seconds(self, now_us: int) -> float:
+        """Return how long the oldest has waited; 0 for none. It grows although nothing can be read."""
+        return 0.0 if self.oldest_us is None else max(0.0, (now_us - self.oldest_us) / 1_000_000)

@@ -16,27 +16,79 @@ at hand. The log is read once, when a run comes to a process: Spark keeps its Py
 that is idle for a minute. For its budget all attempts count (`stored_bytes`), because they are on the disk.
 
 *Messages* (`waiting_epochs`) only say how many epochs wait, for which no manifest is opened.
+
+Reads many manifests, and finds the segments that none of them names. A damaged one hides no other.
+
+Tells which epochs operators have given up, as long as Spark has not computed them again (rule 22).
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from state_backends import StateBackendError
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import CorruptLog, WalSinkError
-from wal_sink.model.backlog import Backlog
+from wal_sink.errors import CorruptLog, UnknownOffsetsFormat, WalSinkError
+from wal_sink.model import paths
+from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.progress.scan import Scan, read_manifests
-from wal_sink.protocol.choose_attempt import proven_attempts
-from wal_sink.protocol.steps import Contender, Evidence
-from wal_sink.wal.attached import flushed_epoch
-from wal_sink.wal.log import Log
+from wal_sink.model.records import Backlog, Decision
+from wal_sink.protocol.attempts import proven_attempts, still_covers
+from wal_sink.protocol.next_step import Contender, Evidence
+from wal_sink.wal.log import Log, read_many
 from wal_sink.wal.quarantine import quarantined_rows
+from wal_sink.wal.targets import flushed_epoch
+
+
+class Scan(NamedTuple):
+    """What was read. A manifest that was trimmed meanwhile is in neither."""
+
+    manifests: Mapping[Attempt, Manifest]
+    damaged: Mapping[Attempt, CorruptLog]
+
+
+def read_manifests(log: Log, attempts: Iterable[Attempt]) -> Scan:
+    """Read the manifests of attempts, and note what is wrong with those that cannot be read.
+
+    The rows that they hold are let go: thousands may wait.
+    """
+
+    def read(attempt: Attempt) -> tuple[Attempt, Manifest | CorruptLog | None]:
+        try:
+            found = log.manifest(attempt)
+        except CorruptLog as error:
+            return attempt, error
+        return attempt, found and found.manifest.without_data()
+
+    results = read_many(log, read, attempts)
+    return Scan(
+        {attempt: found for attempt, found in results if isinstance(found, Manifest)},
+        {attempt: found for attempt, found in results if isinstance(found, CorruptLog)},
+    )
+
+
+def unnamed_segments(segments: Iterable[tuple[int, str]], found: Scan) -> list[str]:
+    """Return the segments that no manifest names (rule 18): counted while their epoch waits.
+
+    A failed attempt has left them, or a batch under way is writing them: its tasks may be alive. They go
+    when a run claims its generation that fences theirs, or with their epoch.
+
+    :param segments: epoch and path, listed before the manifests: a segment that is published meanwhile
+        would look unnamed otherwise.
+    :param found: all manifests of their epochs. What a damaged one names cannot be told, so no segment of
+        its epoch is returned.
+    """
+    named = {ref.path for manifest in found.manifests.values() for ref in manifest.files}
+    untold = {attempt.epoch for attempt in found.damaged}
+    return [path for epoch, path in segments if path not in named and epoch not in untold]
+
 
 FRESH_S, FRESH_BILLED_S = 0.5, 10.0
 """How long a look is good for. Longer where each look is paid for."""
@@ -223,3 +275,88 @@ def _between(checkpointed: int, flushed: int, first_epoch: int) -> int:
 
 def _facts(manifest: Manifest) -> _Published:
     return _Published(manifest.run_id, manifest.rows, manifest.bytes, manifest.published_us)
+
+
+def newest_decision(log: Log, epoch: int) -> Decision | None:
+    """Read the last decision about an epoch; None: it was never given up."""
+    decisions = log.decisions(epoch)
+    return decisions[-1] if decisions else None
+
+
+def in_force(
+    log: Log, decision: Decision, attempts: Iterable[Attempt], checkpoint: Checkpoint
+) -> Decision | None:
+    """Return the decision if its epoch is passed over; None if Spark has computed the epoch again since.
+
+    :param attempts: the manifests there are. Where one is lost, the segments tell that there was one, or the
+        claim of a run that went back behind the epoch.
+    """
+    published = [each.generation for each in attempts if each.epoch == decision.epoch]
+    published += _generations_of_segments(log, decision.epoch)
+    published += _generations_of_claims(log, decision)
+    try:
+        planned = checkpoint.planned(decision.epoch)
+    except UnknownOffsetsFormat:  # nothing of an epoch that is given up has to be readable
+        planned = None
+    digest = planned.digest if planned else None
+    covers = still_covers(highest(decision), decision.offsets_digest, published, digest)
+    return decision if covers else None
+
+
+def _generations_of_segments(log: Log, epoch: int) -> list[int]:
+    """Return the generations of the runs that have written segments of an epoch, as far as the log tells."""
+    listed = map(paths.parse_segment_run, log.backend.list(paths.segment_folder(epoch)))
+    found = []
+    for run in {run for run in listed if run is not None}:
+        with contextlib.suppress(CorruptLog):
+            if (ticket := log.ticket(run)) is not None:
+                found.append(ticket.generation + 1)
+    return found
+
+
+def _generations_of_claims(log: Log, decision: Decision) -> list[int]:
+    """Return the generations of the runs that went back behind an epoch after it was given up."""
+    covered = highest(decision)
+    if covered is None:
+        return []
+    found = []
+    for generation in log.generations(fresh=False):
+        claim = log.claimed(generation) if generation > covered else None
+        if claim is not None and claim.epoch is not msgspec.UNSET and claim.epoch <= decision.epoch:
+            found.append(generation)
+    return found
+
+
+def highest(decision: Decision) -> int | None:
+    """Return the highest generation that a decision covers; None: every one."""
+    return None if decision.highest is msgspec.UNSET else decision.highest
+
+
+def given_up_since_begun(log: Log, window: Window) -> frozenset[int]:
+    """Return the epochs of a begun window that an operator has given up since they were begun."""
+    given_up = set()
+    for begun in window.epochs:
+        decision = newest_decision(log, begun.epoch) if begun.manifest else None
+        if decision is not None and still_covers(
+            highest(decision), decision.offsets_digest, [begun.generation], begun.offsets_digest
+        ):
+            given_up.add(begun.epoch)
+    return frozenset(given_up)
+
+
+def outdated(
+    log: Log, checkpoint: Checkpoint, flushed: int, attempts: Collection[Attempt]
+) -> tuple[int, ...]:
+    """Return the epochs above the mark that were given up, and that Spark has computed again since.
+
+    :param flushed: the log's mark.
+    :param attempts: the manifests there are.
+    """
+    found = []
+    for epoch in log.decided():
+        # An unreadable decision stops the flush when it comes to its epoch.
+        with contextlib.suppress(CorruptLog):
+            decision = newest_decision(log, epoch) if epoch > flushed else None
+            if decision is not None and not in_force(log, decision, attempts, checkpoint):
+                found.append(epoch)
+    return tuple(found)

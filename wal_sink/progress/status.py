@@ -1,28 +1,341 @@
-"""How far a query's flush is. Reads the log and the checkpoint; never connects to the target."""
+"""How far a query's flush is. Reads the log and the checkpoint; never connects to the target.
+
+How far a query's flush is: a value, and how it is said to people. No I/O.
+
+Numbers as people read them.
+
+Tells how fast epochs are flushed and come, from the log's records of those that were flushed last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from html import escape
+from typing import Literal, NamedTuple
 
 import msgspec
+from rich.filesize import decimal
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
-from wal_sink.counted import counted
 from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
-from wal_sink.model.backlog import Backlog
-from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport
-from wal_sink.progress.backlog import BacklogReader
-from wal_sink.progress.given_up import outdated
-from wal_sink.progress.heartbeat import FlusherWatch, age_s, read_report, seems_alive
-from wal_sink.progress.rate import read_rate
-from wal_sink.progress.scan import unnamed_segments
-from wal_sink.progress.status_value import Status
-from wal_sink.wal.attached import flushed_epoch, flushed_limits, target_names
+from wal_sink.model.records import Backlog, ErrorReport, FlushedEpoch, FlusherReport
+from wal_sink.progress.backlog import BacklogReader, outdated, unnamed_segments
+from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, read_report, seems_alive
+from wal_sink.text import counted, printable
+from wal_sink.wal.location import owned, store_errors
 from wal_sink.wal.log import Log
-from wal_sink.wal.ownership import owned
 from wal_sink.wal.quarantine import quarantined_rows
-from wal_sink.wal.store_errors import store_errors
+from wal_sink.wal.targets import flushed_epoch, flushed_limits, target_names, why_absent
+
+
+def byte_count(size: int) -> str:
+    """Return a size as `1.3 MB`; decimal units."""
+    return decimal(size)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as `4.2 s`, from a minute on as `1:02:03`, and with the days before it."""
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=int(seconds)))
+
+
+def epoch_id(epoch: int) -> str:
+    """Return the number of an epoch; -1 means none."""
+    return "nothing yet" if epoch < 0 else str(epoch)
+
+
+def ago(seconds: float) -> str:
+    """Return how long something is ago in one unit, such as `4 s ago` or `3 h ago`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:,.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
+
+
+Mood = Literal["plain", "good", "waiting", "bad"]
+
+_AHEAD_S = 60.0
+"""Timestamps that are less far ahead are of clocks that differ a little."""
+
+
+class Line(NamedTuple):
+    """One line of a status for people."""
+
+    name: str
+    value: str
+    mood: Mood = "plain"
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a query's flush is; epoch ids are -1 for none."""
+
+    query_id: str
+    target: str = ""
+    """Name of the target, if it is one of several."""
+    targets: tuple[Status, ...] = ()
+    """Of each target, if there are several and none was asked for: then the rest is about the one that is
+    flushed least far."""
+    detached: tuple[str, ...] = ()
+    """Names of targets that get nothing any more: `wal-sink verify` says what they lack."""
+    writes_to: str = ""
+    """Kind of the target, and the table there, by the options of the newest run; empty before it has any."""
+    checkpoint: str
+    log: str
+    checkpointed: int
+    published: int
+    flushed: int
+    flushed_as_of: str | None
+    """When `flushed` was recorded, ISO 8601 in UTC."""
+    flushed_seconds_ago: float | None = None
+    """Since then, by this host's clock."""
+    pending_epochs: int
+    """Checkpointed and not flushed."""
+    pending_rows: int
+    pending_bytes: int
+    oldest_pending_seconds: float
+    """Since the oldest pending epoch was published; 0 for none."""
+    rows_per_second: float | None = None
+    """How fast the last epochs were flushed; None: none of late had rows."""
+    catches_up_seconds: float | None = 0.0
+    """How long what waits takes at this rate, while rows come as they came of late; 0 where nothing waits,
+    None where that is not known, or they come faster than they are flushed."""
+    orphan_segments: int
+    """Segments of unflushed epochs that no manifest names: of failed attempts, or of a batch under way."""
+    outdated_decisions: tuple[int, ...] = ()
+    """Epochs above `flushed` that operators gave up and that Spark has computed again since, after its
+    checkpoint was set back: what it published then is flushed."""
+    quarantined_rows: int = 0
+    """Rows that the target refused, and that `wal-sink quarantine` lists."""
+    timestamps_ahead_seconds: float = 0.0
+    """How far the write timestamps of what was flushed last lie ahead of this clock; 0: they do not."""
+    safe_to_delete: bool
+    """Whether checkpoint and log could be deleted without losing a row that Spark has computed."""
+    unsafe_because: str | None
+    """Why they could not."""
+    flusher: str | None
+    """`<host>:<pid>` of the process that flushes, or flushed last."""
+    flusher_alive: bool
+    """Whether that reports, has not ended and, on this host, still has its process. One look takes a report
+    for a living one if its time is within two minutes of now; `status --watch` sees whether it changes."""
+    heartbeat_seconds: float | None
+    """Since it has reported, by the clock of its host; negative if that runs ahead of this one."""
+    doing: str | None
+    """What the flusher does, or did last."""
+    last_error: str | None
+    """What the flusher met, or will meet: that log and checkpoint do not belong together, that the target is
+    not attached, or a damaged manifest, whose rows and bytes are not counted."""
+    remedy: str | None
+    """What to do about that."""
+
+    @property
+    def headline(self) -> str:
+        """How far the flush is, in one short line: to be printed again and again."""
+        return headline(self)
+
+    def __repr__(self) -> str:
+        """Return the lines that `wal-sink status` shows."""
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        """Return them as a table for a notebook."""
+        return as_html(self)
+
+
+def status_lines(found: Status) -> list[Line]:
+    r"""Return what a status says, the query first. Values have printable characters and `\n` alone."""
+    since = "" if found.flushed_seconds_ago is None else f", {ago(found.flushed_seconds_ago)}"
+    lines = [Line("query", found.query_id)]
+    if found.writes_to and not found.targets:
+        lines.append(Line("target", found.writes_to))
+    lines += [
+        Line("checkpoint", found.checkpoint),
+        Line("log", found.log),
+        Line("checkpointed", epoch_id(found.checkpointed)),
+        Line("published", epoch_id(found.published)),
+        Line("flushed", epoch_id(found.flushed) + since),
+        Line("lag", _lag(found), "waiting" if found.pending_epochs else "good"),
+    ]
+    if found.pending_epochs:
+        lines.append(Line("oldest waits", duration(found.oldest_pending_seconds)))
+    if found.rows_per_second is not None:
+        lines.append(Line("rate", _rate(found)))
+    lines += [Line(f"target {each.target}", _in_short(each), _mood(each)) for each in found.targets]
+    lines += [Line(f"target {name}", "detached: it gets nothing", "bad") for name in found.detached]
+    if found.orphan_segments:
+        lines.append(
+            Line("orphans", f"{counted(found.orphan_segments, 'segment')} that no manifest names")
+        )
+    if found.outdated_decisions:
+        listed = ", ".join(map(str, found.outdated_decisions))
+        said = f"{listed}: given up before, and flushed all the same"
+        lines.append(Line("computed again", said, "waiting"))
+    if found.quarantined_rows:
+        rows = counted(found.quarantined_rows, "row")
+        said = f"{rows} that the target refused: wal-sink quarantine CHECKPOINT"
+        lines.append(Line("quarantine", said, "bad"))
+    if found.timestamps_ahead_seconds > _AHEAD_S:
+        lines.append(Line("timestamps", _ahead(found), "bad"))
+    lines.append(Line("flusher", _flusher(found), "plain" if found.flusher_alive else "waiting"))
+    lines.append(
+        Line("last error", found.last_error or "none", "bad" if found.last_error else "good")
+    )
+    if found.remedy:
+        lines.append(Line("what to do", found.remedy))
+    safe = (
+        f"no: {found.unsafe_because}" if found.unsafe_because else "safe, once the query is stopped"
+    )
+    lines.append(Line("delete it?", safe))
+    return [line._replace(value=_printable_lines(line.value)) for line in lines]
+
+
+def headline(found: Status) -> str:
+    """Say in one line how far the flush is."""
+    if found.checkpointed < 0:
+        return "nothing is checkpointed yet"
+    flushed = f"flushed through epoch {found.flushed} of {found.checkpointed}"
+    if found.flushed < 0:
+        flushed = f"nothing is flushed yet of epochs up to {found.checkpointed}"
+    if not found.pending_epochs:
+        return flushed
+    waiting = f"{counted(found.pending_epochs, 'epoch')} with {counted(found.pending_rows, 'row')} waiting"
+    return f"{flushed}, {waiting}" + (f"; {found.last_error}" if found.last_error else "")
+
+
+def _rate(found: Status) -> str:
+    """Say how fast it goes, and how long what waits takes."""
+    said = f"{found.rows_per_second:,.0f} rows a second while it flushes"
+    if not found.pending_rows:
+        return said
+    if found.last_error:
+        return f"{said}; now it stands still"
+    if found.catches_up_seconds is None:
+        return f"{said}; rows come faster than that"
+    return f"{said}; what waits takes some {duration(found.catches_up_seconds)}"
+
+
+def _in_short(found: Status) -> str:
+    """Say of one of several targets how far it is, and what stops it."""
+    alive = "its flusher is alive" if found.flusher_alive else "its flusher is gone, as it seems"
+    where = f"{found.writes_to}; " if found.writes_to else ""
+    said = f"{where}flushed {epoch_id(found.flushed)}; lag {_lag(found)}; {alive}"
+    return f"{said}; {found.last_error}" if found.last_error else said
+
+
+def _mood(found: Status) -> Mood:
+    if found.last_error:
+        return "bad"
+    return "waiting" if found.pending_epochs else "good"
+
+
+def as_text(found: Status) -> str:
+    """Return a status as text, its values in one column."""
+    lines = status_lines(found)
+    width = max(len(line.name) for line in lines) + 2
+    indent = "\n" + " " * width
+    return "\n".join(
+        line.name.ljust(width) + indent.join(line.value.splitlines()) for line in lines
+    )
+
+
+def as_html(found: Status) -> str:
+    """Return a status as a table for a notebook."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(line.name)}</th>"
+        f"<td style='text-align:left;white-space:pre-wrap'>{escape(line.value)}</td></tr>"
+        for line in status_lines(found)
+    )
+    return f"<table>{rows}</table>"
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.splitlines()))
+
+
+def _lag(found: Status) -> str:
+    if found.flushed > found.checkpointed:
+        return "none: the checkpoint lies behind what is flushed (if it stays so, it was set back)"
+    if not found.pending_epochs:
+        return "none: everything checkpointed is flushed"
+    return (
+        f"{counted(found.pending_epochs, 'epoch')}, {counted(found.pending_rows, 'row')},"
+        f" {byte_count(found.pending_bytes)}, {duration(found.oldest_pending_seconds)}"
+    )
+
+
+def _ahead(found: Status) -> str:
+    return (
+        f"{duration(found.timestamps_ahead_seconds)} in the future: a clock was wrong. Set it right, stop the"
+        f" query, then `wal-sink rewind CHECKPOINT --to {found.flushed} --reset-timestamps`"
+    )
+
+
+def _flusher(found: Status) -> str:
+    if found.flusher is None or found.heartbeat_seconds is None:
+        return "none has ever reported"
+    when = f"{duration(max(0.0, found.heartbeat_seconds))} ago by that host's clock"
+    if found.heartbeat_seconds < -1:
+        when = f"from the future: that host's clock is {duration(-found.heartbeat_seconds)} ahead"
+    if found.flusher_alive:
+        return f"{found.flusher}, alive: {found.doing} (last heartbeat {when})"
+    if found.doing == ENDED:
+        return f"{found.flusher} has ended in order, {when}"
+    return (
+        f"{found.flusher} is gone, as it seems; last heartbeat {when}; it last said: {found.doing}"
+    )
+
+
+_READ, _READ_BILLED = 10, 3
+"""How many records are read: fewer where each costs a request."""
+
+
+class Rate(NamedTuple):
+    """Rows a second; None: not known."""
+
+    flushed: float | None
+    """While epochs are flushed; the time between them does not count."""
+    arriving: float | None
+    """Of all the time, from publish to publish."""
+
+    def catches_up_s(self, rows: int) -> float | None:
+        """Return the seconds after which nothing waits, while rows go on coming as they do.
+
+        None: that is not known, or they come faster than they are flushed.
+
+        :param rows: how many wait.
+        """
+        if not rows:
+            return 0.0
+        gain = (self.flushed or 0.0) - (self.arriving or 0.0)
+        return rows / gain if gain > 0 else None
+
+
+def read_rate(log: Log) -> Rate:
+    """Read the newest records."""
+    most = _READ_BILLED if log.backend.billed else _READ
+    epochs = log.flushed_epochs()[-most:]
+    return rate_of(log.flushed_since(epochs[0] - 1) if epochs else [])
+
+
+def rate_of(records: Sequence[FlushedEpoch]) -> Rate:
+    """Return the rate of epochs that were flushed one after the other, some of them together.
+
+    What is begun together has one `begun_us`, and is recorded at nearly one time, so times are counted once.
+
+    :param records: ascending.
+    """
+    rows = [record for record in records if record.rows > 0]
+    busy_us, until_us = 0, 0
+    for record in rows:
+        busy_us += max(0, record.recorded_us - max(record.begun_us, until_us))
+        until_us = max(until_us, record.recorded_us)
+    span_us = records[-1].published_us - records[0].published_us if records else 0
+    later = sum(record.rows for record in records[1:])
+    return Rate(
+        flushed=sum(record.rows for record in rows) * 1_000_000 / busy_us if busy_us else None,
+        arriving=later * 1_000_000 / span_us if span_us > 0 else None,
+    )
+
 
 __all__ = ["Status", "read_status"]
 
@@ -41,24 +354,33 @@ def read_status(
         attached = [view for view, _ in flushed_limits(log)]
         if attached:
             known = {view.target for view in attached}
-            detached = [name for name in target_names(log) if name not in known]
+            detached = {
+                name: quarantined_rows(log.of(name))
+                for name in target_names(log)
+                if name not in known
+            }
             return _together([_read(checkpoint, view, watches) for view in attached], detached)
     return _read(checkpoint, log, watches)
 
 
-def _together(each: Sequence[Status], detached: Sequence[str]) -> Status:
-    """Return the status of all targets."""
+def _together(each: Sequence[Status], detached: Mapping[str, int]) -> Status:
+    """Return the status of all targets.
+
+    :param detached: how many rows each of these has in quarantine: they are nowhere else.
+    """
     slowest = min(each, key=lambda found: found.flushed)
     stopped = next((found for found in each if found.last_error), slowest)
-    unsafe = next((found for found in each if not found.safe_to_delete), slowest)
+    unsafe = [(found.target, found.unsafe_because) for found in each]
+    unsafe += [(name, _unsafe(0, -1, -1, rows)) for name, rows in detached.items()]
+    why = next((f"target {name}: {why}" for name, why in unsafe if why), None)
     return msgspec.structs.replace(
         slowest,
         target="",
         targets=tuple(each),
         detached=tuple(detached),
-        quarantined_rows=sum(found.quarantined_rows for found in each),
-        safe_to_delete=unsafe.safe_to_delete,
-        unsafe_because=unsafe.unsafe_because and f"target {unsafe.target}: {unsafe.unsafe_because}",
+        quarantined_rows=sum(found.quarantined_rows for found in each) + sum(detached.values()),
+        safe_to_delete=why is None,
+        unsafe_because=why,
         flusher_alive=all(found.flusher_alive for found in each),
         last_error=stopped.last_error and f"target {stopped.target}: {stopped.last_error}",
         remedy=stopped.remedy,
@@ -74,7 +396,8 @@ def _read(checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | N
     attempts = log.attempts()
     backlog, found = BacklogReader(checkpoint, log).count(checkpointed, flushed, attempts)
     damaged = next((e for a, e in found.damaged.items() if a.epoch <= checkpointed), None)
-    ahead = _not_owned(log, checkpoint) or damaged
+    left = why_absent(log)
+    ahead = left or _not_owned(log, checkpoint) or damaged
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = read_report(log)
     watch = watches.setdefault(log.target, FlusherWatch()) if watches is not None else None
@@ -83,7 +406,7 @@ def _read(checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | N
     over = (
         report is not None and report.error is not None and _is_over(report.error, newest, backlog)
     )
-    last_error, remedy = _last_error_and_remedy(None if over else report, ahead)
+    last_error, remedy = _last_error_and_remedy(None if over or left else report, ahead)
     rate = read_rate(log)
     quarantined = quarantined_rows(log)
     unsafe = _unsafe(backlog.epochs, published, flushed, quarantined)

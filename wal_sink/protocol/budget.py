@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from wal_sink.counted import counted
 from wal_sink.errors import LogFull, NoFlusher, WalSinkError
-from wal_sink.model.backlog import Backlog
-from wal_sink.model.records import FlusherReport
+from wal_sink.model.records import Backlog, FlusherReport
+from wal_sink.text import counted
 
 ALONE_S = 60.0
 """How long an epoch waits while no flusher is alive: an operator, or what supervises the process that

@@ -1,4 +1,6 @@
-"""Decides what a flusher does next, from what it saw in one pass.
+"""The values that `protocol` decides on: what a flusher saw, and what it may do next.
+
+Decides what a flusher does next, from what it saw in one pass.
 
 Finish what is begun; else begin the epoch right after the mark, if `commits/` covers it (rule 10). Before
 that, bring ledger and `flushed/` records together (rules 13, 17, 19), and trim what is flushed (rule 18). A
@@ -9,22 +11,191 @@ Why this is exactly-once: `docs/protocol.md#the-argument`.
 
 from __future__ import annotations
 
-from wal_sink import remedies
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from wal_sink import errors
 from wal_sink.errors import CorruptLog, Diverged, LedgerBehindLog, WrongOwner
 from wal_sink.model.ledger import Mark, Owner, Window
-from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import FlushedEpoch, LogIdentity
-from wal_sink.protocol.steps import (
-    Choose,
-    CreateLedger,
-    LookAgain,
-    RecordFlushed,
-    RecordsBehind,
-    Rest,
-    Resume,
-    Step,
-    Trim,
-    View,
+from wal_sink.model.manifest import Attempt, Offsets, Published
+from wal_sink.model.records import Decision, FlushedEpoch, Kept, LogIdentity, WithoutSink
+
+
+@dataclass(frozen=True)
+class View:
+    """What a flusher saw in one pass, in the order in which it looked (rule 9)."""
+
+    checkpointed: int
+    """The highest epoch that `commits/` covers, -1 for none."""
+    recorded: FlushedEpoch | None
+    """The newest `flushed/` record; read before the ledger, which may only be ahead of it."""
+    identity: LogIdentity | None
+    asked: bool
+    """Whether the ledger was read; not while `resting` says that it need not be."""
+    mark: Mark | None
+    """The ledger row; None when there is none, or when it was not read."""
+    attempts: tuple[Attempt, ...]
+    """The manifests there are."""
+    rewound: bool = False
+    """Whether an operator has rewound the log; looked at only where neither row nor record is there."""
+    trimmable: int | None = None
+    """The highest epoch that may be trimmed by now; None: all that are recorded (`trim.delay`)."""
+    retained: tuple[int, ...] = ()
+    """Flushed epochs that were kept for `trim.delay`, and whose time is over."""
+    unrecorded: tuple[int, ...] = ()
+    """Epochs of the ledger's last window that lie below the newest record, and have none themselves."""
+    overtaken: bool = False
+    """Whether there are newer records than `recorded`, looked for after `attempts` were listed: of what they
+    are about, the manifests may be gone already."""
+    known: bool = False
+    """Whether `mark` is what this flusher saw last, and was not read in this pass (rule 14)."""
+    absent: str = ""
+    """Why nothing is flushed for this target of several; then nothing else was looked at."""
+
+    @property
+    def agreed(self) -> bool:
+        """Whether ledger and records were read, and say that the same epoch is flushed."""
+        if self.mark is None or self.known or self.recorded is None:
+            return False
+        return self.mark.flushed == self.recorded.epoch
+
+
+class Contender(NamedTuple):
+    """A manifest of the epoch that is flushed next, as far as it is needed to choose."""
+
+    attempt: Attempt
+    run_id: str
+    offsets_digest: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a flusher knows of the epoch that is flushed next; read after the `View`."""
+
+    epoch: int
+    attempts: tuple[Attempt, ...]
+    """The manifests there are, as listed for the `View`; of several contenders, listed again after all that
+    may prove one of them."""
+    contenders: tuple[Contender, ...] = ()
+    """Those of the epoch itself."""
+    before: tuple[Offsets | None, Offsets | None] = (None, None)
+    """From what the two epochs before were planned, nearest first; None: purged, or cannot matter."""
+    planned: Offsets | None = None
+    after: Offsets | None = None
+    without_sink: WithoutSink | None = None
+    """That Spark made the epoch, or passed over it, without a sink; looked at only where `before`, `planned`
+    and `after` cannot tell, as Spark has purged them."""
+    kept: tuple[Kept, ...] = ()
+    """What fenced runs have left about the epoch."""
+    swept: frozenset[Attempt] = frozenset()
+    """Those that were published late, after their segments were deleted: Spark has kept none of them."""
+    committed: str | None = None
+    """The run whose progress event for the epoch this process saw."""
+    lost: frozenset[str] = frozenset()
+    """Runs that ended in this process because another run had written the file that they were to write."""
+    running: str | None = None
+    """The run of the query that lives in this process."""
+    decision: Decision | None = None
+    """That an operator has given the epoch up; then nothing else is looked at."""
+
+
+class Rest(NamedTuple):
+    """There is nothing to do."""
+
+    why: str
+    odd: bool = False
+    """True when an operator should know."""
+
+
+class LookAgain(NamedTuple):
+    """What was seen is of several moments: nothing follows from it."""
+
+
+class CreateLedger(NamedTuple):
+    """The target does not know the query yet: create its row."""
+
+    flushed: int
+
+
+class RecordFlushed(NamedTuple):
+    """The ledger is ahead of the log's mark, or records are missing below: write those of its last window."""
+
+    window: Window
+
+
+class Trim(NamedTuple):
+    """Delete what the log still holds of flushed epochs."""
+
+    epochs: tuple[int, ...]
+
+
+class Resume(NamedTuple):
+    """Finish exactly what is begun."""
+
+    window: Window
+
+
+class Choose(NamedTuple):
+    """Begin an epoch: `choose_attempt.choose` says from which of its attempts.
+
+    Those that follow it may share its window: `windows.joined`.
+    """
+
+    epoch: int
+    attempts: tuple[Attempt, ...]
+    """All manifests there are."""
+    checkpointed: int | None = None
+    """The highest epoch that `commits/` covers, if the caller knows it: nothing was made after that one."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Begin a window with these attempts, one an epoch, contiguous."""
+
+    attempts: tuple[Attempt, ...]
+    proven: bool = True
+    """False when nothing tells which of several attempts Spark has kept (rule 11)."""
+    manifests: tuple[Published, ...] = field(default=(), compare=False, repr=False)
+    """Those of the attempts, as they were read to choose. No manifest ever changes, so the attempts alone
+    tell two decisions apart."""
+
+
+class PassOver(NamedTuple):
+    """Begin an epoch without rows: Spark made it without a sink (rule 12), or it is given up (22)."""
+
+    epoch: int
+    generation: int
+    """The highest one that had published the epoch before it was given up, 0 for none."""
+    offsets_digest: str
+    why: str = "Spark's state repartition made it"
+    decided: bool = False
+    """Whether an operator has given it up, for one target."""
+
+
+class ManifestMissing(NamedTuple):
+    """A checkpointed epoch has no manifest: missing, unless it was flushed and trimmed meanwhile."""
+
+    epoch: int
+
+
+class RecordsBehind(NamedTuple):
+    """The ledger is further ahead of the records than a window: the records were read too early, or lost."""
+
+    window: Window
+
+
+Step: TypeAlias = (
+    RecordsBehind
+    | LookAgain
+    | Rest
+    | CreateLedger
+    | RecordFlushed
+    | Trim
+    | Resume
+    | Choose
+    | Begin
+    | PassOver
+    | ManifestMissing
 )
 
 
@@ -39,25 +210,32 @@ def resting(
     :raises CorruptLog: the log says what was flushed, or is to be, but no longer whose it is.
     """
     if identity is None:
-        # A first publish under way is above `checkpointed`: it creates log.json before its manifest.
         waiting = [attempt.epoch for attempt in attempts if attempt.epoch <= checkpointed]
         if recorded is not None or waiting:
             why = (
                 f"flushed/ records epoch {recorded.epoch}" if recorded else f"{min(waiting)} waits"
             )
-            raise CorruptLog(f"log.json is gone while {why}", "Restore it from a copy of the log.")
-        return Rest("nothing is published yet")
+            raise CorruptLog(f"log.json is gone while {why}", errors.LOST_IDENTITY)
+        return Rest("the query was never started")
     if recorded is not None and checkpointed < recorded.epoch:  # rule 19
         return Rest(
             f"epoch {recorded.epoch} is flushed, but the checkpoint says {checkpointed}:"
             " it was set back. Nothing is flushed until it has caught up",
             odd=True,
         )
-    if recorded is not None and checkpointed == recorded.epoch:
-        return Rest("everything checkpointed is flushed")
-    if checkpointed < identity.first_epoch:
+    if checkpointed > mark_of_log(recorded, identity):
+        return None
+    if recorded is None:
         return Rest("nothing is checkpointed yet")
-    return None
+    return Rest("everything checkpointed is flushed")
+
+
+def mark_of_log(recorded: FlushedEpoch | None, identity: LogIdentity) -> int:
+    """Return the last epoch that the log says is flushed: the newest record, or what lies before the first.
+
+    One of several targets may be attached again behind epochs that it lacks: then its newest record is older.
+    """
+    return max(recorded.epoch if recorded else -1, identity.first_epoch - 1)
 
 
 def next_step(view: View, owner: Owner) -> Step:
@@ -103,39 +281,37 @@ def _flush_step(view: View) -> Resume | Choose | Rest:
 def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | RecordsBehind | None:
     """Bring ledger and `flushed/` records together before anything else is done."""
     assert view.identity is not None
-    mark, recorded = view.mark, view.recorded
+    mark, recorded, first = view.mark, view.recorded, view.identity.first_epoch
+    floor = mark_of_log(recorded, view.identity)
     if mark is None:
-        before = view.identity.first_epoch - 1
         if recorded is None and not view.rewound:  # rule 13
-            return CreateLedger(before)
+            return CreateLedger(floor)
         if recorded is None:  # its records are gone, but not the timestamps that were used
             raise LedgerBehindLog(
-                f"The ledger has no row for query {owner.query_id}, but the log was rewound to {before}",
-                f"Restore the ledger table, or make its row anew: {remedies.rewind(before)}.",
+                f"The ledger has no row for query {owner.query_id}, but the log was rewound to {floor}",
+                f"Restore the ledger table, or make its row anew: {errors.rewind(floor)}.",
             )
         raise LedgerBehindLog(
             f"The ledger has no row for query {owner.query_id}, but the log says that epoch"
-            f" {recorded.epoch} is flushed",
+            f" {floor} is flushed",
             "Restore the ledger table. If the rows are all there, make its row anew:"
-            f" {remedies.rewind(recorded.epoch)}. If not, start the query with a new checkpoint.",
+            f" {errors.rewind(floor)}. If not, start the query with a new checkpoint.",
         )
     refuse_other_owner(mark, owner)
-    floor = recorded.epoch if recorded else view.identity.first_epoch - 1
-    first = view.identity.first_epoch
     if mark.flushed < first - 1:  # rule 19; the row was adopted from a log that is gone
         raise LedgerBehindLog(
             f"The ledger says that epoch {mark.flushed} is flushed, and this log begins with epoch {first}:"
             f" it never had epochs {mark.flushed + 1} to {first - 1}",
-            "They were in a log that was deleted or replaced. What the table lacks of them has to be loaded"
-            f" from a copy of that log, or from the source. Then {remedies.rewind(first - 1)}: the flush goes"
-            " on behind them.",
+            "They were in a log that was deleted or replaced, or the target was attached behind them. What"
+            " the table lacks of them has to be loaded from a copy of that log, from another target or from"
+            f" the source. Then {errors.rewind(first - 1)}: the flush goes on behind them.",
         )
     if mark.flushed < floor:  # rule 19
         raise LedgerBehindLog(
             f"The ledger says that epoch {mark.flushed} is flushed, the log says {floor}",
             "The target was restored from a backup, or the ledger table truncated. If the rows are gone,"
-            f" too, {remedies.rewind(mark.flushed)}: the epochs that the log still holds are flushed"
-            f" again. If the table holds all of them, {remedies.rewind(floor)}.",
+            f" too, {errors.rewind(mark.flushed)}: the epochs that the log still holds are flushed"
+            f" again. If the table holds all of them, {errors.rewind(floor)}.",
         )
     if mark.flushed > floor:  # rule 17
         if mark.last is None or mark.last.last != mark.flushed:
@@ -165,7 +341,7 @@ def refuse_other_owner(mark: Mark | None, owner: Owner) -> None:
         raise WrongOwner(
             f"The ledger row of query {owner.query_id} belongs to log {mark.log_id}, and the log of"
             f" {owner.checkpoint} is another one, {owner.log_id}: the former one was deleted or replaced",
-            f"Epochs that waited in it are not in this one. To go on with this one: {remedies.ADOPT}, then"
+            f"Epochs that waited in it are not in this one. To go on with this one: {errors.ADOPT}, then"
             " `wal-sink verify CHECKPOINT` names the epochs that neither log nor ledger has. A copied"
             " checkpoint must not flush: start the copy with a new one.",
         )
@@ -173,7 +349,7 @@ def refuse_other_owner(mark: Mark | None, owner: Owner) -> None:
         f"The ledger row of query {owner.query_id} belongs to log {mark.log_id} of checkpoint"
         f" {mark.checkpoint}, not to log {owner.log_id} of {owner.checkpoint}",
         "A copied checkpoint must not flush: start the copy with a new checkpoint, or give it a"
-        f" ledger table of its own ({remedies.LEDGER_TABLE}). If it was moved: {remedies.ADOPT}.",
+        f" ledger table of its own ({errors.LEDGER_TABLE}). If it was moved: {errors.ADOPT}.",
     )
 
 
@@ -185,11 +361,11 @@ def refuse_foreign(foreign: int | None, view: View) -> None:
     """
     if foreign is not None:
         assert view.identity is not None
-        mark = view.recorded.epoch if view.recorded else view.identity.first_epoch - 1
+        mark = mark_of_log(view.recorded, view.identity)
         raise Diverged(
             f"The ledger row follows another log: what it says of epoch {foreign} is not in this one, or"
             f" Spark has computed it here from other source offsets; this log is flushed up to {mark}",
-            f"Nothing of this log is deleted. {remedies.restored(mark)}",
+            f"Nothing of this log is deleted. {errors.restored(mark)}",
         )
 
 
@@ -204,11 +380,12 @@ def refuse_missing_records(
     :raises Diverged: the log was restored, or is a clone (rule 23).
     :raises CorruptLog: records are missing.
     """
-    newest = recorded.epoch if recorded else -1
+    assert view.identity is not None
+    newest = mark_of_log(recorded, view.identity)
     if newest >= last.first - 1:
         return
     refuse_foreign(foreign, view)
     raise CorruptLog(
         f"The ledger says that epoch {last.last} is flushed, the log records only {newest}",
-        f"Restore the log's flushed/ folder from its newest copy. {remedies.restored(newest)}",
+        f"Restore the log's flushed/ folder from its newest copy. {errors.restored(newest)}",
     )

@@ -3,6 +3,13 @@
 Afterwards a large segment is durable, and nothing refers to it; a small one is in the task's report alone. If
 this attempt loses, or the epoch is run again, no manifest will name them; only the publisher makes them part
 of an epoch.
+
+Sifts a batch: the rows that the target takes, and those that its check refuses, with their reasons.
+
+A check raises at the first rule that a row breaks, and says which rows of the batch break the same one.
+They go, and the check looks at the rest: once more for each rule that is broken, not for each row. Kernels of
+Arrow do that; no row becomes a Python object. Where a check does not say which rows they are, the batch is
+halved until it is one row.
 """
 
 from __future__ import annotations
@@ -10,20 +17,76 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from state_backends import StateBackend
 from wal_sink.arrow_batches import coalesced
+from wal_sink.errors import InvalidRow
 from wal_sink.model import paths
-from wal_sink.model.manifest import SegmentRef
-from wal_sink.model.task import Appended, Task
-from wal_sink.publish.sift import sift
-from wal_sink.wal.refused import refused_rows
-from wal_sink.wal.segment import Compression, SegmentWriter
-from wal_sink.wal.store_errors import log_errors
+from wal_sink.model.manifest import Appended, SegmentRef, Task
+from wal_sink.targets.arrow_values import refuse_text
+from wal_sink.wal.location import log_errors
+from wal_sink.wal.segment import Compression, SegmentWriter, refused_rows
+
+Check = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+class Refused(NamedTuple):
+    """Rows that break one rule."""
+
+    rows: pa.RecordBatch
+    """As the DataFrame has them."""
+    error: InvalidRow
+    """Of the first of them."""
+
+
+class Sifted(NamedTuple):
+    """A batch in two parts, each in the batch's order."""
+
+    taken: tuple[pa.RecordBatch, ...]
+    """As the check returns them."""
+    refused: tuple[Refused, ...]
+
+
+def sift(batch: pa.RecordBatch, check: Check) -> Sifted:
+    """Let `check` refuse rows, each for the first rule that it breaks.
+
+    :param check: returns a batch as the log holds it, or raises `InvalidRow`.
+    """
+    refused: list[Refused] = []
+    while batch.num_rows:
+        try:
+            return Sifted((check(batch),), tuple(refused))
+        except InvalidRow as error:
+            bad = _flags(error, batch.num_rows)
+            if bad is None and batch.num_rows > 1:
+                halves = _halves(batch, check)
+                return Sifted(halves.taken, (*refused, *halves.refused))
+            if bad is None:
+                refused.append(Refused(batch, error))
+                break
+            refused.append(Refused(batch.filter(bad), error))
+            batch = batch.filter(pc.invert(bad))
+    return Sifted((), tuple(refused))
+
+
+def _flags(error: InvalidRow, rows: int) -> pa.Array | None:
+    """Return which rows an error is about; None where it does not say."""
+    if error.rows is None or len(error.rows) != rows:
+        return None
+    bad = error.rows.fill_null(fill_value=False)
+    return bad if pc.any(bad).as_py() else None
+
+
+def _halves(batch: pa.RecordBatch, check: Check) -> Sifted:
+    middle = batch.num_rows // 2
+    first, second = sift(batch.slice(0, middle), check), sift(batch.slice(middle), check)
+    return Sifted(first.taken + second.taken, first.refused + second.refused)
+
 
 OnInvalidRow = Literal["fail", "quarantine"]
 
@@ -59,7 +122,7 @@ def append(
     :param on_invalid_row: `quarantine`: rows that `check` refuses go into a segment of their own (rule 24).
     :param inline_bytes: a segment of so many bytes or less is reported, and no file is written (rule 4). That
         of refused rows, which are few and rare, is a file.
-    :raises InvalidRow: from `check`; nothing of the epoch is published then.
+    :raises InvalidRow: from `check`, or a text is not UTF-8; nothing of the epoch is published then.
     :raises LogFull: the disk is full.
     :raises LogUnavailable: the store of the log refuses, or does not answer.
     """
@@ -68,14 +131,18 @@ def append(
             _Segment(stack, task, backend, compression, inline) for inline in (inline_bytes, 0)
         )
 
+        def check_all(batch: pa.RecordBatch) -> pa.RecordBatch:
+            refuse_text(batch)
+            return check(batch)
+
         def checked() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 if not batch.num_rows:
                     continue
                 if on_invalid_row == "fail":
-                    yield check(batch)
+                    yield check_all(batch)
                     continue
-                sifted = sift(batch, check)
+                sifted = sift(batch, check_all)
                 for rows, error in sifted.refused:
                     texts = ("InvalidRow", error.target, error.column, error.problem, error.remedy)
                     refused.write(refused_rows(rows, texts))

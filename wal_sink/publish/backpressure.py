@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.model.backlog import Backlog
 from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.records import Backlog
 from wal_sink.progress.backlog import BACKLOGS, BacklogReaders
 from wal_sink.progress.heartbeat import (
     FlusherWatch,
@@ -19,8 +19,8 @@ from wal_sink.progress.heartbeat import (
     this_process,
 )
 from wal_sink.protocol.budget import Budget, Flushing, has_room, refuse_full, waiting
-from wal_sink.wal.attached import detach, flushed_limits, slowest_view
 from wal_sink.wal.log import Log
+from wal_sink.wal.targets import detach, flushed_limits, slowest_view
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,12 @@ from typing import NamedTuple
 import msgspec
 
 from state_backends import StateBackendError
-from wal_sink.counted import counted
 from wal_sink.errors import AlreadyPublished, Fenced, NotRegistered, WalSinkError
-from wal_sink.model.manifest import Attempt
+from wal_sink.model.manifest import Attempt, Execution
 from wal_sink.model.records import Claim, Kept, Ticket
-from wal_sink.model.task import Execution
-from wal_sink.wal.forget_runs import RUNS_KEPT
+from wal_sink.text import counted
 from wal_sink.wal.log import Log
+from wal_sink.wal.trim import RUNS_KEPT
 
 logger = logging.getLogger(__name__)
 

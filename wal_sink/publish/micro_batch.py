@@ -3,11 +3,24 @@
 A door only calls it, where Spark calls the door: the plans are agreed on the driver's host, each task appends
 its rows, and the driver's host publishes what all tasks have reported, or discards it. Nothing is kept from
 one call to the next: what the sink has to remember is in the log.
+
+Looks, as a run starts, for epochs that have passed the sink by (rule 12).
+
+Spark's offline state repartition makes a batch, and may pass over one, without calling the sink. Only
+`offsets/` tells, and Spark purges that: while it plans an epoch, those that lie `minBatchesToRetain` before
+it. So a run notes what it finds when it starts, before its ticket and before Spark plans anything:
+`docs/protocol.md#rule-12`.
+
+Adds the column that says which epoch a row came with, so that readers can leave unfinished ones out.
+
+Refuses quarantine where a refused row could not be sent again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,19 +29,195 @@ from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration
-from wal_sink.errors import InvalidRow, LogUnavailable
+from wal_sink.errors import (
+    InvalidRow,
+    LogUnavailable,
+    MissingManifest,
+    OptionError,
+    SchemaMismatch,
+    UnknownOffsetsFormat,
+)
+from wal_sink.model import paths
+from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.model.plan import Plan, several_plans_key
-from wal_sink.model.task import Appended, Execution, Task
+from wal_sink.model.records import WithoutSink
+from wal_sink.protocol.attempts import without_rows
 from wal_sink.protocol.budget import Budget
+from wal_sink.protocol.next_step import Evidence
 from wal_sink.publish.backpressure import Backpressure
-from wal_sink.publish.discard import discard, discard_call
-from wal_sink.publish.epoch_column import with_epoch, with_epoch_field
+from wal_sink.publish.orphans import discard, discard_call
 from wal_sink.publish.publisher import Publisher
-from wal_sink.publish.refuse_quarantine import refuse_quarantine
 from wal_sink.targets.base import Target
+from wal_sink.wal.location import log_errors, own, owned, store_errors
 from wal_sink.wal.log import Log
-from wal_sink.wal.ownership import owned
-from wal_sink.wal.store_errors import log_errors, store_errors
+from wal_sink.wal.targets import flushed_epoch
+
+logger = logging.getLogger(__name__)
+
+BATCHES_THAT_TELL = 3
+"""Where Spark retains so many batches, the first one that a run plans deletes nothing that is to be noted: a
+repartition after epoch L makes L + 1, the run plans L + 2, and what tells lies from L - 1 on."""
+
+
+def begin_log(log: Log, checkpoint: Checkpoint) -> bool:
+    """Tie log and checkpoint together before the run computes anything; whether nothing is published yet.
+
+    Then every epoch that was completed since the first start has passed the sink by: a function for
+    `foreachBatch` has kept the writer's errors to itself, or another sink has run on the checkpoint. Only
+    now nothing lies behind these epochs, so both have a way out that loses nothing.
+
+    :raises MissingManifest: there are such epochs.
+    :raises WrongOwner: log and checkpoint do not belong together.
+    """
+    first = own(log, checkpoint).first_epoch
+    last = checkpoint.last_commit()  # first: what is completed from here on does not count
+    if log.generations(fresh=last >= first):  # a run that publishes has claimed before
+        return False
+    if last < first:
+        return True
+    gone = set(range(first, last + 1)) - {*log.without_sinks(), *log.decided()}
+    with contextlib.suppress(UnknownOffsetsFormat):  # `commit` raises it
+        gone -= {epoch for epoch, _ in _without_rows(checkpoint, gone, first - 1, last)}
+    if gone:
+        which = f"Epochs {min(gone)} to {max(gone)}" if len(gone) > 1 else f"Epoch {min(gone)}"
+        raise MissingManifest(
+            f"{which} of {checkpoint.url} passed this sink by: completed since its first start, while"
+            f" nothing was ever published in {log.url}",
+            "A function for foreachBatch has to call the writer for every batch, and let its errors go"
+            " through. To have that data computed again, start with a new checkpoint. If another sink has"
+            f" written their rows, or they may be lost: delete {log.url}, and start the query again; it goes"
+            " on behind them.",
+        )
+    return True
+
+
+def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
+    """Note the epochs that Spark made, or passed over, without a sink; called while no run plans epochs.
+
+    Reads few files of `offsets/` as long as every epoch that is not flushed has a manifest.
+    """
+    identity = own(log, checkpoint)
+    checkpointed = checkpoint.last_commit()
+    published = {attempt.epoch for attempt in log.attempts()}
+    # Listed after the manifests: a flusher creates the record before it deletes the manifest.
+    flushed = max(flushed_epoch(log), identity.first_epoch - 1)
+    missing = set(range(flushed + 1, checkpointed + 1)) - published
+    highest = log.highest_generation()
+    try:
+        for epoch, digest in _without_rows(checkpoint, missing, flushed, checkpointed):
+            logger.info("epoch %d of %s was made without a sink", epoch, checkpoint.url)
+            _note(log, WithoutSink(epoch=epoch, offsets_digest=digest, highest=highest))
+    except UnknownOffsetsFormat:
+        logger.debug(
+            "unknown offsets", exc_info=True
+        )  # no epoch is published then: `commit` raises it
+
+
+def not_noted(log: str, error: Exception) -> LogUnavailable:
+    """Return the error of a run that is stopped since what Spark made without a sink cannot be noted."""
+    return LogUnavailable(
+        f"What Spark may have made without a sink cannot be noted in {log}: {error}",
+        "Nothing is lost: the query was stopped before Spark planned anything, since with"
+        f" spark.sql.streaming.minBatchesToRetain below {BATCHES_THAT_TELL} it deletes the files that tell."
+        " See to the store that holds the log (is it full?), then start the query again.",
+    )
+
+
+def _note(log: Log, note: WithoutSink) -> None:
+    """Leave a note, in place of one from before further claims.
+
+    Spark may have gone back behind that epoch since, and a second repartition have made its number. There is
+    a note at each instant: an older run that goes on may have purged what tells. A power loss may bring the
+    older one back.
+    """
+    present = log.without_sink(note.epoch)
+    if present is None:
+        log.create_without_sink(note)
+    elif present.highest < note.highest:
+        log.backend.replace(paths.without_sink(note.epoch), note.to_json())
+
+
+def _without_rows(
+    checkpoint: Checkpoint, missing: set[int], flushed: int, checkpointed: int
+) -> Iterator[tuple[int, str]]:
+    """Yield epochs with the digest of their source offsets, from the newest one down to the purged ones.
+
+    A repartition since the last run made the newest epoch. An older one has no manifest, as no sink ran; the
+    epoch before it, which the repartition may have passed over, may have one.
+    """
+    found = {checkpointed + 1}
+    for epoch in range(checkpointed, flushed, -1):
+        if epoch not in missing and epoch + 1 not in found | missing:
+            continue
+        planned = checkpoint.planned(epoch)
+        if planned is None:
+            return
+        evidence = Evidence(
+            epoch,
+            (),
+            before=(checkpoint.planned(epoch - 1), checkpoint.planned(epoch - 2)),
+            planned=planned,
+            after=checkpoint.planned(epoch + 1),
+        )
+        if (digest := without_rows(evidence)) is not None:
+            found.add(epoch)
+            yield epoch, digest
+
+
+_TYPE = pa.int64()
+
+RESERVED = "wal_sink:"
+"""How the names of the columns begin that targets put beside those of a DataFrame."""
+
+
+def with_epoch_field(schema: pa.Schema, name: str) -> pa.Schema:
+    """Add the column to a DataFrame's schema; no change for an empty name.
+
+    :raises OptionError: the DataFrame has a column of that name.
+    :raises SchemaMismatch: a column has a name that targets use for their own.
+    """
+    for each in (*schema.names, name):
+        if each.startswith(RESERVED):
+            raise SchemaMismatch(
+                f"Column {each}: names that begin with {RESERVED} are those of the sink's own columns.",
+                f"Give it another name, .withColumnRenamed({each!r}, …).",
+            )
+    if not name:
+        return schema
+    if name in schema.names:
+        raise OptionError(
+            f"Option epochColumn is {name}, and the DataFrame has a column of that name.",
+            "Name a column of the table that the DataFrame does not have, or drop it.",
+        )
+    return schema.append(pa.field(name, _TYPE, nullable=False))
+
+
+def with_epoch(batch: pa.RecordBatch, name: str, epoch: int) -> pa.RecordBatch:
+    """Add the column to a batch, the same value in every row."""
+    if not name:
+        return batch
+    packed = pa.py_buffer(epoch.to_bytes(8, "little", signed=True) * batch.num_rows)
+    column = pa.Array.from_buffers(_TYPE, batch.num_rows, [None, packed])  # loads no pandas
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, column], schema=batch.schema.append(pa.field(name, _TYPE, nullable=False))
+    )
+
+
+def refuse_quarantine(plans: Iterable[Plan], on_invalid_row: str) -> None:
+    """Refuse quarantine for a table whose rows may be sent once with each timestamp (rule 26).
+
+    :raises OptionError: such rows would be kept.
+    """
+    if on_invalid_row == "quarantine":
+        for plan in plans:
+            if plan.sent_once:
+                raise OptionError(
+                    f"Option onInvalidRow is quarantine, and {plan.table} has lists that are not frozen:"
+                    " refused rows are known, and sent again, by their timestamps, which each attempt at such"
+                    " lists raises.",
+                    "Leave out the option; or make the columns frozen<list<…>>, or leave them out of the"
+                    " DataFrame.",
+                )
 
 
 class MicroBatch(NamedTuple):

@@ -6,29 +6,36 @@ no use any more; without this it would lie there until its epoch is flushed, bes
 A fenced run that stands still may yet create its manifest (rule 7). So the deletion is noted before, and the
 manifests are listed again after the note: a manifest that comes still later is found beside the note, and is
 not chosen (rule 11).
+
+Deletes segments that their own run will never publish (rule 7).
+
+Otherwise a query that fails at the same row, and is started again and again, fills the disk in spite of its
+budget. A segment's name is unique, and known only to the message of the task that wrote it; a manifest names
+what the messages of one `commit()` name. So two callers know that no manifest will name their segments: a
+`commit()` that has not come to its manifest, and an `abort()` without the message of every task. Spark calls
+`commit()` when it has all messages, so in the second case it has not called it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt
+from wal_sink.model.manifest import Appended, Attempt, Execution
 from wal_sink.model.records import Swept
 from wal_sink.progress.backlog import read_backlog
 from wal_sink.protocol.budget import Budget, has_to_sweep
 from wal_sink.protocol.orphans import Fate, Writer, fate
 from wal_sink.publish.fencing import claim_generation
-from wal_sink.wal.attached import newest_anywhere
-from wal_sink.wal.forget_runs import forget_void, is_crowded
 from wal_sink.wal.log import Log
-from wal_sink.wal.swept import note_swept
+from wal_sink.wal.targets import newest_anywhere
+from wal_sink.wal.trim import forget_void, is_crowded, note_swept
 
 logger = logging.getLogger(__name__)
 
@@ -217,3 +224,50 @@ def _unnamed(log: Log, left: _Left, published: _Published) -> list[str]:
         return [] if published.has(left.attempt) else list(left.segments)
     named = {segment.path for segment in found.manifest.files}
     return [path for path in left.segments if path not in named]
+
+
+def discard(log: Log, appended: Sequence[Appended]) -> None:
+    """Delete the segments of a batch that is not published.
+
+    A store that fails is no error: what is raised is why the batch is given up.
+
+    :param appended: what tasks of one batch have reported; all that are known.
+    """
+    for execution in {task.execution for task in appended}:
+        mine = [task for task in appended if task.execution == execution]
+        try:
+            named = _named(
+                log, execution
+            )  # by an earlier call for the same batch, if Spark made one
+            reported = {segment.path for task in mine for segment in task.files}
+            log.delete(sorted(reported - named))
+        except (OSError, StateBackendError, WalSinkError):
+            logger.warning("segments of epoch %d stay behind", execution.epoch, exc_info=True)
+
+
+def discard_call(log: Log, execution: Execution, call: str) -> None:
+    """Delete the segments of one call, of whose tasks none has reported, and which has published nothing.
+
+    :param call: begins the nonce of their names, see `Task`. The segments of another call for the same epoch
+        stay: it may be about to publish them.
+    """
+    folder = paths.segment_folder(execution.epoch)
+    try:
+        written = [
+            path for path in log.backend.list(folder) if _is_of(path, execution.run_id, call)
+        ]
+        log.delete(written)
+    except (OSError, StateBackendError):
+        logger.warning("segments of epoch %d stay behind", execution.epoch, exc_info=True)
+
+
+def _is_of(path: str, run_id: str, call: str) -> bool:
+    nonce = paths.parse_segment_nonce(path)
+    return paths.parse_segment_run(path) == run_id and nonce is not None and nonce.startswith(call)
+
+
+def _named(log: Log, execution: Execution) -> set[str]:
+    """Return the segments that the manifest of the run's attempt at the epoch names."""
+    ticket = log.ticket(execution.run_id)
+    found = log.manifest(Attempt(execution.epoch, ticket.generation + 1)) if ticket else None
+    return {segment.path for segment in found.manifest.files} if found else set()

@@ -27,17 +27,22 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt, Manifest, SegmentRef, format_of
-from wal_sink.model.offsets import Offsets
+from wal_sink.model.manifest import (
+    Appended,
+    Attempt,
+    Execution,
+    Manifest,
+    Offsets,
+    SegmentRef,
+    format_of,
+)
 from wal_sink.model.records import LogIdentity
-from wal_sink.model.task import Appended, Execution
 from wal_sink.publish.backpressure import Backpressure
-from wal_sink.publish.discard import discard
 from wal_sink.publish.fencing import claim_generation, fenced, note_kept, refuse_overtaken
-from wal_sink.publish.orphans import sweep_orphans
-from wal_sink.wal.attached import flushed_epoch, newest_anywhere, record_anywhere
+from wal_sink.publish.orphans import discard, sweep_orphans
+from wal_sink.wal.location import lost_identity, owned
 from wal_sink.wal.log import Log
-from wal_sink.wal.ownership import own, owned
+from wal_sink.wal.targets import flushed_epoch, newest_anywhere, record_anywhere
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +132,8 @@ class Publisher:
     def _look(self, batch: _Batch) -> _Seen:
         """See that this run may publish the epoch, but for room in the log."""
         self._see_checkpoint(batch.query_id)
-        owned(self._log, self._checkpoint)  # before the claim: a copy must not fence the original
+        # Before the claim: a copy must not fence the original.
+        identity = owned(self._log, self._checkpoint)
         try:
             generation, is_new = claim_generation(
                 self._log, batch.run_id, self._options, batch.epoch
@@ -141,7 +147,7 @@ class Publisher:
         if is_new:
             sweep_orphans(self._log, batch.run_id, checkpointed=checkpointed)
         offsets = self._checkpoint.offsets(batch.epoch)
-        first_epoch = self._own_log(batch.epoch)
+        first_epoch = self._first_epoch(identity, batch.epoch)
         flushed = self._flushed_before(batch.epoch, offsets)
         attempt = Attempt(batch.epoch, generation)
         behind = flushed_epoch(self._log) if self._log.several else flushed
@@ -210,18 +216,17 @@ class Publisher:
                 "Give checkpointLocation as an absolute location that driver and executors share.",
             )
 
-    def _own_log(self, epoch: int) -> int:
-        """Rule 1: from the first publish on the log belongs to this checkpoint. Return its first epoch."""
-        proposed = LogIdentity(
-            log_id=uuid.uuid4().hex, checkpoint=self._checkpoint.url, first_epoch=epoch
-        )
-        first_epoch = own(self._log, self._checkpoint, proposed).first_epoch
-        if epoch < first_epoch:
+    def _first_epoch(self, identity: LogIdentity | None, epoch: int) -> int:
+        """Return the first epoch of the log, which its first run has fixed as it started (rule 1)."""
+        if identity is None:  # the run has a ticket, and the log was begun before that
+            raise lost_identity(self._log)
+        if epoch < identity.first_epoch:
             raise Diverged(
-                f"Epoch {epoch} lies before the first epoch {first_epoch} of {self._log.url}",
-                "The checkpoint was set back. Restore it, or start with a new checkpoint.",
+                f"Epoch {epoch} lies before the first epoch {identity.first_epoch} of {self._log.url}",
+                "The checkpoint was set back. Restore it, or start with a new checkpoint. If nothing was"
+                " published in the log yet: stop the query, delete the log, and start again.",
             )
-        return first_epoch
+        return identity.first_epoch
 
     def _flushed_before(self, epoch: int, offsets: Offsets) -> int:
         """Return the last epoch that is flushed, -1 for none.
@@ -241,7 +246,8 @@ class Publisher:
                 " what is in the table stays.",
             )
         logger.warning(
-            "epoch %d of %s is flushed already; its replay is not published",
+            "epoch %d of %s is flushed already; its replay is not published: the table keeps the rows of the"
+            " first time, also where the query computes other ones from the same data",
             epoch,
             self._checkpoint.url,
         )

@@ -1,26 +1,188 @@
-"""The public `check`, before a query starts; `await_flushed` and `status`, for a query or its checkpoint."""
+"""The public `check`, before a query starts; `await_flushed` and `status`, for a query or its checkpoint.
+
+Registers the sink with a Spark session, which has one handle as long as it lives.
+"""
 
 from __future__ import annotations
 
+import logging
+import shutil
+import sys
+import threading
 from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
+from wal_sink.metrics.server import LOOPBACK, expose
 from wal_sink.options import as_texts
-from wal_sink.preflight import Checked, preflight
+from wal_sink.progress.heartbeat import Flushed, wait_until_flushed
 from wal_sink.progress.status import Status, read_status
-from wal_sink.progress.wait import Flushed, wait_until_flushed
+from wal_sink.publish.preflight import Checked, preflight
 from wal_sink.spark import internals
-from wal_sink.spark.query_flush import locate
-from wal_sink.spark.register import sink_of
-from wal_sink.wal.attached import view_of
-from wal_sink.wal.location import Location, find_by_checkpoint, is_folder, refuse_unused
+from wal_sink.spark.data_source import add_format
+from wal_sink.spark.query import locate
+from wal_sink.spark.sink import Sink
+from wal_sink.wal.location import (
+    Location,
+    find_by_checkpoint,
+    is_folder,
+    refuse_unused,
+    store_errors,
+)
 from wal_sink.wal.log import Log
-from wal_sink.wal.store_errors import store_errors
+from wal_sink.wal.targets import view_of
+
+logger = logging.getLogger(__name__)
+
+WORKER_PATH = Path(__file__).parent / "worker_path"
+"""Has what Python runs first in a worker, see `sitecustomize` there."""
+
+
+class _Registered(NamedTuple):
+    """The handle of a session."""
+
+    sink: Sink
+    given: Mapping[str, object]
+    """The arguments that it was made with, but for the port."""
+
+
+_registered: dict[str, _Registered] = {}
+"""By the session's id."""
+_lock = threading.RLock()
+
+
+def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
+    spark: SparkSession,
+    *,
+    flush: bool = True,
+    metrics_port: int | None = None,
+    metrics_host: str = LOOPBACK,
+    drain_timeout: float = 60,
+    tune_hand_over: bool = True,
+    tune_worker_start: bool = True,
+    with_format: bool = True,
+) -> Sink:
+    """Add format `wal_sink` to a session and flush its queries, from this process by default.
+
+    Call it before the first query starts. A session has one handle: a second call returns the same one.
+    Use it as a context manager; leaving the block waits until everything checkpointed is in the target.
+
+    :param flush: False leaves the flush to another process, such as `wal-sink flush --follow`. Leaving the
+        block then waits for nothing, and says in one line what is left to that process; `await_flushed`
+        waits for it.
+    :param metrics_port: where Prometheus can ask this process how the flush goes; 0 for a port that is
+        free, which the handle's `metrics_port` tells. None: no metrics.
+    :param metrics_host: the address of this host that the port listens on; 0.0.0.0 lets other hosts ask,
+        without a login.
+    :param drain_timeout: seconds that `close` waits for the flush at most, for all queries together; then it
+        waits up to 5 s for requests under way.
+    :param tune_hand_over: whether a query of the sink may set, for itself alone, that Spark does not measure
+        a batch after each of its rows, once the log has shown how wide they are. Where the application sets
+        spark.sql.execution.arrow.maxBytesPerBatch, nothing is set.
+    :param tune_worker_start: whether the session's Python workers import the installed pyspark, which is
+        compiled, in place of Spark's archive of it, where Spark runs from an installed one.
+    :param with_format: False leaves the format out, for an application that uses `batch_writer` alone: Spark
+        starts one kind of Python worker less, the one that looks for formats.
+    :raises UnsupportedSpark: the session lacks something that the sink relies on.
+    :raises OptionError: the session is registered already with other arguments, the port is taken,
+        a port is given with `flush=False`, or `metrics_host` without a port.
+    """
+    _check(drain_timeout, metrics_port, metrics_host, flush=flush)
+    given = {
+        "drain_timeout": drain_timeout,
+        "flush": flush,
+        "tune_hand_over": tune_hand_over,
+        "tune_worker_start": tune_worker_start,
+        "with_format": with_format,
+        "metrics_host": None if metrics_port is None else metrics_host,
+    }
+    internals.check_session(spark)
+    with _lock:
+        for key in [key for key, each in _registered.items() if each.sink.forgotten()]:
+            _registered.pop(key).sink.retire()
+        key = internals.session_id(spark)
+        if (registered := _registered.get(key)) is None:
+            _warn_of_other_python(spark)
+            if tune_worker_start:
+                internals.put_on_workers_path(spark, WORKER_PATH)
+            exposition = None if metrics_port is None else expose(metrics_port, metrics_host)
+            try:
+                if with_format:
+                    add_format(spark)
+                sink = Sink(
+                    spark, drain_timeout, exposition, flush=flush, tune_hand_over=tune_hand_over
+                )
+            except BaseException:
+                if exposition is not None:
+                    exposition.close()
+                raise
+            registered = _registered[key] = _Registered(sink, given)
+            sink.adopt_running()
+        elif given != registered.given or not _same(registered.sink.metrics_port, metrics_port):
+            there = {**registered.given, "metrics_port": registered.sink.metrics_port}
+            raise OptionError(
+                f"This session is registered with {', '.join(f'{k}={v}' for k, v in there.items())}.",
+                "Pass the same arguments, which return its handle; or close() that before.",
+            )
+        return registered.sink
+
+
+def sink_of(query_id: str) -> Sink | None:
+    """Return the handle of this process that has seen a query; None when none has."""
+    with _lock:
+        return next((each.sink for each in _registered.values() if each.sink.knows(query_id)), None)
+
+
+def _check(
+    drain_timeout: float, metrics_port: int | None, metrics_host: str, *, flush: bool
+) -> None:
+    """Refuse arguments that do not go together.
+
+    :raises OptionError: naming them.
+    """
+    given: object = drain_timeout
+    if not isinstance(given, int | float) or not given >= 0:
+        raise OptionError(f"drain_timeout is {drain_timeout!r}.", "Give seconds, 0 or more.")
+    if metrics_port is not None and not flush:
+        raise OptionError(
+            "metrics_port is given without flush: the process that flushes has the metrics.",
+            "Start the other process with `wal-sink flush CHECKPOINT --follow --metrics-port PORT`.",
+        )
+    if metrics_port is None and metrics_host != LOOPBACK:
+        raise OptionError(
+            f"metrics_host is {metrics_host} without a metrics_port.", "Give both, or none of them."
+        )
+
+
+def _same(port: int | None, asked: int | None) -> bool:
+    """Whether a handle's port is the one that is asked for: 0 means any."""
+    return port == asked or (port is not None and asked == 0)
+
+
+def _warn_of_other_python(spark: SparkSession) -> None:
+    worker = shutil.which(internals.worker_python(spark))
+    if not (spark.sparkContext.master or "").startswith("local") or _is_this_python(worker):
+        return
+    logger.warning(
+        "Spark starts its Python workers with %s, this is %s: if wal_sink is not installed there,"
+        " set PYSPARK_PYTHON before the session is made",
+        worker,
+        sys.executable,
+    )
+
+
+def _is_this_python(worker: str | None) -> bool:
+    """Whether it is this one, perhaps by another name in its folder, as `python3` is in an environment."""
+    if worker is None:
+        return False
+    one, other = Path(worker), Path(sys.executable)
+    return one.parent == other.parent and one.samefile(other)
 
 
 def await_flushed(

@@ -22,17 +22,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import MissingManifest, NotRegistered, OptionError, WalSinkError
-from wal_sink.model.task import Appended, Execution
+from wal_sink.errors import MissingManifest, NotRegistered, OptionError, WalSinkError, skip_lost
+from wal_sink.model.manifest import Appended, Execution
 from wal_sink.options import as_texts
 from wal_sink.publish.fencing import refuse_published
 from wal_sink.publish.micro_batch import MicroBatch, agree
-from wal_sink.remedies import skip_lost
-from wal_sink.spark import internals, worker_gc
-from wal_sink.spark.failure import failure_in
-from wal_sink.spark.hand_over import most_rows
-from wal_sink.wal.location import locate
-from wal_sink.wal.store_errors import store_errors
+from wal_sink.spark import data_source, internals
+from wal_sink.spark.arrow_batching import most_rows
+from wal_sink.spark.errors import failure_in
+from wal_sink.wal.location import locate, store_errors
 
 _BEFORE_START = (
     "Call wal_sink.register(spark), then wal_sink.batch_writer(spark, …), both before start() and on the"
@@ -253,7 +251,7 @@ def _append(
     """Append a partition's rows to the log, in the task; return its report."""
     task = msgspec.structs.replace(internals.current_task(), call=call)
     appended = micro_batch.append((conformed(each, schema) for each in batches), task)
-    worker_gc.settle()
+    data_source.settle()
     return msgspec.json.encode(_Report(task.partition, appended))
 
 

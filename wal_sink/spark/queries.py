@@ -1,4 +1,10 @@
-"""Starts, wakes and ends the flush of each query of a session, as Spark's events say."""
+"""Starts, wakes and ends the flush of each query of a session, as Spark's events say.
+
+Stops queries as they start: for a mode that the sink refuses (`modes`), or to keep a proof (rule 12).
+
+Spark drops what `onQueryStarted` raises, and the query runs on. So the sink stops the query, and raises the
+error where the application meets the handle next: in `await_flushed`, `status` or `close`.
+"""
 
 from __future__ import annotations
 
@@ -16,37 +22,66 @@ from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import OptionError, WalSinkError, WrongOwner
+from wal_sink.errors import CorruptLog, MissingManifest, OptionError, WalSinkError, WrongOwner
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.loops import FlushLoops
-from wal_sink.flush.reporter import Reporter
-from wal_sink.flush.run_history import RUN_HISTORY
+from wal_sink.flush.loop import FlushLoop, FlushLoops
+from wal_sink.flush.report import RUN_HISTORY, Reporter
 from wal_sink.metrics.server import Exposition
 from wal_sink.observer import Observer
 from wal_sink.options import SinkOptions
 from wal_sink.progress.heartbeat import this_process
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import take_ticket
+from wal_sink.publish.micro_batch import BATCHES_THAT_TELL, begin_log, not_noted, note_without_sink
 from wal_sink.publish.orphans import make_room
-from wal_sink.publish.without_sink import BATCHES_THAT_TELL, not_noted, note_without_sink
 from wal_sink.spark import internals
+from wal_sink.spark.arrow_batching import HandOver
 from wal_sink.spark.batch_writer import begin_run, options_at
 from wal_sink.spark.data_source import FORMAT
+from wal_sink.spark.events import RunWatcher
 from wal_sink.spark.flush_job import WriteByJob
-from wal_sink.spark.hand_over import HandOver
-from wal_sink.spark.query_flush import QueryFlush
-from wal_sink.spark.refusals import Refusals
-from wal_sink.spark.run_watcher import RunWatcher
-from wal_sink.spark.start_message import say_in_force
-from wal_sink.spark.takeover import take_over
-from wal_sink.spark.waiting_message import say_left, say_left_behind
-from wal_sink.wal.attached import attach_targets, refuse_other_targets
+from wal_sink.spark.messages import say_in_force, say_left, say_left_behind
+from wal_sink.spark.query import QueryFlush, take_over
+from wal_sink.wal.location import owned, store_errors
 from wal_sink.wal.log import Log
-from wal_sink.wal.ownership import owned
-from wal_sink.wal.store_errors import store_errors
+from wal_sink.wal.targets import attach_targets, refuse_other_targets
 
 logger = logging.getLogger(__name__)
+
+
+class Refusals:
+    """The queries that one handle has refused. Used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._errors: dict[str, WalSinkError] = {}
+
+    def refuse(self, query: StreamingQuery, error: WalSinkError) -> None:
+        """Stop a query, and remember why; also inside `onQueryStarted`."""
+        logger.error("query %s is refused: %s", query.id, error.one_line)
+        self.remember(str(query.id), error)
+        internals.stop(query)
+
+    def remember(self, query_id: str, error: WalSinkError) -> None:
+        """Remember why a query will be refused by its first commit: it may end without one."""
+        with self._lock:
+            self._errors[query_id] = error
+
+    def find(self, query_id: str) -> WalSinkError | None:
+        """Return why a query was refused; None when it was not."""
+        with self._lock:
+            return self._errors.get(query_id)
+
+    def errors(self) -> list[WalSinkError]:
+        """Return why each refused query was refused."""
+        with self._lock:
+            return list(self._errors.values())
+
+    def forget(self, query_id: str) -> None:
+        """Forget that a query was refused: it has started again as it should."""
+        with self._lock:
+            self._errors.pop(query_id, None)
+
 
 _ASKED = 4
 """How many queries that have ended are looked at at a time: each look costs two listings."""
@@ -241,7 +276,7 @@ class Queries:
         log = configuration.location.open_log(started.query_id)
         try:
             # A copied checkpoint writes nothing into the log of the original.
-            identity = owned(log, checkpoint)
+            owned(log, checkpoint)
         except WrongOwner as error:
             # Where the query's own log is flushed here, this one is of a copy.
             if self.place(started.query_id) is None:
@@ -250,7 +285,8 @@ class Queries:
         try:
             refuse_other_targets(log, configuration.names)
             attach_targets(log, checkpoint, configuration.names, now_us(), this_process())
-        except OptionError as error:
+            is_new = begin_log(log, checkpoint)
+        except (OptionError, MissingManifest, CorruptLog) as error:
             self.refusals.refuse(query, error)
             return None
         loop = FlushLoops(self._loops(started.query_id, checkpoint, log, configuration))
@@ -259,7 +295,7 @@ class Queries:
         hand_over.look()
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop, hand_over)
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
-        self._say_what_waits(flush, configuration, taken_over=taken_over, is_new=identity is None)
+        self._say_what_waits(flush, configuration, taken_over=taken_over, is_new=is_new)
         with self._lock:
             if self.closed:
                 return None

@@ -38,7 +38,10 @@ a flush job calls `write` and `drain` alone, over a session of its own, between 
 `docs/protocol.md` argues why this is exactly-once, if every target keeps the first two of these guarantees:
 
 1. `read_ledger` is linearizable: it sees every conditional update that was acknowledged before it.
-2. `begin` and `finish` take effect at most once, and only from the state that they name.
+2. `begin` and `finish` take effect at most once, and only from the state that they name. One that answers
+   `Outcome.REFUSED` had no effect and will have none. A client that repeats a request whose answer was lost
+   is refused because of its own first one: that is APPLIED, whatever others have changed since. Where the
+   target cannot tell, it is UNKNOWN.
 
 For `Delivery.CELLS`:
 
@@ -66,17 +69,31 @@ For `Delivery.STAGED`, whose sessions are each a `StagedSession`, in place of 3 
     `finish` is refused, or raises.
 11. A receipt may come from another session, in any process (`parallel_writes`), and is good for the window
     for which its session wrote, for as long as the flusher that got it lives.
+
+What a session may offer beside `base.Session`: it compares a plan with the table, and writes nothing.
+
+So `wal-sink verify` finds a table that was dropped or altered under epochs that wait, also where no flusher
+runs.
+
+What a session may offer beside `base.Session`: it encodes rows while their window is begun (rule 14).
+
+A conditional update takes as long as to encode the rows of a small epoch, and the flusher would only wait.
+
+What a session may offer beside `base.Session`: it goes on behind a row that its server refuses (rule 24).
+
+Only where rows are cells. A transaction in which a row was refused is rolled back with all other rows.
 """
 
 from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
+from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
@@ -239,8 +256,8 @@ class StagedSession(Session):
     def discard(self, receipts: Sequence[bytes]) -> None:
         """Delete what is staged under receipts, if that is easy; an error is logged, and changes nothing.
 
-        Comes only for receipts with which no `finish` was asked, or was refused: one whose answer is lost may
-        still take effect.
+        Comes only for receipts with which no `finish` was asked, or was REFUSED (guarantee 2): after any
+        other answer the rows are in the table, or may still get there.
         """
 
 
@@ -295,6 +312,8 @@ class Target(ABC):
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to what `write` takes, without a connection.
 
+        Its texts are UTF-8, at any depth: tasks have refused others (`targets.values.invalid`).
+
         :raises InvalidRow: the target would refuse a row; names column and remedy.
         """
 
@@ -318,3 +337,62 @@ class Target(ABC):
     @abstractmethod
     def classify(self, error: Exception) -> Kind:
         """Return what an exception of a session means; an unknown one is fatal."""
+
+
+@runtime_checkable
+class Compares(Protocol):
+    """A session that can compare a plan with the table as `write` does with the first rows."""
+
+    def compare(self, plan: Plan) -> None:
+        """Compare a plan with the table as it is now; write nothing. Comes without `begin` and `start`.
+
+        :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises OptionError: the plan is for another table than the options.
+        :raises Exception: any other, for `Target.classify`.
+        """
+
+
+@runtime_checkable
+class TakesOffers(Protocol):
+    """A session that can make rows ready while `begin` or `replace_row` is on its way."""
+
+    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
+        """Offer the rows of the window that is begun next.
+
+        The session takes as many as it likes, in memory that is bounded, and lets none of them leave: where
+        the window is begun, all of them come by `write` after `start`, the same objects again. An offer is
+        over when the update has its answer.
+        """
+
+
+OnRefused = Callable[[int, TargetRefused], None]
+"""Gets the write timestamp of a row, and why the server refuses it. When it returns, that is durable, and the
+session passes over the row; when it raises, that is the error of `write` or `drain`."""
+
+
+@runtime_checkable
+class PassesOver(Protocol):
+    """A session that can take a refused row out of a request, and send the others."""
+
+    def pass_over(self, refused: OnRefused | None) -> None:
+        """Tell `refused` of each row that the server refuses, from now on; None: raise `TargetRefused`."""
+
+
+def without(rows: Slice, passed: Collection[int]) -> Iterator[Slice]:
+    """Yield a slice without the rows of some write timestamps; each part keeps its own timestamps."""
+    begin = 0
+    for us in sorted(passed):
+        row = us - rows.first_us
+        if not 0 <= row < rows.batch.num_rows:
+            continue
+        if row > begin:
+            yield _part(rows, begin, row)
+        begin = row + 1
+    if begin == 0:
+        yield rows
+    elif begin < rows.batch.num_rows:
+        yield _part(rows, begin, rows.batch.num_rows)
+
+
+def _part(rows: Slice, begin: int, end: int) -> Slice:
+    return rows._replace(batch=rows.batch.slice(begin, end - begin), first_us=rows.first_us + begin)

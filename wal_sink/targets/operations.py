@@ -2,6 +2,12 @@
 
 A target that can delete declares the two options in its own; every other one refuses them
 (`wal_sink.configuration`). `targets.values.operations` reads the column's values.
+
+Several tables of one target: the options, and what a start says of the column that names the table. Pure.
+
+A target that writes to several tables declares the options in its own; every other one does not know them.
+
+Columns of a DataFrame that say what becomes of a row, and are not written themselves. Pure.
 """
 
 from __future__ import annotations
@@ -11,18 +17,83 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
 import pyarrow as pa
+import pyarrow.types as pt
 from msgspec import Meta
 
-from wal_sink.errors import OptionError
+from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
-from wal_sink.targets.unwritten import without_words
+
+
+def named_column(schema: pa.Schema, option: str, column: str) -> pa.DataType:
+    """Return the type of the column that an option names.
+
+    :raises SchemaMismatch: the DataFrame lacks it, or has several of that name.
+    """
+    count = schema.names.count(column)
+    if count != 1:
+        raise SchemaMismatch(
+            f"Option {option} is {column}, and the DataFrame has {count or 'no'} such"
+            f" column{'s' * (count > 1)}; it has {', '.join(schema.names)}.",
+            f"Add it, .withColumn({column!r}, …), or correct {option}.",
+        )
+    return schema.field(column).type
+
+
+def refuse_written(
+    option: str, column: str, known: Collection[str], place: object, what: str = ""
+) -> None:
+    """Refuse a column that a table has, too: there it would not be written.
+
+    :param known: the names of the table's columns.
+    :param place: the table, or several, as errors show it.
+    :param what: the column holds, if the option is not about all that it holds.
+    :raises SchemaMismatch: it has it.
+    """
+    if column in known:
+        raise SchemaMismatch(
+            f"Option {option} is {column}, which is a column of {place}, and {what or 'is'} not written.",
+            f"Give it another name, .withColumnRenamed({column!r}, …); to keep it in the table as well, write"
+            " a copy under another name.",
+        )
+
+
+def without_words(
+    schema: pa.Schema, option: str, column: str, known: Collection[str], place: object, words: str
+) -> pa.Schema:
+    """Return the columns of a DataFrame without one of words; no change for an empty name.
+
+    :param option: that names it.
+    :param known: the names of the table's columns.
+    :param place: the table, or several, as errors show it.
+    :param words: that the column may have, as the remedy says it.
+    :raises SchemaMismatch: the DataFrame lacks the column, or has another type; or the table has one of that
+        name.
+    """
+    if not column:
+        return schema
+    kind = named_column(schema, option, column)
+    refuse_written(option, column, known, place)
+    if not is_text(kind):
+        raise SchemaMismatch(
+            f"Column {column}, which {option} names, is {kind} in the DataFrame.",
+            f'Make it a string of {words}: .cast("string").',
+        )
+    return schema.remove(schema.names.index(column))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type can be words."""
+    if pt.is_dictionary(kind):
+        return is_text(kind.value_type)
+    return bool(pt.is_string(kind) or pt.is_large_string(kind))
+
 
 Operation = Literal["upsert", "delete"]
 UPSERT: Operation = "upsert"
 DELETE: Operation = "delete"
 
-OPTION, WORDS_OPTION = "operationColumn", "operations"
+OPERATION_COLUMN, OPERATIONS = "operationColumn", "operations"
 
 OperationColumn = Annotated[
     str,
@@ -43,7 +114,7 @@ DETAIL = "operations"
 """Under which name a plan's details have the words, as a JSON object."""
 
 _DEFAULT: Mapping[str, Operation] = {UPSERT: UPSERT, DELETE: DELETE}
-_EXAMPLE = f'Write it as {WORDS_OPTION}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
+_EXAMPLE = f'Write it as {OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 
 
 BY_POSITION = (
@@ -68,8 +139,8 @@ def read_words(column: str, text: str) -> Mapping[str, Operation]:
         return _DEFAULT
     if not column:
         raise OptionError(
-            f"Option {WORDS_OPTION} is given without {OPTION}.",
-            f"Name the column that holds these words in {OPTION}, or leave out {WORDS_OPTION}.",
+            f"Option {OPERATIONS} is given without {OPERATION_COLUMN}.",
+            f"Name the column that holds these words in {OPERATION_COLUMN}, or leave out {OPERATIONS}.",
         )
     try:
         pairs = json.loads(text, object_pairs_hook=_Pairs)
@@ -77,25 +148,25 @@ def read_words(column: str, text: str) -> Mapping[str, Operation]:
         pairs = None
     if not isinstance(pairs, _Pairs):
         raise OptionError(
-            f"Option {WORDS_OPTION} is not a JSON object: {text}", f"{_EXAMPLE}, in double quotes."
+            f"Option {OPERATIONS} is not a JSON object: {text}", f"{_EXAMPLE}, in double quotes."
         )
     words: dict[str, Operation] = {}
     for word, meaning in pairs:
         if not isinstance(meaning, str) or meaning not in _DEFAULT:
             raise OptionError(
-                f"Option {WORDS_OPTION} says that {word!r} means {meaning!r}.",
+                f"Option {OPERATIONS} says that {word!r} means {meaning!r}.",
                 f"A row is an {UPSERT} or a {DELETE}; filter others out of the DataFrame. {_EXAMPLE}.",
             )
         if word in words:
             raise OptionError(
-                f"Option {WORDS_OPTION} has the word {word!r} twice.", "Leave out one of the two."
+                f"Option {OPERATIONS} has the word {word!r} twice.", "Leave out one of the two."
             )
         words[word] = _DEFAULT[meaning]
     for meaning in _DEFAULT:
         if meaning not in words.values():
             raise OptionError(
-                f"Option {WORDS_OPTION} has no word that means {meaning}.",
-                f"{_EXAMPLE}. Without deletes leave out {OPTION}.",
+                f"Option {OPERATIONS} has no word that means {meaning}.",
+                f"{_EXAMPLE}. Without deletes leave out {OPERATION_COLUMN}.",
             )
     return words
 
@@ -107,7 +178,7 @@ def refuse_undeclared(given: Mapping[str, str], target: str, declared: type[Opti
     :param target: its name.
     :raises OptionError: one of them is given.
     """
-    for name in (OPTION, WORDS_OPTION):
+    for name in (OPERATION_COLUMN, OPERATIONS):
         if name.lower() in given and not any(
             field.lower() == name.lower() for field in declared.__struct_encode_fields__
         ):
@@ -120,7 +191,7 @@ def refuse_undeclared(given: Mapping[str, str], target: str, declared: type[Opti
 
 def operation_shape(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
     """Return what a target's shape has of the options: nothing where every row is an upsert."""
-    return {OPTION: column, WORDS_OPTION: _text(words)} if column else {}
+    return {OPERATION_COLUMN: column, OPERATIONS: _text(words)} if column else {}
 
 
 def operation_details(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
@@ -149,7 +220,7 @@ def without_operation(
         name, which would not be written.
     """
     words = f"the words that mean {UPSERT} and {DELETE}"
-    return without_words(schema, OPTION, column, table, name, words)
+    return without_words(schema, OPERATION_COLUMN, column, table, name, words)
 
 
 def with_operation(columns: Sequence[Column], schema: pa.Schema, column: str) -> tuple[Column, ...]:
@@ -169,4 +240,40 @@ def described(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
     if not column:
         return {}
     deletes = " or ".join(word for word, meaning in words.items() if meaning == DELETE)
-    return {"deletes": f"rows whose {column} is {deletes} ({OPTION})"}
+    return {"deletes": f"rows whose {column} is {deletes} ({OPERATION_COLUMN})"}
+
+
+TABLES, TABLE_COLUMN = "tables", "tableColumn"
+
+Tables = Annotated[
+    str,
+    Meta(
+        description="instead of table: several, comma-separated; each row goes to every one of them, by the"
+        " columns that it has"
+    ),
+]
+TableColumn = Annotated[
+    str,
+    Meta(
+        description="string column that says to which one of tables each row goes; it is not written"
+    ),
+]
+
+
+def without_table_column(
+    schema: pa.Schema, column: str, known: Collection[str], tables: str
+) -> pa.Schema:
+    """Return the columns of a DataFrame without that which names the table; no change for an empty name.
+
+    :param known: the names of the columns of all tables.
+    :param tables: the names of the tables, as errors show them.
+    :raises SchemaMismatch: the DataFrame lacks the column, or has another type; or a table has one of that
+        name, which would not be written.
+    """
+    words = f"the names that {TABLES} has"
+    return without_words(schema, TABLE_COLUMN, column, known, f"one of {tables}", words)
+
+
+def table_column(name: str) -> Column:
+    """Return the plan's column of that which names the table."""
+    return Column(name=name, source=str(pa.string()), type="table", role="table")

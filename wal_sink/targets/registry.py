@@ -1,8 +1,16 @@
-"""Finds a target by its name: one of ours, an entry point of a distribution, or `module:Class`."""
+"""Finds a target by its name: one of ours, an entry point of a distribution, or `module:Class`.
+
+Says how to install the client of a database where it is missing: each comes with an extra of wal_sink.
+
+What a session says of rows that were published for another table than its options name. Pure.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import shlex
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from operator import attrgetter
 
@@ -72,3 +80,36 @@ def _load(name: str, place: str) -> type[Target]:
             "Derive the class from wal_sink.targets.base.Target.",
         )
     return loaded
+
+
+@contextlib.contextmanager
+def importing(target: str, where: str) -> Iterator[None]:
+    """Surround the import of a target's client.
+
+    :param target: its name, which is that of the extra, too.
+    :param where: who needs the client, such as "the driver of Spark and every flusher run".
+    :raises OptionError: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"Option target is {target}, and {error.name} is not installed.",
+            f"pip install 'wal_sink[{target}]', where {where}.",
+        ) from error
+
+
+def published_elsewhere(former: str, here: str, options: Iterable[str]) -> OptionError:
+    """Return the error at which the flush stops: such rows go neither here nor, unasked, to the former.
+
+    :param former: what the plan of the rows names.
+    :param here: what the options name.
+    :param options: each as `name=value`, with which a command writes to the former.
+    """
+    given = " ".join(f"--option {shlex.quote(each)}" for each in options)
+    return OptionError(
+        f"Rows that wait were published for {former}, and the options name {here}",
+        f"If both are right: `wal-sink flush CHECKPOINT {given}` flushes what waits for the former, and the"
+        " query goes on. (Of several targets: with --target NAME, and NAME. before each option.) If only the"
+        " log says so, it was edited.",
+    )

@@ -12,7 +12,7 @@ and in a test, with a fixture `spark` of your own::
             run_my_job(spark, cassandra.host, cassandra.port, keyspace, tmp_path)
         assert cassandra.execute(f"SELECT id FROM {keyspace}.orders")
 
-`cassandra` is a started `wal_sink.testing.cassandra.node.Node`, one for the whole run; `keyspace` is the
+`cassandra` is a started `wal_sink.testing.servers.cassandra.Node`, one for the whole run; `keyspace` is the
 name of a new keyspace in it, dropped after the test. Which node it is stands in pytest's header, with the
 reason. The environment variable WAL_SINK_TEST_CASSANDRA forces one: `docker`, which refuses the run
 where Docker cannot do it, or `embedded`; the default is `auto`. Nothing starts before a test
@@ -28,9 +28,8 @@ from collections.abc import Iterator
 import pytest
 
 from wal_sink.errors import WalSinkError
-from wal_sink.testing import docker_engine
-from wal_sink.testing.cassandra.choice import VARIABLE, Choice, choose
-from wal_sink.testing.cassandra.node import Node
+from wal_sink.testing.servers import docker
+from wal_sink.testing.servers.cassandra import VARIABLE, Choice, Node, choose
 
 _CHOICE = pytest.StashKey[Choice]()
 
@@ -38,7 +37,7 @@ _CHOICE = pytest.StashKey[Choice]()
 def pytest_configure(config: pytest.Config) -> None:
     """Choose, before anything is collected; nothing is started or pulled."""
     try:
-        config.stash[_CHOICE] = choose(os.environ.get(VARIABLE, "auto"), docker_engine.find)
+        config.stash[_CHOICE] = choose(os.environ.get(VARIABLE, "auto"), docker.find)
     except WalSinkError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -50,7 +49,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.fixture(scope="session")
 def cassandra(pytestconfig: pytest.Config) -> Iterator[Node]:
-    """Start the one node; a test that stops or pauses it takes one of its own."""
+    """Start the one node; a test that leaves it stopped or paused takes one of its own."""
     with pytestconfig.stash[_CHOICE].node() as node:
         yield node
 

@@ -4,11 +4,27 @@ Both URLs are made absolute once, then passed on as they are (rule 0). Storage o
 store: one mapping from URL scheme to options opens every place of a query, and any other place that an
 operator names. Only where log and checkpoint are in one kind of store with different options (two accounts,
 say) does each of them have an entry of its own, under its URL.
+
+Checks from both ends that a log and a checkpoint belong together (rule 1).
+
+`log.json` names its checkpoint, so that a copied checkpoint cannot use the log of the first one. The
+checkpoint names its log, in `wal_sink/location.json`, so that a query whose `wal.location` was changed
+cannot start a second log while epochs still wait in the first: they would never be flushed.
+
+Turns what the stores of log and checkpoint raise into errors of wal_sink.
+
+Finds what a deleted checkpoint has left: logs that still name it, and have epochs that wait (rule 1).
+
+A log below `wal.location` stays when its checkpoint is deleted. The next start there is a new query with a
+log of its own, and no flusher ever looks into the old one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import errno
+import uuid
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from state_backends import (
@@ -19,10 +35,13 @@ from state_backends import (
     open_backend,
     url_scheme,
 )
+from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import OptionError, WrongOwner
+from wal_sink.errors import CorruptLog, LogFull, LogUnavailable, OptionError, WrongOwner
 from wal_sink.model import paths
-from wal_sink.wal.log import Log
+from wal_sink.model.records import LogIdentity
+from wal_sink.wal.log import Log, read_many
+from wal_sink.wal.targets import flushed_epoch
 
 LOG_FOLDER = "wal_sink"
 """Folder of the logs inside the checkpoint, when `wal.location` does not say otherwise."""
@@ -200,3 +219,150 @@ def _folder_of(log: str, query_id: str, checkpoint: str, argument: str) -> str:
             f"The file was edited. Pass the location of the log as {argument}.",
         )
     return logs
+
+
+def owned(log: Log, checkpoint: Checkpoint) -> LogIdentity | None:
+    """Read the log's identity; None before the query's first start.
+
+    :raises WrongOwner: log and checkpoint do not belong together.
+    """
+    _refuse_other_log(log, checkpoint)
+    identity = log.identity()
+    if identity is not None:
+        _refuse_other_checkpoint(identity, log, checkpoint)
+    return identity
+
+
+def own(log: Log, checkpoint: Checkpoint) -> LogIdentity:
+    """Tie log and checkpoint together, once, as the first run starts; return the identity that stands.
+
+    Called before Spark reads the checkpoint, so no run that has called it computes an epoch before the log's
+    first one. The checkpoint names its log last: a location in which nothing can be written ties nothing.
+
+    :raises WrongOwner: another log or checkpoint was faster.
+    :raises CorruptLog: the log says that runs have published in it, and no longer whose it is.
+    """
+    identity = owned(log, checkpoint)
+    if identity is None and log.generations() and (identity := log.identity()) is None:
+        raise lost_identity(log)
+    if identity is None:
+        first = checkpoint.last_commit(fresh=True) + 1
+        made = LogIdentity(log_id=uuid.uuid4().hex, checkpoint=checkpoint.url, first_epoch=first)
+        identity = log.create_identity(made)
+        _refuse_other_checkpoint(identity, log, checkpoint)
+    checkpoint.create_log_url(log.url)
+    _refuse_other_log(log, checkpoint)
+    return identity
+
+
+def lost_identity(log: Log) -> CorruptLog:
+    """Return the error of a run whose log no longer says whose it is."""
+    return CorruptLog(f"{log.url}/{paths.LOG} is gone", errors.LOST_IDENTITY)
+
+
+def _refuse_other_log(log: Log, checkpoint: Checkpoint) -> None:
+    found = checkpoint.log_url()
+    if found is not None and found != log.url:
+        raise WrongOwner(
+            f"The log of {checkpoint.url} is {found}, not {log.url}",
+            "Set wal.location back: epochs may wait in that log. A copied checkpoint must not be"
+            f" used: start the copy with a new one. If checkpoint or log were moved: {errors.ADOPT}."
+            " If nothing was published in that log yet: delete it, and"
+            f" {checkpoint.url}/{checkpoint.LOG_URL}.",
+        )
+
+
+def _refuse_other_checkpoint(identity: LogIdentity, log: Log, checkpoint: Checkpoint) -> None:
+    if identity.checkpoint != checkpoint.url:
+        raise WrongOwner(
+            f"{log.url} belongs to the checkpoint {identity.checkpoint}, not to {checkpoint.url}",
+            "A copied checkpoint must not be used: start the copy with a new one. If the checkpoint"
+            f" was moved: {errors.ADOPT}.",
+        )
+
+
+@contextlib.contextmanager
+def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
+    """Turn errors of code that reads or writes log or checkpoint; also a decorator.
+
+    :param what: what is read or written, as the subject of the error's sentence.
+    :raises LogUnavailable: the store does not answer, or refuses.
+    """
+    try:
+        yield
+    except (OSError, StateBackendError) as error:
+        remedy = "See to the store that holds it, and to its options; then try again."
+        raise _unavailable(what, error, remedy) from error
+
+
+@contextlib.contextmanager
+def log_errors(url: str) -> Iterator[None]:
+    """Turn errors of a query's code, which writes to the log: what Spark shows has to say what to do.
+
+    :param url: of the log.
+    :raises LogFull: there is no space, or the quota is used up.
+    :raises LogUnavailable: the store does not answer, or refuses.
+    """
+    try:
+        yield
+    except (OSError, StateBackendError) as error:
+        if not isinstance(error, OSError) or error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            remedy = (
+                "Nothing is lost. See to the store that holds it, and to its options, then start the query"
+                " again: Spark computes the epoch anew."
+            )
+            raise _unavailable(f"The log {url}", error, remedy) from error
+        raise LogFull(
+            f"The disk of {url} is full: {error}",
+            "Nothing is lost, and what was half written is deleted. Free space there, then start the query"
+            " again: Spark computes the epoch anew. A wal.maxBytes below the size of the disk stops the"
+            " query before it is full.",
+        ) from error
+
+
+def _unavailable(what: str, error: Exception, remedy: str) -> LogUnavailable:
+    text = str(error) if isinstance(error, StateBackendError) else repr(error)
+    return LogUnavailable(f"{what} cannot be used: {text}", remedy)
+
+
+class LeftBehind(NamedTuple):
+    """A log whose checkpoint was deleted, and the epochs that are published in it and not flushed."""
+
+    query_id: str
+    log: Log
+    epochs: tuple[int, ...]
+    """At least one, ascending. All but the last were checkpointed; the last one may have been."""
+
+
+def left_behind(location: Location, query_id: str) -> list[LeftBehind]:
+    """Find the logs that other queries with this query's checkpoint have left.
+
+    One listing, and one read for each log that lies there: for the first start of a query.
+    """
+    logs = open_place(location.logs, location.stores)
+    others = [name for name in logs.folders() if name != query_id]
+    opened = [location.open_log(name) for name in others]
+    if not opened:
+        return []
+    identities = read_many(opened[0], _identity, opened)
+    found = []
+    for name, log, identity in zip(others, opened, identities, strict=True):
+        if identity is not None and identity.checkpoint == location.checkpoint:
+            # A log has targets with names for ever, or never, whatever the new query has.
+            view = Log(log.backend, several=bool(log.backend.list(paths.TARGETS)))
+            if epochs := unflushed(view):
+                found.append(LeftBehind(name, view, epochs))
+    return found
+
+
+def unflushed(log: Log) -> tuple[int, ...]:
+    """Return the epochs that are published and not flushed to every attached target, ascending."""
+    flushed = flushed_epoch(log)
+    return tuple(sorted({each.epoch for each in log.attempts() if each.epoch > flushed}))
+
+
+def _identity(log: Log) -> LogIdentity | None:
+    try:
+        return log.identity()
+    except (OSError, StateBackendError, CorruptLog):
+        return None  # it may be of another user, or no log at all

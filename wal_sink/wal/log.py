@@ -2,25 +2,41 @@
 
 `Log` knows what each object is for, not when it may be written: `publish`, `flush` and `trim` decide that.
 An object that is created twice keeps its first content.
+
+Reads and writes any object of a query's log: once, whole, and each target's own in its own place.
+
+Reads and writes the records of what is flushed: which epochs are in the target, and as what (rule 17).
+
+The epochs of a window are recorded together. The last one has an object of its own; the newest of these is
+the log's mark. The others share an object, which is made before that one and counts up to the mark: in a
+backlog of small epochs it costs one sync, or one request, where a record for each cost up to 63.
+
+Reads many objects of the log: side by side where each read is a request over a network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from state_backends import StateBackend
-from wal_sink import remedies
+from wal_sink import errors
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
+from wal_sink.model.codec import Record
 from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
     Chosen,
     Claim,
     Decision,
+    FlushedEpoch,
+    FlushedWindow,
     FlusherReport,
     Intervention,
     Kept,
@@ -30,8 +46,256 @@ from wal_sink.model.records import (
     TargetState,
     Ticket,
     WithoutSink,
+    first_epoch,
 )
-from wal_sink.wal.flush_records import FlushRecords
+
+R = TypeVar("R", bound=Record)
+N = TypeVar("N", int, str, Attempt)
+
+
+class LogObjects:
+    """The objects of one log, as one of its targets sees them: what all targets share, and its own.
+
+    Every path is given as in a log of one target. Of what each target has for itself, `own` says where it
+    lies.
+
+    :param backend: a state backend whose root is the log's folder.
+    :param target: the target's name where the log has several; empty where it has one.
+    """
+
+    def __init__(self, backend: StateBackend, target: str = "") -> None:
+        self.backend = backend
+        self.target = target
+
+    @property
+    def url(self) -> str:
+        """Where the log is, for messages."""
+        return self.backend.url
+
+    def own(self, path: str) -> str:
+        """Return where an object lies: one that each target has for itself, in the place of this target."""
+        return paths.of_target(self.target, path)
+
+    def where(self, path: str) -> str:
+        """Return an object's URL, for messages."""
+        return f"{self.url}/{self.own(path)}"
+
+    def names(self, folder: str, *, fresh: bool = False) -> list[str]:
+        """List the objects of a folder, by their paths in a log of one target.
+
+        :param fresh: see `StateBackend.list_fresh`.
+        """
+        mine = self.own(folder)
+        found = self.backend.list_fresh(mine) if fresh else self.backend.list(mine)
+        return found if mine == folder else [folder + path.removeprefix(mine) for path in found]
+
+    def delete(self, objects: Iterable[str]) -> None:
+        """Delete objects; those that are gone already are no error."""
+        self.backend.delete(map(self.own, objects))
+
+    def read(self, kind: type[R], path: str) -> R | None:
+        """Read a record; None when there is none.
+
+        :raises CorruptLog: what is there is no such record.
+        """
+        try:
+            return kind.from_json(self.backend.read(self.own(path)), self.where(path))
+        except FileNotFoundError:
+            return None
+
+    def read_bytes(self, *places: str) -> bytes | None:
+        """Read the first of several objects that is there; None when none is."""
+        for path in places:
+            with contextlib.suppress(FileNotFoundError):
+                return self.backend.read(self.own(path))
+        return None
+
+    def create(self, path: str, record: Record) -> None:
+        """Create a record; the first content stays, which callers read back where it matters to them."""
+        self.create_bytes(path, record.to_json())
+
+    def create_bytes(self, path: str, data: bytes) -> None:
+        """Create an object of these bytes; the first content stays."""
+        with contextlib.suppress(FileExistsError):
+            self.backend.create(self.own(path), data)
+
+    def _settle(self, path: str, record: R) -> R:
+        """Create a record unless there is one; return the one that stands."""
+        present = self.read(type(record), path)
+        if present is None:
+            self.create(path, record)
+            present = self.read(type(record), path)
+        if present is None:
+            raise CorruptLog(f"{self.where(path)} vanished", "Do not edit the log by hand.")
+        return present
+
+    def _listed(
+        self, folder: str, parse: Callable[[str], N | None], *, fresh: bool = False
+    ) -> list[N]:
+        """List what the names of a folder's objects say, ascending; foreign names are passed over.
+
+        :param fresh: see `StateBackend.list_fresh`.
+        """
+        parsed = map(parse, self.names(folder, fresh=fresh))
+        return sorted(name for name in parsed if name is not None)
+
+
+class Recorded(NamedTuple):
+    """An object of `flushed/`, by its name: of which epochs it has the records."""
+
+    window_end: int
+    """The last epoch of the window. That has a record of its own, which makes those of the others count."""
+    first: int
+    last: int
+    """The same as `window_end` in the object of that epoch, else the one before it."""
+    path: str
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it has the record of the last epoch, which was the log's mark when it was made."""
+        return self.last == self.window_end
+
+    def covers(self, epoch: int) -> bool:
+        """Whether it has the record of an epoch."""
+        return self.first <= epoch <= self.last
+
+
+class FlushRecords(LogObjects):
+    """The records of flushed epochs, as one of the log's targets sees them."""
+
+    def newest_flushed(self, *, fresh: bool = False) -> FlushedEpoch | None:
+        """Read the newest record: the flushed mark of the log.
+
+        :param fresh: to conclude from a record that is missing, see `StateBackend.list_fresh`.
+        """
+        newest = self.newest_flushed_epoch(fresh=fresh)
+        if newest is None:
+            return None
+        path = paths.flushed(newest)
+        data = self.read_bytes(path, paths.retained_record(newest))
+        return None if data is None else FlushedEpoch.from_json(data, self.where(path))
+
+    def newest_flushed_epoch(self, *, fresh: bool = False) -> int | None:
+        """Return the epoch of the newest record; it is not read."""
+        names = reversed(self.names(paths.FLUSHED, fresh=fresh))  # which ascend as the epochs do
+        parsed = map(paths.parse_flushed, names)
+        return next((epoch for epoch in parsed if epoch is not None), None)
+
+    def flushed(self, epoch: int) -> FlushedEpoch | None:
+        """Read the record of one epoch; None when it is not flushed, or long ago."""
+        found = self._window_of(epoch)
+        return found[-1] if found else self.read(FlushedEpoch, paths.retained_record(epoch))
+
+    def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
+        """Read the records of all epochs above `epoch`, ascending; each object once."""
+        found: dict[int, FlushedEpoch] = {}
+        for each in self._counted():
+            for record in self.read_recorded(each) if each.last > epoch else ():
+                found[record.epoch] = max(found.get(record.epoch, record), record, key=_begun)
+        return [found[each] for each in sorted(found) if each > epoch]
+
+    def flushed_epochs(self, *, fresh: bool = False) -> list[int]:
+        """List the epochs that have a record, ascending.
+
+        :param fresh: see `newest_flushed`.
+        """
+        counted = self._counted(fresh=fresh)
+        return sorted({epoch for each in counted for epoch in range(each.first, each.last + 1)})
+
+    def record_flushed(self, records: Iterable[FlushedEpoch]) -> None:
+        """Record that the epochs of a window are in the target; an object that is there stays.
+
+        The record of the last one comes last, and makes the others count.
+
+        :param records: at least one, contiguous and ascending.
+        """
+        *others, last = records
+        objects = {}
+        if others:
+            path = paths.flushed_window(others[0].epoch, others[-1].epoch, others[0].base_us)
+            objects[self.own(path)] = FlushedWindow(epochs=tuple(others)).to_json()
+        objects[self.own(paths.flushed(last.epoch))] = last.to_json()
+        self.backend.create_missing(objects)
+
+    def cut_window(self, to: int) -> None:
+        """Record the epochs of a window up to `to` as if that were all of it, so that `to` can be the mark.
+
+        Changes nothing while there is a later mark.
+        """
+        if records := self._window_of(to):
+            self.record_flushed(records)
+
+    def recorded_above(self, to: int, copied: Iterable[int]) -> list[tuple[int, list[str]]]:
+        """List what `rewind` deletes one after the other: the records of the epochs above `to`, newest first.
+
+        By windows, each with its last epoch, since the mark goes down window by window. The record of the
+        last epoch, which makes those of the others count, comes behind them and behind their copies.
+
+        :param copied: epochs of which there may be a copy in `retained/`.
+        """
+        objects: dict[int, list[str]] = {}
+        end_of: dict[int, int] = {}
+        for each in self.recorded():
+            objects.setdefault(each.window_end, []).append(each.path)
+            end_of.update(dict.fromkeys(range(each.first, each.last + 1), each.window_end))
+        for epoch in (epoch for epoch in copied if epoch > to):
+            of_window = objects.setdefault(end_of.get(epoch, epoch), [])
+            of_window.insert(0, paths.retained_record(epoch))
+        return [(end, objects[end]) for end in sorted(objects, reverse=True) if end > to]
+
+    def recorded(self, *, fresh: bool = False) -> list[Recorded]:
+        """List the objects with records, ascending by the last epoch of their windows.
+
+        :param fresh: see `newest_flushed`.
+        """
+        found = []
+        for path in self.names(paths.FLUSHED, fresh=fresh):
+            if (epoch := paths.parse_flushed(path)) is not None:
+                found.append(Recorded(epoch, epoch, epoch, path))
+            elif (window := paths.parse_flushed_window(path)) is not None:
+                found.append(Recorded(window[1] + 1, *window, path))
+        return sorted(found)
+
+    def read_recorded(self, each: Recorded) -> tuple[FlushedEpoch, ...]:
+        """Read the records of an object; none when it is gone.
+
+        :raises CorruptLog: it has no such records.
+        """
+        found: tuple[FlushedEpoch, ...]
+        if each.is_mark:
+            record = self.read(FlushedEpoch, each.path)
+            found = () if record is None else (record,)
+        else:
+            window = self.read(FlushedWindow, each.path)
+            found = () if window is None else window.epochs
+        if found and [record.epoch for record in found] != [*range(each.first, each.last + 1)]:
+            raise CorruptLog(
+                f"{self.where(each.path)} holds the records of other epochs",
+                "Restore the file from a copy; records must not be renamed.",
+            )
+        return found
+
+    def _counted(self, *, fresh: bool = False) -> list[Recorded]:
+        """List the objects whose records count: those of windows up to the mark."""
+        listed = self.recorded(fresh=fresh)
+        mark = max((each.last for each in listed if each.is_mark), default=-1)
+        return [each for each in listed if each.window_end <= mark]
+
+    def _window_of(self, epoch: int) -> list[FlushedEpoch]:
+        """Read the records of an epoch and of those that precede it in its object; none without a record.
+
+        Several objects have one after a rewind, if a flusher that stood still has recorded its window late,
+        or where a version that knows of no windows has made again what a power loss took. The record of the
+        epoch as it was begun last counts.
+        """
+        read = [self.read_recorded(each) for each in self._counted() if each.covers(epoch)]
+        found = [[record for record in records if record.epoch <= epoch] for records in read]
+        return max(filter(None, found), key=lambda each: (_begun(each[-1]), len(each)), default=[])
+
+
+def _begun(record: FlushedEpoch) -> int:
+    """Return what tells which of two records of one epoch is the newer one: timestamps grow (rule 14)."""
+    return record.base_us
 
 
 class Log(FlushRecords):
@@ -56,17 +320,21 @@ class Log(FlushRecords):
     # --- whose log it is (rule 1) ---
 
     def identity(self) -> LogIdentity | None:
-        """Read `log.json`; None before the first publish. One of several targets may begin later."""
+        """Read `log.json`; None before the first start.
+
+        One of several targets may begin later, or again behind epochs that it lacks.
+        """
         identity = self.read(LogIdentity, paths.LOG)
         if identity is None or not self.target:
             return identity
-        states = (self.read(TargetState, path) for path in self._states())
-        attached = [state.epoch for state in states if state and state.verb == "attached"]
-        return replace(identity, first_epoch=max([identity.first_epoch, *attached]))
+        first = max(identity.first_epoch, first_epoch(self.states()))
+        return replace(identity, first_epoch=first)
 
-    def _states(self) -> list[str]:
-        """List the states of this target."""
-        return self.names(paths.target_states(self.target))
+    def states(self) -> list[TargetState]:
+        """Read all states of this one of several targets, oldest first."""
+        listed = self.names(paths.target_states(self.target)) if self.target else []
+        found = (self.read(TargetState, path) for path in listed if paths.parse_target_state(path))
+        return [state for state in found if state is not None]
 
     def create_identity(self, identity: LogIdentity) -> LogIdentity:
         """Create `log.json` unless it is there; return the one that is there."""
@@ -154,7 +422,7 @@ class Log(FlushRecords):
         if not _names_only_its_own(manifest):
             raise CorruptLog(
                 f"{self.where(path)} names a plan or a segment that is not its own",
-                "The file was edited. " + remedies.lost_manifest(attempt.epoch),
+                "The file was edited. " + errors.lost_manifest(attempt.epoch),
             )
         return found
 
@@ -266,3 +534,20 @@ def _names_only_its_own(manifest: Manifest) -> bool:
         paths.is_segment_of(segment.path, manifest.epoch) and min(segment.rows, segment.bytes) >= 0
         for segment in manifest.all_segments
     )
+
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+_REQUESTS_AT_A_TIME = 16
+
+
+def read_many(log: Log, read: Callable[[T], V], names: Iterable[T]) -> list[V]:
+    """Read what each name stands for; return the results in the order of the names.
+
+    :param read: reads one; what it raises is raised here.
+    """
+    if not log.backend.billed:
+        return [read(name) for name in names]
+    with ThreadPoolExecutor(_REQUESTS_AT_A_TIME) as pool:
+        return list(pool.map(read, names))

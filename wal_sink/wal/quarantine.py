@@ -3,12 +3,22 @@
 Each object in `quarantine/` is an Arrow file of refused rows, see `wal.refused`. Its name says all that is
 counted: epoch, write timestamp of its first row, number of rows. Each of several targets has its own, as each
 has its own timestamps. A note beside it, whose name says which rows, tells that these have left.
+
+Keeps what `rewind` flushes again out of the reach of a flusher that stands still.
+
+A flusher that stood still while it trimmed knows the names of what it is about to delete. When an operator,
+who takes it for dead, rewinds the log, these names are needed again. So `rewind` gives each object a second
+name in `aside/<us>/`, which no flusher deletes before the epoch is flushed again; and a flusher that misses
+an object brings it back from there: docs/protocol.md#how-far-rewind-can-go.
+
+`us` is the highest write timestamp that was used before the rewind. An epoch that is flushed after it has a
+higher one (rule 14), which its record tells; a record from before, also one that comes late, does not.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,7 +26,7 @@ import pyarrow as pa
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.manifest import SegmentRef
-from wal_sink.model.records import Released
+from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, Released
 from wal_sink.wal.log import Log
 
 
@@ -78,7 +88,7 @@ def passed_us(log: Log, epochs: Collection[int], first_us: int, last_us: int) ->
 def entries(log: Log) -> list[Entry]:
     """List what is in quarantine, in the order of the write timestamps; opens no file."""
     found = []
-    for path, (epoch, first_us, rows), gone in _listed(log):
+    for path, (epoch, first_us, rows), gone in _of(log.names(paths.QUARANTINE)):
         if left := tuple(i for i in range(rows) if i not in gone):
             found.append(Entry(path, epoch, first_us, rows, left))
     return sorted(found, key=lambda entry: (entry.epoch, entry.first_us))
@@ -86,12 +96,29 @@ def entries(log: Log) -> list[Entry]:
 
 def quarantined_rows(log: Log) -> int:
     """Count the rows in quarantine; as fast for an entry of a million as for one of a single row."""
-    return sum(rows - len(gone) for _, (_, _, rows), gone in _listed(log))
+    listed = log.names(paths.QUARANTINE)
+    return sum(rows - len(gone) for _, (_, _, rows), gone in _of(listed))
 
 
-def _listed(log: Log) -> Iterator[tuple[str, tuple[int, int, int], Collection[int]]]:
-    """Yield the path of each entry, its epoch, first timestamp and rows, and which of them have left."""
+def left_entries(log: Log, upto: int) -> list[str]:
+    """List what is left of entries that all rows have left, of epochs up to `upto`: entries, then notes.
+
+    An entry that is there without its notes would say that its rows are in quarantine.
+    """
     names = log.names(paths.QUARANTINE)
+    whole = {path for path, (_, _, rows), gone in _of(names) if len(gone) < rows}
+    found = []
+    for name in names:
+        note = paths.parse_released(name)
+        path = note[0] if note else name
+        entry = paths.parse_quarantined(path)
+        if entry is not None and entry[0] <= upto and path not in whole:
+            found.append((note is not None, name))
+    return [name for _, name in sorted(found)]
+
+
+def _of(names: Sequence[str]) -> Iterator[tuple[str, tuple[int, int, int], Collection[int]]]:
+    """Yield the path of each entry, its epoch, first timestamp and rows, and which of them have left."""
     gone: dict[str, set[int]] = {}
     for name in names:
         if note := paths.parse_released(name):
@@ -152,3 +179,73 @@ def runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
             first = last = row
     if first is not None and last is not None:
         yield first, last - first + 1
+
+
+def set_aside(log: Log, us: int, objects: Iterable[str], *, lost: bool = False) -> None:
+    """Give objects a second name; what an earlier call did stays.
+
+    :param us: the highest write timestamp that was used so far, microseconds since 1970.
+    :param lost: they are manifests that were not flushed: they are kept, and never brought back.
+    :raises FileNotFoundError: one is gone.
+    """
+    for path in objects:
+        with contextlib.suppress(FileExistsError):
+            log.backend.copy(path, log.own(paths.aside(us, path, lost=lost)))
+
+
+def bring_back(log: Log, epochs: Collection[int]) -> list[str]:
+    """Give the missing objects of some epochs their first name again; return which were missing.
+
+    Segments come before manifests: a manifest that is there has all its segments.
+    """
+    listed = _parsed(log.names(paths.ASIDE, fresh=True))
+    found = [aside for aside in listed if aside[1] in epochs]
+    # Newest first: of one name the last copy counts. "segments/" comes before "manifests/" reversed.
+    found.sort(key=lambda aside: (aside[2], aside[0]), reverse=True)
+    back = []
+    for us, _, path in found:
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            log.backend.copy(log.own(paths.aside(us, path)), path)
+            back.append(path)
+    return back
+
+
+def names_aside(log: Log) -> frozenset[str]:
+    """List the objects that can be brought back, by their first names; writes nothing."""
+    return frozenset(path for _, _, path in _parsed(log.names(paths.ASIDE)))
+
+
+def droppable(log: Log) -> list[str]:
+    """List what is aside of epochs that were flushed again, or whose rewind was given up long ago."""
+    listed = log.names(paths.ASIDE)
+    if not listed:
+        return []
+    records = log.flushed_epochs()
+    oldest = log.flushed(records[0]) if records else None
+    left = [row.after for row in log.interventions("rewind") if LEFT_FIRST in row.after]
+    behind = [(int(row[LEFT_FIRST]), int(row[LEFT_LAST])) for row in left]
+    last_us: dict[int, int] = {}
+    found = []
+    for name in listed:
+        us, epoch = paths.parse_aside_name(name) or (0, None)
+        if epoch is None:
+            continue
+        if epoch not in last_us:
+            record = log.flushed(epoch)
+            if record is None and oldest is not None and epoch < oldest.epoch:
+                record = oldest  # its own is forgotten; timestamps grow from epoch to epoch
+            last_us[epoch] = record.last_us if record else 0
+        # A timestamp that an operator has left behind proves nothing: it lies in the future.
+        if last_us[epoch] > us and not any(a <= last_us[epoch] <= b for a, b in behind):
+            found.append(name)
+    return found
+
+
+def _parsed(names: Iterable[str]) -> list[tuple[int, int, str]]:
+    """Return time, epoch and first name of what can be brought back."""
+    found = []
+    for name in names:
+        path, of = paths.parse_aside(name), paths.parse_aside_name(name)
+        if path is not None and of is not None:
+            found.append((*of, path))
+    return found

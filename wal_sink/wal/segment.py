@@ -1,12 +1,18 @@
 """Writes, reads and checks segments: the rows of one task for one epoch, as a compressed Arrow IPC file.
 
 A small segment is no file of its own: its manifest holds its bytes, under the same size and digest (rule 4).
+
+Says what a segment of refused rows holds: each row as it was, and why it was refused.
+
+Such a segment is an Arrow file like any other. The row is one of its columns, a struct, so no name of the
+user's columns meets ours; and it keeps its types, so that it can be sent again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import struct
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, Literal, Protocol
 
@@ -14,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from state_backends import StateBackend
-from wal_sink import remedies
+from wal_sink import errors
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.codec import digest
@@ -144,7 +150,7 @@ def read_segment(
     if rows != ref.rows:
         raise CorruptLog(
             f"Segment {backend.url}/{ref.path} holds {rows} rows, its manifest says {ref.rows}",
-            remedies.lost_segment(paths.parse_segment_epoch(ref.path), begun=True),
+            errors.lost_segment(paths.parse_segment_epoch(ref.path), begun=True),
         )
 
 
@@ -175,7 +181,7 @@ def _decoding(backend: StateBackend, ref: SegmentRef, source: pa.NativeFile) -> 
             f"Segment {backend.url}/{ref.path} is what its manifest says, and pyarrow {pa.__version__} cannot"
             f" read it: {error}",
             "If a newer version of wal_sink or of pyarrow wrote it, flush with that one."
-            f" {remedies.lost_segment(paths.parse_segment_epoch(ref.path), begun=True)}",
+            f" {errors.lost_segment(paths.parse_segment_epoch(ref.path), begun=True)}",
         ) from error
 
 
@@ -232,7 +238,7 @@ def _refuse_other(found: tuple[int, str], ref: SegmentRef, log: str) -> None:
             f"Segment {log}/{ref.path} {'' if ref.is_file else 'in its manifest '}has {size} bytes with"
             f" SHA-256 {digest};"
             f" its manifest says {ref.bytes} bytes with {ref.digest}",
-            remedies.lost_segment(paths.parse_segment_epoch(ref.path), begun=True),
+            errors.lost_segment(paths.parse_segment_epoch(ref.path), begun=True),
         )
 
 
@@ -260,3 +266,43 @@ class _DigestingFile:
 
     def close(self) -> None:
         """Do nothing: the caller who opened the output closes it."""
+
+
+ROW = "row"
+_PLAN = "plan"
+TEXTS = ("kind", "target", "column", "reason", "remedy")
+"""The kind of the error, `InvalidRow` from a task or `TargetRefused` from the flush; which of several targets
+refuses, else empty; the column, empty where none alone is to blame; what is wrong; and what to do."""
+
+
+def refused_rows(rows: pa.RecordBatch, texts: tuple[str, ...], plan: str = "") -> pa.RecordBatch:
+    """Return rows with why they are refused, as a segment holds them.
+
+    :param texts: one for each of `TEXTS`, the same for all rows.
+    :param plan: key of the plan by which the rows were cast; empty: they are as the DataFrame has them.
+    """
+    structs = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
+    why = [_repeated(text, rows.num_rows) for text in texts]
+    found = pa.RecordBatch.from_arrays([structs, *why], names=[ROW, *TEXTS])
+    return found.replace_schema_metadata({_PLAN: plan}) if plan else found
+
+
+def plan_of(schema: pa.Schema) -> str:
+    """Return the key of the plan by which the rows of a segment were cast; empty for none."""
+    found: bytes = (schema.metadata or {}).get(_PLAN.encode(), b"")
+    return found.decode()
+
+
+def rows_of(refused: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows as they were before `refused_rows`."""
+    structs = refused.column(ROW)
+    return pa.RecordBatch.from_arrays(structs.flatten(), schema=pa.schema(list(structs.type)))
+
+
+def _repeated(text: str, rows: int) -> pa.Array:
+    """Return a column of one text; made of buffers, as `pa.scalar` would load pandas in each new worker."""
+    data = text.encode()
+    offsets = pa.py_buffer(struct.pack("=ii", 0, len(data)))
+    return pa.repeat(
+        pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(data)])[0], rows
+    )

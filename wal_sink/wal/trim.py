@@ -5,27 +5,147 @@ objects to delete and never objects to miss. Segments are deleted before manifes
 flushed epoch is listed, `protocol.next_step` comes back to finish the work; what is left of notes is swept.
 With `trim.delay` it does so when the epoch's time is over; until then nothing of the epoch is deleted, its
 record included, and `rewind` can use it.
+
+Reads and writes the notes that segments of an attempt were deleted before it was published (rule 18).
+
+Deletes tickets and claims that runs need no longer: each start of a query leaves one or two (rule 3).
+
+The highest claim always stays, so a listing of `runs/` says what it said before. A run that comes back has no
+ticket any more, or finds a higher claim, and stops. What a run may still have to do is to prove that Spark
+kept its last epoch (rule 11), for which it needs its ticket: so the tickets stay as long as a manifest of
+that generation, or of a lower one, waits to be flushed.
+
+A start that fails before its first `commit()` leaves a ticket and no claim. Once another run has claimed the
+generation of that ticket, its run can neither publish nor have anything to prove.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from typing import TypeVar
 
 from wal_sink.errors import CorruptLog, Diverged
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import FlushedEpoch
-from wal_sink.wal.aside import droppable
-from wal_sink.wal.attached import flushed_epoch, record_anywhere, views
-from wal_sink.wal.forget_runs import forget_runs
-from wal_sink.wal.log import Log
-from wal_sink.wal.retain import RetainedEpochs, retained_paths
-from wal_sink.wal.trim_delay import SharedTrimDelay, TrimDelay
+from wal_sink.model.records import FlushedEpoch, Swept
+from wal_sink.wal.log import Log, read_many
+from wal_sink.wal.quarantine import droppable, left_entries
+from wal_sink.wal.retention import RetainedEpochs, SharedTrimDelay, TrimDelay, retained_paths
+from wal_sink.wal.targets import flushed_epoch, record_anywhere, views
+
+
+def read_swept(log: Log, runs: Mapping[Attempt, str]) -> frozenset[Attempt]:
+    """Return those attempts of which there is a note.
+
+    A log that was restored may have notes of runs that it does not know, and their generations come again.
+
+    :param runs: who has published each attempt.
+    :raises CorruptLog: a note cannot be read.
+    """
+    notes = (
+        (attempt, run_id, log.read(Swept, paths.swept(attempt))) for attempt, run_id in runs.items()
+    )
+    return frozenset(attempt for attempt, run_id, note in notes if note and note.run_id == run_id)
+
+
+def note_swept(log: Log, swept: Swept) -> None:
+    """Note that the segments of an attempt are about to be deleted."""
+    log.create_note(paths.swept(Attempt(swept.epoch, swept.generation)), swept)
+
 
 logger = line_logger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+RUNS_KEPT = 100
+"""So many of the newest claims stay, with the tickets of their runs. A listing of `runs/` that takes its time
+finds the highest claim of its beginning, unless so many runs claim a generation meanwhile."""
+
+_FORGOTTEN_TOGETHER = 100
+"""Tickets are read to tell whose they are: once for so many starts."""
+
+VOID_KEPT = 1_000
+"""So many tickets without a claim stay: as many as one page of a bucket's listing."""
+
+_READ_AT_ONCE = 2_000
+"""So many tickets are read at the most: who reads them has a query to start, or to flush."""
+
+
+def forget_runs(log: Log, flushed: int) -> int:
+    """Delete what runs have left that can neither publish nor prove anything; return how many claims.
+
+    :param flushed: the log's mark: what is published above it waits.
+    """
+    claimed = log.generations()
+    if len(claimed) < RUNS_KEPT + _FORGOTTEN_TOGETHER:
+        return 0
+    waiting = (each.generation for each in log.attempts(fresh=True) if each.epoch > flushed)
+    oldest = min([claimed[-RUNS_KEPT], *waiting])
+    gone = [generation for generation in claimed if generation < oldest]
+    if gone:
+        runs = _runs_before(log, oldest, ticketed(log))
+        log.delete(path for run in runs for path in (paths.ticket(run), paths.stop(run)))
+        log.delete(map(paths.run, gone))
+        logger.debug("forgot %d claims and %d tickets of old runs", len(gone), len(runs))
+    return len(gone)
+
+
+def ticketed(log: Log) -> list[str]:
+    """List the runs that have a ticket."""
+    found = map(paths.parse_ticket, log.backend.list(paths.TICKETS))
+    return [run_id for run_id in found if run_id is not None]
+
+
+def is_crowded(log: Log) -> bool:
+    """Whether starts that claimed nothing have left too many tickets; one listing while there are few."""
+    tickets = len(ticketed(log))
+    return tickets >= VOID_KEPT and tickets - len(log.generations(fresh=False)) >= VOID_KEPT
+
+
+def forget_void(log: Log) -> int:
+    """Delete the tickets of runs whose generation another run has claimed; return how many."""
+    runs = ticketed(log)[:_READ_AT_ONCE]
+    tickets = dict(
+        zip(runs, read_many(log, lambda run: _readable(log.ticket, run), runs), strict=True)
+    )
+    generations = sorted({ticket.generation + 1 for ticket in tickets.values() if ticket})
+    claims = read_many(log, lambda each: _readable(log.claimed, each), generations)
+    owners = {
+        generation: claim.run_id
+        for generation, claim in zip(generations, claims, strict=True)
+        if claim is not None
+    }
+    void = [
+        run
+        for run, ticket in tickets.items()
+        if ticket is not None and owners.get(ticket.generation + 1, run) != run
+    ]
+    log.delete(path for run in void for path in (paths.ticket(run), paths.stop(run)))
+    return len(void)
+
+
+def _readable(read: Callable[[T], R | None], name: T) -> R | None:
+    try:
+        return read(name)
+    except CorruptLog:
+        return None
+
+
+def _runs_before(log: Log, oldest: int, runs: Iterable[str]) -> list[str]:
+    """Return the runs whose generation lies before `oldest`; one whose ticket is damaged is left alone."""
+
+    def is_before(run_id: str) -> bool:
+        ticket = _readable(log.ticket, run_id)
+        return ticket is not None and ticket.generation + 1 < oldest
+
+    runs = list(runs)[:_READ_AT_ONCE]
+    gone = read_many(log, is_before, runs)
+    return [run for run, is_gone in zip(runs, gone, strict=True) if is_gone]
+
 
 RECORDS_KEPT = 1_000
 """Newest `flushed/` records that stay, so that replays can be compared with what was flushed."""
@@ -108,6 +228,8 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
         log.delete(_all_notes(log, upto))
+        for path in left_entries(log, mark.epoch - RECORDS_KEPT):
+            log.delete([path])
     forget_runs(log, flushed_epoch(log.of("")))
     return unfinished
 
@@ -136,7 +258,8 @@ def list_trimmable(log: Log, delay: TrimDelay) -> tuple[str, ...]:
     records = _old_records(log, later) if attempts else []
     manifests = map(paths.manifest, attempts)
     notes = _all_notes(log, upto)
-    return (*_segments(log, upto), *notes, *manifests, *kept, *records, *droppable(log))
+    left = left_entries(log, mark.epoch - RECORDS_KEPT)
+    return (*_segments(log, upto), *notes, *left, *manifests, *kept, *records, *droppable(log))
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None:

@@ -12,7 +12,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure, at_most, figure
 from tests.protocol.aged_log import let_age
 from tests.protocol.engine import World
-from wal_sink.protocol.steps import Rest
+from wal_sink.protocol.next_step import Rest
 
 _TIMES = 25
 """Commits and looks of each age."""

@@ -19,8 +19,7 @@ from tests.benchmarks.prober import Prober
 from tests.benchmarks.server import Server
 from tests.benchmarks.small_epochs import MicroBatch
 from tests.benchmarks.table import KEYSPACE, Table
-from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.checkpoint.local_files import committed_us
+from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
 from wal_sink.wal.log import Log
 
 VISIBLE = "latency: commits/N to visible, median"

@@ -8,7 +8,7 @@ from tests.benchmarks.contenders.job import Job
 from tests.benchmarks.figure import Figure, at_most, figure
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run, Taken
-from wal_sink.spark.hand_over import MAX_BYTES, UNMEASURED
+from wal_sink.spark.arrow_batching import MAX_BYTES, UNMEASURED
 
 
 class Unmeasured(Counting):

@@ -13,7 +13,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure, at_least, figure
 from tests.benchmarks.flush import flush
 from tests.benchmarks.rows import Source
-from wal_sink.testing.postgresql.installed import InstalledPostgresql
+from wal_sink.testing.servers.postgresql import InstalledPostgresql
 
 _TYPES = {"text": "text", "bigint": "bigint", "timestamp": "timestamptz"}
 _PIECE = 1 << 20

@@ -14,7 +14,7 @@ import msgspec
 
 from state_backends import open_backend
 from tests.benchmarks import cpu
-from wal_sink.checkpoint.local_files import committed_us
+from wal_sink.checkpoint.checkpoint import committed_us
 from wal_sink.model import paths
 from wal_sink.wal.log import Log
 

@@ -2,41 +2,154 @@
 
 The server takes every row that passes, so no row stops the flush. The check neither connects nor imports
 the driver.
+
+Checks the rows of a task for each table that they go to: one, several, or that which a row names.
+
+The log has a value once, whichever tables take it. A row that one of its tables cannot take is refused for
+all of them.
+
+Settles rows of one key and one event time: the later position wins, cell by cell. Pure.
+
+Cassandra would keep the larger value of each cell. The tasks settle the rows of a batch before they go into
+the log, so every flusher finds the same rows there.
+
+No cell moves to another row, since a row has a life of its own. A row loses the cells that a later one of its
+time has, and is left out where nothing remains of it. So no two rows write one cell at one time.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.clock import now_us
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Column, Plan
-from wal_sink.model.spark_types import canonical
-from wal_sink.targets.cassandra.times.given import NO_TIMES, planned_times
-from wal_sink.targets.cassandra.times.read import EVENT_US, read_times
-from wal_sink.targets.cassandra.times.ties import by_key, settled
-from wal_sink.targets.cassandra.types.cast import cast_column
-from wal_sink.targets.cassandra.types.clustering import clustering_of
-from wal_sink.targets.cassandra.types.cql_type import column_types
-from wal_sink.targets.cassandra.types.index_rule import IndexRule, first_refused, planned_rules
-from wal_sink.targets.cassandra.types.invalid_value import InvalidValue, first_invalid_value
-from wal_sink.targets.cassandra.types.row_text import row_text
-from wal_sink.targets.cassandra.types.value_sizes import sizes
-from wal_sink.targets.values.literals import TRUE, long
-from wal_sink.targets.values.operations import (
+from wal_sink.model.plan import Column, Plan, canonical
+from wal_sink.targets import arrow_values
+from wal_sink.targets.arrow_values import (
+    TRUE,
     are_deletes,
     keys_of_deletes,
+    long,
     not_deleted,
+    null,
+    other_columns,
+    plain,
     planned_operations,
+    shorten,
 )
-from wal_sink.targets.values.text import other_columns, plain, shorten
+from wal_sink.targets.cassandra.casts import sizes
+from wal_sink.targets.cassandra.encode import buffers
+from wal_sink.targets.cassandra.encode.buffers import Array, fixed
+from wal_sink.targets.cassandra.encode.rows import distinct_keys
+from wal_sink.targets.cassandra.row_plan import NO_TIMES, clustering_of, planned_times
+from wal_sink.targets.cassandra.rules import (
+    EVENT_US,
+    IndexRule,
+    InvalidValue,
+    first_invalid_value,
+    first_refused,
+    planned_rules,
+    read_times,
+    row_text,
+)
+from wal_sink.targets.cassandra.table_plans import columns_of, table_names, table_plans
+from wal_sink.targets.cassandra.types import cast_column, column_types
 
+Numbers = Callable[[Collection[str]], Array]
+"""Returns a number for each row, the same for rows of one time that are alike in the columns of these roles;
+counted from 0 without a gap."""
+
+_PARTITION = ("partition",)
 _KEY = ("partition", "clustering")
+
+
+def settled(batch: pa.RecordBatch, plan: Plan, times: str, numbers: Numbers) -> pa.RecordBatch:
+    """Return the batch with each cell once, and at most one delete, of each key and time.
+
+    A null that leaves a cell as it is, is no cell. A delete that an upsert of its key follows moves a
+    microsecond back: of two equal times a tombstone wins. A delete of a range is left as it is.
+
+    A static column is a cell of the partition. Where nulls are written, each row of the partition brings it
+    along, so all of one time get the last one's value.
+
+    :param batch: as the log has it.
+    :param plan: with its operation column, if it has one.
+    :param times: the column of event times, int64 microseconds.
+    """
+    stamps = buffers.elements(batch.column(times), "i8")
+    in_order = np.sort(stamps)
+    if not (in_order[1:] == in_order[:-1]).any():
+        return batch
+    rows, groups = np.arange(batch.num_rows), {"regular": numbers(_KEY)}
+    values = [column for column in plan.of_table().columns if column.role not in _KEY]
+    if any(column.role == "static" for column in values):
+        groups["static"] = numbers(_PARTITION)
+    if all(group.max() + 1 == len(rows) for group in groups.values()):
+        return batch
+    upserts = _upserts(batch, plan)
+    last_delete, last_upsert = (_last(groups["regular"], which) for which in (~upserts, upserts))
+    hidden = upserts & (rows < last_delete)
+    moved = ~upserts & (rows < last_upsert)
+    stays = (rows == last_delete) | ((rows == last_upsert) & ~hidden)
+    unset = plan.details["nulls"] == "unset"
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns[times] = buffers.indices(stamps - moved)
+    for column in values:
+        given, static = columns[column.name], column.role == "static"
+        written = upserts if static else upserts & ~hidden
+        if unset:
+            written = written & buffers.booleans(given.is_valid())
+        last = _last(groups[column.role], written)
+        stays |= rows == last
+        if unset:
+            columns[column.name] = given.take(_positions(np.where(rows == last, rows, -1)))
+        elif static:
+            columns[column.name] = given.take(_positions(np.where(upserts, last, rows)))
+    found = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    return found.filter(buffers.flags(stays))
+
+
+def _upserts(batch: pa.RecordBatch, plan: Plan) -> Array:
+    if plan.operation is None:
+        return np.ones(batch.num_rows, np.bool_)
+    upserts: Array = ~buffers.booleans(are_deletes(batch.column(plan.operation)))
+    return upserts
+
+
+def _last(group: Array, which: Array) -> Array:
+    """Return for each row the position of the last row of its group among some; -1 for none.
+
+    :param which: booleans, which rows these are.
+    """
+    found = np.full(group.max() + 1, -1)
+    positions = np.flatnonzero(which)
+    found[group[positions]] = positions  # of several, numpy keeps the last
+    last: Array = found[group]
+    return last
+
+
+def _positions(of: Array) -> pa.Array:
+    """Return positions as `take` has them, null for -1."""
+    positions = buffers.indices(of)
+    if (of >= 0).all():
+        return positions
+    return pc.if_else(buffers.flags(of >= 0), positions, null(pa.int64()))
+
+
+def by_key(batch: pa.RecordBatch, table: Plan, times: str) -> Numbers:
+    """Return what numbers rows by the bytes of their keys.
+
+    :param table: the plan's columns that the table has.
+    """
+    time = fixed(buffers.elements(batch.column(times), "i8"), ">i8")
+    return lambda roles: distinct_keys(batch, table, time, roles=roles).numbers
+
 
 MAX_KEY_BYTES = 65_535
 """Most bytes of a partition key, and of the clustering columns of a row together; the server's limit."""
@@ -72,7 +185,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     if EVENT_US not in columns:
         return batch
-    return settled(batch, plan, EVENT_US, functools.partial(by_key, batch, table, EVENT_US))
+    return settled(batch, plan, EVENT_US, by_key(batch, table, EVENT_US))
 
 
 def _checked(batch: pa.RecordBatch, plan: Plan, deletes: pa.Array | None = None) -> pa.RecordBatch:
@@ -229,4 +342,93 @@ def _refuse(
             column=column,
             problem=f"Column {column} of {plan.table} {problem}.",
             rows=bad,
+        )
+
+
+def check_for_tables(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+    """Cast `batch` to the types that the log holds.
+
+    :raises SchemaMismatch: the columns are not those of the plan.
+    :raises InvalidRow: a row cannot be written to one of its tables, or names no table.
+    """
+    tables = table_plans(plan)
+    if tables == (plan,):
+        return check(batch, plan)
+    refuse_other_schema(batch.schema, plan)
+    if plan.table_column is None:
+        return _for_every_table(batch, plan, tables)
+    return _for_named_tables(batch, plan, tables)
+
+
+def _for_every_table(batch: pa.RecordBatch, plan: Plan, tables: Sequence[Plan]) -> pa.RecordBatch:
+    found: dict[str, pa.Array] = {}
+    for table in tables:
+        stored = check(columns_of(batch, plan, table), table)
+        # A delete has the keys of all tables, and nothing else: see `keys_of_deletes`.
+        keys = {column.name for column in table.columns if column.role in _KEY}
+        for name, values in zip(stored.schema.names, stored.columns, strict=True):
+            if name not in found or name in keys:
+                found[name] = values
+    return _in_order(found, plan)
+
+
+def _for_named_tables(batch: pa.RecordBatch, plan: Plan, tables: Sequence[Plan]) -> pa.RecordBatch:
+    """Check the rows of each table apart; where a row's table lacks a column, the log has null."""
+    column = str(plan.table_column)
+    words = batch.column(column).cast(pa.string())
+    names = table_names(plan)
+    rows_of = [
+        pc.equal(words, arrow_values.text(name)).fill_null(arrow_values.FALSE) for name in names
+    ]
+    _refuse_unknown(batch, plan, rows_of)
+    parts = [
+        _of_table(batch, rows, plan, table) for rows, table in zip(rows_of, tables, strict=True)
+    ]
+    positions = pa.concat_arrays([pc.indices_nonzero(rows) for rows in rows_of])
+    places = pc.sort_indices(positions)  # of a permutation: its inverse
+    kinds = {field.name: field.type for part in parts for field in part.schema}
+    found = {column: words}
+    for name, kind in kinds.items():
+        pieces = [
+            part.column(name) if name in part.schema.names else pa.nulls(part.num_rows, kind)
+            for part in parts
+        ]
+        found[name] = pa.concat_arrays(pieces).take(places)
+    return _in_order(found, plan)
+
+
+def _of_table(batch: pa.RecordBatch, rows: pa.Array, plan: Plan, table: Plan) -> pa.RecordBatch:
+    """Check the rows of a batch that go to a table.
+
+    :param rows: which these are, booleans.
+    """
+    try:
+        return check(columns_of(batch.filter(rows), plan, table), table)
+    except InvalidRow as error:
+        if error.rows is not None:
+            none = pa.nulls(batch.num_rows).is_valid()
+            error.rows = pc.replace_with_mask(none, rows, error.rows)
+        raise
+
+
+def _in_order(found: dict[str, pa.Array], plan: Plan) -> pa.RecordBatch:
+    names = [column.name for column in plan.columns if column.name in found]
+    names += [name for name in found if name not in names]
+    return pa.RecordBatch.from_arrays([found[name] for name in names], names=names)
+
+
+def _refuse_unknown(batch: pa.RecordBatch, plan: Plan, rows_of: Sequence[pa.Array]) -> None:
+    known = rows_of[0]
+    for rows in rows_of[1:]:
+        known = pc.or_(known, rows)
+    row = pc.index(pc.invert(known), TRUE).as_py()
+    if row >= 0:
+        value = shorten(plain(batch.column(plan.table_column)[row]))
+        raise InvalidRow(
+            f"Column {plan.table_column} ({value}) names no table: option tables has"
+            f" {', '.join(table_names(plan))}; in {row_text(batch, plan, row)}.",
+            "Correct or drop such rows, or add the table to tables.",
+            column=str(plan.table_column),
+            problem=f"Column {plan.table_column} names no table.",
+            rows=pc.invert(known),
         )

@@ -9,10 +9,8 @@ import msgspec
 
 from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
-from wal_sink.targets.cassandra.driver.answers import execute
-from wal_sink.targets.cassandra.driver.classify import classify, effect_unknown
 from wal_sink.targets.cassandra.driver.connection import LEDGER, LEDGER_READ
-from wal_sink.targets.cassandra.driver.retry import retrying
+from wal_sink.targets.cassandra.driver.errors import classify, effect_unknown, execute, retrying
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema.ledger_table import LEDGER_COLUMNS
 

@@ -1,16 +1,25 @@
-"""Declares and validates the options of the Cassandra target."""
+"""Declares and validates the options of the Cassandra target.
+
+The options that say what becomes of rows.
+
+Reads secrets from options or the environment, at each connection, so that they can be changed.
+
+An option has precedence over the environment; to change it takes a restart.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import CONNECTS, SECRET, fields, from_environment
+from wal_sink.options import CONNECTS, SECRET, Options, fields, from_environment, marked
+from wal_sink.targets.cassandra import row_plan
 from wal_sink.targets.cassandra.names import (
     COLUMNS_OPTION,
     TableName,
@@ -18,9 +27,102 @@ from wal_sink.targets.cassandra.names import (
     read_tables,
     refuse_bad_name,
 )
-from wal_sink.targets.cassandra.row_options import RowOptions
-from wal_sink.targets.cassandra.times.given import EVENT_COLUMN
-from wal_sink.targets.cassandra.totals.given import read_level
+from wal_sink.targets.cassandra.row_plan import (
+    ADD_COLUMNS,
+    ADD_COLUMNS_AFTER,
+    COLLECTIONS,
+    EVENT_COLUMN,
+    EXPIRES_COLUMN,
+    TTL,
+    TTL_COLUMN,
+    WRITE_MODE,
+    AddColumns,
+    AddColumnsAfter,
+    Change,
+    CollectionModes,
+    EventColumn,
+    ExpiresColumn,
+    RowTimes,
+    Ttl,
+    TtlColumn,
+    WriteMode,
+    modes_shape,
+    names,
+    read_level,
+    read_modes,
+    refuse_beside_totals,
+)
+from wal_sink.targets.operations import (
+    Operation,
+    OperationColumn,
+    Operations,
+    TableColumn,
+    Tables,
+    read_words,
+)
+
+
+class RowOptions(Options, frozen=True, kw_only=True):
+    """To which tables a row goes, by which statement, with which times, and which rows are deletes.
+
+    :raises OptionError: when constructed with values that contradict each other.
+    """
+
+    tables: Tables = ""
+    table_column: TableColumn = msgspec.field(name="tableColumn", default="")
+    write_mode: WriteMode = msgspec.field(name=WRITE_MODE, default="insert")
+    collections: CollectionModes = msgspec.field(name=COLLECTIONS, default_factory=dict)
+    if_not_exists: row_plan.IfNotExists = msgspec.field(name=row_plan.IF_NOT_EXISTS, default=False)
+    add_columns: AddColumns = msgspec.field(name=ADD_COLUMNS, default="")
+    add_columns_after: AddColumnsAfter = msgspec.field(name=ADD_COLUMNS_AFTER, default="")
+    ttl: Ttl = msgspec.field(name=TTL, default=None)
+    ttl_column: TtlColumn = msgspec.field(name=TTL_COLUMN, default="")
+    expires_column: ExpiresColumn = msgspec.field(name=EXPIRES_COLUMN, default="")
+    event_column: EventColumn = msgspec.field(name=EVENT_COLUMN, default="")
+    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
+    operations: Operations = msgspec.field(name="operations", default="")
+
+    def __post_init__(self) -> None:
+        read_words(self.operation_column, self.operations)
+        self.times.refuse_contradictions(self.operation_column)
+        changed = list(modes_shape(self.changes))
+        if changed and self.event_column:
+            raise OptionError(
+                f"Options {changed[0]} and {EVENT_COLUMN} are given together: of two rows of one key and one"
+                " event time the later one is written, and elements of the other would be lost.",
+                f"Leave out {EVENT_COLUMN}: rows then have their places in the stream for their times; or"
+                f" set {changed[0]} to overwrite.",
+            )
+        given = {field.encode_name: getattr(self, field.name) for field in fields(type(self))}
+        given[COLLECTIONS] = ", ".join(self.changes)
+        refuse_beside_totals(self.add_columns, given)
+        row_plan.refuse_beside_if_not_exists(self.if_not_exists, given)
+
+    @property
+    def times(self) -> RowTimes:
+        """What is said of the times of rows."""
+        return RowTimes(
+            ttl_s=self.ttl,
+            ttl_column=self.ttl_column,
+            expires_column=self.expires_column,
+            event_column=self.event_column,
+        )
+
+    @property
+    def changes(self) -> Mapping[str, Change]:
+        """What is done to collections that are not written whole, by column in lower case."""
+        return read_modes(self.collections)
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The queries that have added to totals before, and never will again."""
+        return names(self.add_columns_after)
+
+    @property
+    def words(self) -> Mapping[str, Operation]:
+        """What each word of the operation column means."""
+        return read_words(self.operation_column, self.operations)
+
 
 CONSISTENCY_LEVELS = (
     "ONE",
@@ -280,3 +382,42 @@ def _refuse_bad_contact_points(given: str, hosts: tuple[str, ...]) -> None:
                 "Give names or addresses alone, comma-separated; the port goes into "
                 "cassandra.port.",
             )
+
+
+ENVIRONMENT = {field: str(name) for field, name in marked(CassandraOptions, "environment").items()}
+"""The environment variables for options, by the option's field."""
+
+
+class Login(NamedTuple):
+    """Role and password."""
+
+    username: str
+    password: str
+
+
+def with_environment(options: CassandraOptions) -> CassandraOptions:
+    """Fill in what no option gives from this process's environment as it is now."""
+    found = {
+        field: value
+        for field, variable in ENVIRONMENT.items()
+        if not getattr(options, field) and (value := os.environ.get(variable))
+    }
+    if not options.ssl_client_certificate:
+        found.pop("ssl_client_key_password", None)  # there is no key that it could open
+    return msgspec.structs.replace(options, **found) if found else options
+
+
+def login(options: CassandraOptions) -> Login | None:
+    """Return the role and password to log in with now; None for a cluster without authentication.
+
+    :raises OptionError: only one of them is given.
+    """
+    now = with_environment(options)
+    for given, missing in (("username", "password"), ("password", "username")):
+        if getattr(now, given) and not getattr(now, missing):
+            raise OptionError(
+                f"There is a cassandra.{given} without cassandra.{missing}.",
+                f"Give the option cassandra.{missing}, or set {ENVIRONMENT[missing]} where the flusher"
+                " runs; or neither of both for a cluster without authentication.",
+            )
+    return Login(now.username, now.password) if now.username else None

@@ -11,20 +11,16 @@ from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import Session, Slice
-from wal_sink.targets.cassandra.driver.answers import longest_s
-from wal_sink.targets.cassandra.driver.clock import server_now_us
+from wal_sink.targets.base import OnRefused, Session, Slice
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, explained
-from wal_sink.targets.cassandra.driver.credentials import login
+from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.names import quote
-from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.schema.indexes import TermLimits, term_limits
-from wal_sink.targets.cassandra.schema.inspection import inspect_server
+from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.schema.ledger_table import refuse_other_ledger
-from wal_sink.targets.cassandra.schema.table_metadata import read_table
+from wal_sink.targets.cassandra.schema.server import inspect_server
+from wal_sink.targets.cassandra.schema.table import TermLimits, read_table, term_limits
 from wal_sink.targets.cassandra.write.writer import Writer
-from wal_sink.targets.refused import OnRefused
 
 
 class CassandraSession(Session):

@@ -11,13 +11,15 @@ from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind, Session, Target
-from wal_sink.targets.cassandra.driver.credentials import with_environment
 from wal_sink.targets.cassandra.names import names_shape
-from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.totals.given import totals_described, totals_shape
-from wal_sink.targets.cassandra.types.absent import absent_shape
-from wal_sink.targets.cassandra.types.collection_mode import modes_shape
-from wal_sink.targets.cassandra.types.write_mode import mode_shape
+from wal_sink.targets.cassandra.options import CassandraOptions, with_environment
+from wal_sink.targets.cassandra.row_plan import (
+    absent_shape,
+    mode_shape,
+    modes_shape,
+    totals_described,
+    totals_shape,
+)
 from wal_sink.targets.operations import BY_POSITION, described, operation_shape
 
 _UPDATE = "by UPDATE: a row exists as long as one of its values does (cassandra.writeMode)"
@@ -113,7 +115,7 @@ class CassandraTarget(Target):
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the log's types and refuse rows that the server would refuse."""
-        from wal_sink.targets.cassandra.check_tables import check_for_tables  # noqa: PLC0415 -- pyarrow.compute
+        from wal_sink.targets.cassandra.check import check_for_tables  # noqa: PLC0415 -- pyarrow.compute
 
         return check_for_tables(batch, plan)
 
@@ -133,7 +135,7 @@ class CassandraTarget(Target):
 
     def classify(self, error: Exception) -> Kind:
         """Return what an exception of the driver means for rows."""
-        from wal_sink.targets.cassandra.driver.classify import classify  # noqa: PLC0415 -- the driver
+        from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- the driver
 
         return classify(error)
 

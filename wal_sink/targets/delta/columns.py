@@ -1,24 +1,255 @@
-"""The columns of DataFrame and table: compared when a query starts, cast and checked in its tasks. No I/O."""
+"""The columns of DataFrame and table: compared when a query starts, cast and checked in its tasks. No I/O.
+
+Delta's types, as its log writes them in JSON: as Arrow types, as words of Spark's SQL. No I/O.
+
+The partitions of a Delta table: which rows belong to which, and how the log writes values. No I/O.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.delta import types
-from wal_sink.targets.delta.partitions import CAN_PARTITION, can_partition
+from wal_sink.targets.arrow_values import beyond_python
 from wal_sink.targets.names import did_you_mean
+
+_ARROW = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_SQL = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+_DELTA = {type_: name for name, type_ in _ARROW.items()} | {
+    pa.large_string(): "string",
+    pa.large_binary(): "binary",
+}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+_TEXT = re.compile(r"(char|varchar)\((\d+)\)")
+"""A text with a length, in characters. Delta's log has it as a string, and Spark's word for it beside."""
+
+DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
+"""Under which name a column's metadata has that word."""
+
+Json = Any
+"""A type of Delta's log: a name, or an object for a nested one."""
+
+
+def to_text(type_: Json) -> str:
+    """Return a type as a plan keeps it; equal types have equal texts."""
+    return type_ if isinstance(type_, str) else msgspec.json.encode(type_).decode()
+
+
+def from_text(text: str) -> Json:
+    """Return what `to_text` was given."""
+    return msgspec.json.decode(text) if text.startswith("{") else text
+
+
+def declared(field: dict[str, Json]) -> dict[str, Json]:
+    """Return a column of Delta's log with the length of its texts as part of its type."""
+    if field["type"] == "string" and DECLARED in field["metadata"]:
+        return {**field, "type": field["metadata"][DECLARED]}
+    return field
+
+
+def fits_length(type_: Json, texts: pa.Array) -> pa.Array | None:
+    """Return which texts have the length that a type asks for; None for a type without one."""
+    if not isinstance(type_, str) or not (found := _TEXT.fullmatch(type_)):
+        return None
+    fits = pc.equal if found[1] == "char" else pc.less_equal
+    return fits(pc.utf8_length(texts), int(found[2]))
+
+
+def to_arrow(type_: Json) -> pa.DataType | None:
+    """Return the Arrow type of a type's values; None for one that is not written."""
+    if isinstance(type_, str):
+        if found := _DECIMAL.fullmatch(type_):
+            return pa.decimal128(int(found[1]), int(found[2]))
+        return pa.string() if _TEXT.fullmatch(type_) else _ARROW.get(type_)
+    match type_["type"]:
+        case "array":
+            inner = to_arrow(type_["elementType"])
+            return inner and pa.list_(pa.field("element", inner))
+        case "map":
+            key, value = to_arrow(type_["keyType"]), to_arrow(type_["valueType"])
+            return key and value and pa.map_(key, value)
+        case "struct":
+            types = [(field["name"], to_arrow(field["type"])) for field in type_["fields"]]
+            return pa.struct(types) if all(inner for _, inner in types) else None
+    return None
+
+
+def to_sql(type_: Json) -> str:
+    """Return a type in words of Spark's SQL."""
+    if isinstance(type_, str):
+        return _SQL.get(type_, type_)
+    match type_["type"]:
+        case "array":
+            return f"array<{to_sql(type_['elementType'])}>"
+        case "map":
+            return f"map<{to_sql(type_['keyType'])},{to_sql(type_['valueType'])}>"
+    inner = ",".join(f"{field['name']}:{to_sql(field['type'])}" for field in type_["fields"])
+    return f"struct<{inner}>"
+
+
+def from_arrow(type_: pa.DataType) -> Json | None:
+    """Return the type that holds an Arrow type of Spark's; None: Delta has none."""
+    if pt.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    if pt.is_list(type_) or pt.is_large_list(type_):
+        inner = from_arrow(type_.value_type)
+        return inner and {"type": "array", "elementType": inner, "containsNull": True}
+    if pt.is_map(type_):
+        key, value = from_arrow(type_.key_type), from_arrow(type_.item_type)
+        return (
+            key
+            and value
+            and {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+        )
+    if pt.is_struct(type_):
+        fields = [json_field(field) for field in type_]
+        return {"type": "struct", "fields": fields} if all(f["type"] for f in fields) else None
+    return _DELTA.get(type_)
+
+
+def json_field(field: pa.Field) -> dict[str, Json]:
+    """Return a column as a new table would have it."""
+    type_ = from_arrow(field.type)
+    return {"name": field.name, "type": type_, "nullable": True, "metadata": {}}
+
+
+def holds(type_: pa.DataType, source: pa.DataType) -> bool:
+    """Whether a cast from `source` keeps each value or refuses it, and never changes it."""
+    for kind, rule in _RULES:
+        if kind(type_) and kind(source):
+            return rule(type_, source)
+    return type_ == source or bool(pt.is_integer(source) and pt.is_float64(type_))
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pt.is_list(type_) or pt.is_large_list(type_))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pt.is_string(type_) or pt.is_large_string(type_))
+
+
+def _is_blob(type_: pa.DataType) -> bool:
+    return bool(pt.is_binary(type_) or pt.is_large_binary(type_))
+
+
+def _holds_struct(type_: pa.DataType, source: pa.DataType) -> bool:
+    if [field.name for field in type_] != [field.name for field in source]:
+        return False
+    return all(holds(a.type, b.type) for a, b in zip(type_, source, strict=True))
+
+
+def _always(type_: pa.DataType, source: pa.DataType) -> bool:  # noqa: ARG001 -- the cast refuses values
+    return True
+
+
+_Kind = Callable[[pa.DataType], bool]
+_Rule = Callable[[pa.DataType, pa.DataType], bool]
+
+_RULES: tuple[tuple[_Kind, _Rule], ...] = (
+    (_is_list, lambda type_, source: holds(type_.value_type, source.value_type)),
+    (pt.is_map, lambda type_, source: bool(type_ == source)),
+    (pt.is_struct, _holds_struct),
+    (pt.is_floating, lambda type_, source: bool(type_.bit_width >= source.bit_width)),
+    (pt.is_timestamp, lambda type_, source: (type_.tz is None) == (source.tz is None)),
+    *((kind, _always) for kind in (pt.is_integer, pt.is_decimal, _is_text, _is_blob)),
+)
+"""For two types of one kind, whether the first one holds the second."""
+
+
+CAN_PARTITION = (
+    "string",
+    "long",
+    "integer",
+    "short",
+    "byte",
+    "boolean",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+)
+"""Types of partition columns, beside decimals and texts with a length. Others have no text that every reader
+takes alike."""
+
+Values = tuple[str | None, ...]
+"""The values of a partition, in the order of the table's partition columns."""
+
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+
+
+def can_partition(type_: Any) -> bool:
+    """Whether a table of wal_sink may be partitioned by columns of a type, as Delta's log has it."""
+    return type_ in CAN_PARTITION or (
+        isinstance(type_, str) and type_.startswith(("decimal", "char", "varchar"))
+    )
+
+
+def split(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
+    """Yield the rows of each partition, without the partition columns; their order is kept."""
+    if not names:
+        yield (), batch
+        return
+    keys = pa.table([batch.column(name) for name in names], names=list(names))
+    rows = keys.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
+    groups = rows.group_by(list(names), use_threads=False).aggregate([("row", "list")])
+    rest = batch.select([name for name in batch.schema.names if name not in names])
+    for group in range(groups.num_rows):
+        values = tuple(_text(groups.column(name)[group]) for name in names)
+        yield values, rest.take(pc.list_flatten(groups.column("row_list").slice(group, 1)).chunk(0))
+
+
+def folder(names: Sequence[str], values: Values) -> str:
+    """Return the folder for files of a partition, for people: the log alone says what is in a file."""
+    parts = [
+        f"{_PLAIN.sub('_', name)}={_PLAIN.sub('_', '__null__' if value is None else value)[:60]}/"
+        for name, value in zip(names, values, strict=True)
+    ]
+    return "".join(parts)
+
+
+def _text(scalar: pa.Scalar) -> str | None:
+    """Return a value as the log of a Delta table writes it."""
+    if pa.types.is_timestamp(scalar.type):
+        return _moment(scalar.value, zoned=scalar.type.tz is not None) if scalar.is_valid else None
+    value: Any = scalar.as_py()
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.isoformat() if isinstance(value, datetime.date) else str(value)
+
+
+def _moment(us: int, *, zoned: bool) -> str:
+    """Return microseconds since 1970 as a time; in UTC and saying so, where it is one of all zones."""
+    moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=us)  # noqa: DTZ001 -- UTC
+    return moment.isoformat("T" if zoned else " ", "microseconds") + ("Z" if zoned else "")
+
 
 PARTITIONS = "partitions"
 """What a plan notes: the partition columns in the table's order, as a JSON array."""
-
-_DEFAULT = "CURRENT_DEFAULT"
 
 
 def partitions(plan: Plan) -> list[str]:
@@ -39,7 +270,7 @@ def agreed_columns(
     for source in schema:
         field = by_name.pop(source.name, None)
         if field is None:
-            sql = types.to_sql(types.from_arrow(source.type) or "…")
+            sql = to_sql(from_arrow(source.type) or "…")
             raise SchemaMismatch(
                 f"The Delta table {path} has no column {source.name}."
                 f" {did_you_mean(source.name, by_name)}".rstrip(),
@@ -49,15 +280,14 @@ def agreed_columns(
         agreed.append(_agreed(source, field, path))
         if source.name in partitioned_by and not can_partition(field["type"]):
             raise SchemaMismatch(
-                f"Partition column {source.name} of {path} is {types.to_sql(field['type'])}, by which"
+                f"Partition column {source.name} of {path} is {to_sql(field['type'])}, by which"
                 " wal_sink does not partition.",
-                f"Partition by one of {', '.join(map(types.to_sql, CAN_PARTITION))}, decimal.",
+                f"Partition by one of {', '.join(map(to_sql, CAN_PARTITION))}, decimal.",
             )
     for field in by_name.values():
-        if not field["nullable"] or _DEFAULT in field["metadata"]:
+        if not field["nullable"]:
             raise SchemaMismatch(
-                f"Column {field['name']} of {path} takes no null or has a default, and the DataFrame has no"
-                " such column.",
+                f"Column {field['name']} of {path} takes no null, and the DataFrame has no such column.",
                 f"Add it: .withColumn('{field['name']}', …).",
             )
     if not set(schema.names) - set(partitioned_by):
@@ -69,13 +299,13 @@ def agreed_columns(
 
 
 def _agreed(source: pa.Field, field: dict[str, Any], path: str) -> Column:
-    type_, sql = types.to_arrow(field["type"]), types.to_sql(field["type"])
+    type_, sql = to_arrow(field["type"]), to_sql(field["type"])
     if type_ is None:
         raise SchemaMismatch(
             f"Column {field['name']} of {path} is {sql}, which wal_sink does not write.",
             "Leave it out of the DataFrame, or write to another table.",
         )
-    if not types.holds(type_, source.type):
+    if not holds(type_, source.type):
         raise SchemaMismatch(
             f"Column {field['name']} of {path} is {sql}, and the DataFrame's is {source.type}.",
             f"Cast it: .withColumn('{field['name']}', F.col('{field['name']}').cast('{sql}')).",
@@ -83,7 +313,7 @@ def _agreed(source: pa.Field, field: dict[str, Any], path: str) -> Column:
     return Column(
         name=field["name"],
         source=str(source.type),
-        type=types.to_text(field["type"]),
+        type=to_text(field["type"]),
         role="regular" if field["nullable"] else "required",
     )
 
@@ -94,7 +324,7 @@ def refuse_changed(plan: Plan, fields: Sequence[dict[str, Any]], partitioned_by:
     :raises SchemaMismatch: it is not.
     """
     was = [(c.name, c.type, c.role == "required") for c in plan.columns]
-    there = {f["name"]: (f["name"], types.to_text(f["type"]), not f["nullable"]) for f in fields}
+    there = {f["name"]: (f["name"], to_text(f["type"]), not f["nullable"]) for f in fields}
     changed = [column for column in was if there.get(column[0]) != column]
     names = {column.name for column in plan.columns}
     new = [f["name"] for f in fields if not f["nullable"] and f["name"] not in names]
@@ -114,23 +344,42 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     arrays = []
     partitioned_by = partitions(plan)
     for column in plan.columns:
-        type_ = types.from_text(column.type)
+        type_ = from_text(column.type)
         array = batch.column(column.name)
         if (column.role == "required" and array.null_count) or _has_null(array, type_):
             raise InvalidRow(
                 f"Column {column.name} has a null where table {plan.table} takes none",
                 f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
             )
-        arrow = types.to_arrow(type_)
+        arrow = to_arrow(type_)
         assert arrow is not None, "the plan has only types that can be written"
         try:
             array = array if array.type == arrow else array.cast(arrow)
         except pa.ArrowInvalid as error:
             raise InvalidRow(
-                f"A value of column {column.name} does not fit into {types.to_sql(type_)}: {error}",
+                f"A value of column {column.name} does not fit into {to_sql(type_)}: {error}",
                 "Cast or filter it in the DataFrame, or widen the table's column.",
             ) from error
-        if column.name in partitioned_by and type_ == "string" and pc.any(_is_empty(array)).as_py():
+        if column.name in partitioned_by and (beyond := beyond_python(array)) is not None:
+            raise InvalidRow(
+                f"Partition column {column.name} has a value outside of the years 1 to 9999, of which Delta"
+                " has no text",
+                "Filter such rows out; most often the unit is wrong.",
+                column=column.name,
+                rows=beyond,
+            )
+        fits = fits_length(type_, array)
+        if fits is not None and not pc.all(fits).as_py():
+            raise InvalidRow(
+                f"Column {column.name} has a text of another length than {type_}",
+                "Spark pads the texts of a char(n) to n characters, and refuses longer ones. Do so in the"
+                f" DataFrame, such as by F.rpad or F.substring, or filter by F.length('{column.name}').",
+            )
+        if (
+            column.name in partitioned_by
+            and arrow == pa.string()
+            and pc.any(_is_empty(array)).as_py()
+        ):
             raise InvalidRow(
                 f"Partition column {column.name} has an empty text, which Delta keeps as a null",
                 f"Write a null or another text: F.when(F.col('{column.name}') != '', …).",
@@ -143,7 +392,7 @@ def _is_empty(texts: pa.Array) -> pa.Array:
     return pc.equal(pc.binary_length(texts), pa.scalar(0, pa.int32()))
 
 
-def _has_null(array: pa.Array, type_: types.Json) -> bool:
+def _has_null(array: pa.Array, type_: Json) -> bool:
     """Whether something inside of nested values is null where the table takes none."""
     if isinstance(type_, str) or not len(array):
         return False

@@ -34,8 +34,18 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a relative path: driver and executors have working directories of their own.
 
+        And one with keys in it: the path is written to the log, and printed.
+
         :raises OptionError: it is one.
         """
+        if _has_keys(self.path):
+            # The path is not repeated.
+            raise OptionError(
+                "Option delta.path is a URL with keys in it (a user with a password, or what follows a `?`),"
+                " and the path is written to the log.",
+                "Write it without, such as s3://bucket/orders, and give keys by delta.storageOptions or in"
+                " the environment. If they were in the option of an earlier run, replace them.",
+            )
         if "://" not in self.path and not self.path.startswith("/"):
             raise OptionError(
                 f"Option delta.path is {self.path}, which counts from another folder in each process.",
@@ -57,3 +67,25 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
                 "Option delta.storageOptions is not a JSON object whose values are texts.",
                 'Write it as {"AWS_REGION": "eu-central-1", "AWS_ALLOW_HTTP": "true"}.',
             ) from error
+
+
+_CONTAINER_FIRST = {"abfs", "abfss", "wasb", "wasbs"}
+"""Schemes of URLs that name a container where others have a user: abfss://container@account/path."""
+
+_WITH_PORT = {"hdfs", "viewfs", "http", "https"}
+
+
+def _has_keys(url: str) -> bool:
+    """Whether a URL has more than a store and a path. A secret may have any character, such as a slash."""
+    scheme, is_url, rest = url.partition("://")
+    scheme = scheme.lower()
+    if not is_url or scheme == "file":
+        return False
+    store = rest.partition("?")[0].partition("/")[0]
+    user, _, host = store.rpartition("@")
+    name, colon, port = host.partition(":")
+    return (
+        "?" in rest
+        or (bool(user) and (scheme not in _CONTAINER_FIRST or ":" in user))
+        or (bool(colon) and not (scheme in _WITH_PORT and name and port.isdecimal()))
+    )

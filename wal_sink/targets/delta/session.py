@@ -3,31 +3,117 @@
 Each conditional update is one commit upon the version of the table from which the row was read. delta-rs
 refuses a commit if one in between has noted the same transaction; it does not refuse one from a version read
 after that. So the row is read and compared, and the commit made, on one and the same look (`Table`).
+
+The ledger row of a query: a small file beside the table's, to which the table's own log points.
+
+Each change of the row writes a new file under a random number, and then commits that number as the version of
+the transaction `wal_sink/<query id>` (an action `txn` of Delta's log). Every version of the table keeps the
+newest number, also over checkpoints and clean-ups of the log. So the commit is what changes the row: in one
+step with the rows that it adds, and only from the row that its table was read with.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from wal_sink.errors import TargetUnavailable
+from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice, StagedSession
 from wal_sink.targets.delta.columns import refuse_changed
-from wal_sink.targets.delta.errors import classify, shortly
-from wal_sink.targets.delta.files import Files
-from wal_sink.targets.delta.ledger import LedgerFiles, Row
 from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.targets.delta.receipts import Receipt
-from wal_sink.targets.delta.stage import Stage
-from wal_sink.targets.delta.table import Table
-from wal_sink.targets.elsewhere import published_elsewhere
+from wal_sink.targets.delta.stage import Receipt, Stage
+from wal_sink.targets.delta.table import Files, Table, classify, is_conflict, shortly
+from wal_sink.targets.registry import published_elsewhere
+
+_NUMBERS = random.SystemRandom()
+
+
+class Row(NamedTuple):
+    """The row, and the number of its file; no mark: there is no row."""
+
+    number: int | None
+    mark: Mark | None
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file has."""
+
+    table: str
+    """Id of the table for which the row was written. One that is replaced keeps its log under another id."""
+    mark: Mark
+
+
+class LedgerFiles:
+    """Those of one query."""
+
+    def __init__(self, files: Files, query_id: str) -> None:
+        self._files = files
+        self._query_id = query_id
+        self._read: tuple[int, _Kept] | None = None
+
+    @property
+    def app_id(self) -> str:
+        """The transaction whose version is the number of the row's file."""
+        return f"wal_sink/{self._query_id}"
+
+    def row(self, table: Table) -> Row:
+        """Return the row as of the table's version that was looked at; no mark, if that is of another table.
+
+        :raises FileNotFoundError: its file is gone, as it is when another flusher has changed the row since.
+        :raises CorruptLog: it is not what this version writes.
+        """
+        number = table.transaction_version(self.app_id)
+        if number is None:
+            return Row(None, None)
+        if self._read is None or number != self._read[0]:
+            self._read = number, self._kept(self._files.read(self._path(number)))
+        kept = self._read[1]
+        return Row(number, kept.mark if kept.table == table.id else None)
+
+    def write(self, mark: Mark, table: Table) -> int:
+        """Write a file; return its number. Nothing points to it yet."""
+        number = _NUMBERS.getrandbits(62)
+        self._files.write(self._path(number), msgspec.json.encode(_Kept(table=table.id, mark=mark)))
+        return number
+
+    def delete(self, number: int | None) -> None:
+        """Delete a file to which nothing points; one that stays is some kilobytes."""
+        if number is not None:
+            with contextlib.suppress(OSError):
+                self._files.delete(self._path(number))
+
+    def lost(self) -> CorruptLog:
+        """Return the error for a row whose file is gone for good."""
+        return CorruptLog(
+            f"The Delta table's log points to a ledger row of query {self._query_id} whose file in"
+            " _wal_sink/ is gone",
+            f"Restore the folder _wal_sink/{self._query_id} from a copy of the table: it says what is in the"
+            " table already.",
+        )
+
+    def _path(self, number: int) -> str:
+        return f"_wal_sink/{self._query_id}/{number:016x}.json"
+
+    def _kept(self, data: bytes) -> _Kept:
+        try:
+            return msgspec.json.decode(data, type=_Kept)
+        except msgspec.DecodeError as error:
+            raise CorruptLog(
+                f"The ledger row of query {self._query_id} in _wal_sink/ is not what this version of wal_sink"
+                f" writes: {error}",
+                "Flush with the newer version that wrote it. Do not delete it: it says what is in the table"
+                " already.",
+            ) from error
+
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +146,15 @@ class DeltaSession(StagedSession):
         self.replace_row(None, Mark.new(self._owner, flushed))
 
     def begin(self, window: Window) -> Outcome:
-        """Commit the row; the table's rows stay as they are."""
+        """Commit the row; the table's rows stay as they are.
+
+        :raises SchemaMismatch: no file may be added.
+        """
         seen = self._row()
         mark = seen.mark
         if mark is None or mark.flushed != window.first - 1 or mark.begun is not None:
             return Outcome.REFUSED
+        self._table().refuse_unfit()
         new = msgspec.structs.replace(mark, begun=window)
         return self._move(seen, new, f"epochs {window.first} to {window.last} begin")
 
@@ -140,46 +230,71 @@ class DeltaSession(StagedSession):
     ) -> Outcome:
         """Commit a row after the one that was seen, with files.
 
+        :param said: of the commit, in the table's history.
         :param epoch: the last one that is in the table then; None: the commit is not about rows.
-        :raises Exception: of delta-rs, when it certainly had no effect.
+        :raises Exception: of delta-rs, which would come again.
         """
-        number = self._ledger.write(new)
+        number = self._ledger.write(new, self._table())
         transactions = {self._ledger.app_id: number}
         if epoch is not None:
             transactions[self._owner.query_id] = epoch
         actions = [_action(receipt) for receipt in staged]
         for _ in range(_TRIES):
-            table = self._table()
-            if any(receipt.table != table.fingerprint for receipt in staged):
-                self._ledger.delete(number)
-                return Outcome.REFUSED
-            try:
-                table.commit(actions, transactions, {"wal_sink": said})
-            except CommitFailedError as error:
-                logger.info("a commit met another one: %s", shortly(error))
-                there = self._refreshed().transaction_version(self._ledger.app_id)
-                if there == number:  # its own, whose answer was lost
-                    break
-                if there != seen.number:
-                    self._ledger.delete(number)
-                    return Outcome.REFUSED
-            except Exception as error:
-                if classify(error) == "fatal":
-                    raise
-                self._looked = None
-                logger.warning("the answer to a commit is lost: %s", shortly(error))
-                return Outcome.UNKNOWN
+            if any(receipt.table != self._table().fingerprint for receipt in staged):
+                outcome: Outcome | None = Outcome.REFUSED
             else:
-                break
-        else:
-            self._ledger.delete(number)
-            raise TargetUnavailable(
-                f"Other writers of {self._options.path} were quicker {_TRIES} times, and changed what a"
-                " commit depends on",
-                "Nothing, if this passes: the flush goes on by itself.",
-            )
-        self._after_commit(seen)
+                outcome = self._commit(seen, actions, transactions, said)
+            if outcome is Outcome.REFUSED:
+                self._ledger.delete(number)
+            if outcome is Outcome.APPLIED:
+                self._after_commit(seen)
+            if outcome is not None:
+                return outcome
+        self._ledger.delete(number)
+        raise TargetUnavailable(
+            f"Other writers of {self._options.path} were quicker {_TRIES} times, and changed what a"
+            " commit depends on",
+            "Nothing, if this passes: the flush goes on by itself.",
+        )
+
+    def _commit(
+        self, seen: Row, actions: list[AddAction], transactions: dict[str, int], said: str
+    ) -> Outcome | None:
+        """Commit upon the look by which the row was seen; None: it may be tried again upon a new one."""
+        try:
+            self._table().commit(actions, transactions, said)
+        except CommitFailedError as error:
+            if not is_conflict(error):
+                raise
+            logger.info("a commit met another one: %s", shortly(error))
+            return self._met(seen, transactions[self._ledger.app_id])
+        except Exception as error:
+            if classify(error) == "fatal":
+                raise
+            # The request may still be under way: the row's new file stays, as do the staged ones.
+            self._looked = None
+            logger.warning("the answer to a commit is lost: %s", shortly(error))
+            return Outcome.UNKNOWN
         return Outcome.APPLIED
+
+    def _met(self, seen: Row, number: int) -> Outcome | None:
+        """Say what became of a commit that delta-rs calls a conflict; None: it may be tried again.
+
+        delta-rs repeats a request whose answer was lost, and then meets its own commit; meanwhile another
+        flusher may have moved the row on. Only the table's log tells that from a commit that came too late.
+        A commit that the log does not have now is never made: delta-rs reports a conflict when it has read
+        all versions up to the one that it asked for, and each version is written once.
+        """
+        since = self._table().version
+        table = self._refreshed()
+        if table.transaction_version(self._ledger.app_id) == seen.number:
+            return None
+        match table.has_noted(self._ledger.app_id, number, since):
+            case True:
+                return Outcome.APPLIED
+            case False:
+                return Outcome.REFUSED
+        return Outcome.UNKNOWN
 
     def _after_commit(self, seen: Row) -> None:
         """Make the commit durable; delete the file of the row before. An error changes nothing any more."""
@@ -231,11 +346,16 @@ class DeltaSession(StagedSession):
 
 
 def _action(receipt: Receipt) -> AddAction:
+    """Return what the table's log says of a file: of its rows their number alone.
+
+    Of bounds delta-rs' datasets make a filter, and take a column that has none for one without such rows, as
+    soon as another column has some: a boolean, a NaN, a column that was added to the table later.
+    """
     return AddAction(
         path=receipt.path,
         size=receipt.size,
         partition_values=receipt.partition,
         modification_time=receipt.staged_ms,
         data_change=True,
-        stats=receipt.statistics,
+        stats=msgspec.json.encode({"numRecords": receipt.rows}).decode(),
     )

@@ -1,35 +1,58 @@
-"""Stages rows of one plan in Parquet files that no version of the table names."""
+"""Stages rows of one plan in Parquet files that no version of the table names.
+
+The receipt of a staged file: what its commit has to know of it, as JSON.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
-from typing import Any
+from typing import Self
 
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.delta.columns import partitions
-from wal_sink.targets.delta.files import Files
-from wal_sink.targets.delta.partitions import Values, folder, split
-from wal_sink.targets.delta.receipts import Receipt
-from wal_sink.targets.delta.statistics import of_file
+from wal_sink.targets.delta.columns import Values, folder, partitions, split
+from wal_sink.targets.delta.table import Files
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """A Parquet file that no version of the table names yet."""
+
+    path: str
+    """Below the table's folder."""
+    size: int
+    rows: int
+    partition: dict[str, str | None]
+    staged_ms: int
+    """Milliseconds since 1970."""
+    table: str
+    """Digest of what the table was when the file was written: see `table.fingerprint`."""
+
+    def to_bytes(self) -> bytes:
+        """Encode for the way from a task to the flusher."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Decode what `to_bytes` has encoded."""
+        return msgspec.json.decode(data, type=cls)
+
 
 logger = logging.getLogger(__name__)
 
-GROUP_BYTES = 16 * 1024 * 1024
-"""Of Arrow, in a row group."""
-FILE_BYTES = 128 * 1024 * 1024
-"""Of Parquet, after which a file is full."""
 MOST_WAITING_BYTES = 128 * 1024 * 1024
-"""Of Arrow, over the files of all partitions; then the largest of them is ended."""
+"""Of Arrow, over all partitions; then the rows of the largest one are written."""
+_BATCH_BYTES = 4_096
+"""What a batch takes in memory beside its values."""
 
 
 class Stage:
-    """One open file for each partition.
+    """Rows wait in memory, by partition. A file is opened, written and closed at once.
 
     :param table: fingerprint of the table for which the files are right.
     """
@@ -38,36 +61,32 @@ class Stage:
         self._files = files
         self._table = table
         self._partitioned_by = partitions(plan)
-        self._open: dict[Values, _File] = {}
+        self._waiting: dict[Values, _Rows] = {}
+        self._waiting_bytes = 0
+        self._begun: list[str] = []
+        """Paths of files, those that could not be written included."""
         self._done: list[Receipt] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows; a bounded number of them waits in memory."""
         for values, rows in split(batch, self._partitioned_by):
-            file = self._open.get(values)
-            if file is None:
-                file = self._open[values] = _File(self._new(values), rows.schema, self._files)
-            file.add(rows)
-            if file.size >= FILE_BYTES:
-                self._end(values)
-        while sum(file.waiting_bytes for file in self._open.values()) > MOST_WAITING_BYTES:
-            self._end(max(self._open, key=lambda values: self._open[values].waiting_bytes))
+            self._waiting_bytes += self._waiting.setdefault(values, _Rows()).add(rows)
+        while self._waiting_bytes > MOST_WAITING_BYTES:
+            self._write(max(self._waiting, key=lambda values: self._waiting[values].bytes))
 
     def drain(self) -> list[Receipt]:
-        """End all files; return their receipts when they are durable."""
-        for values in list(self._open):
-            self._end(values)
-        done, self._done = self._done, []
+        """Write all rows; return the files' receipts when they are durable."""
+        for values in list(self._waiting):
+            self._write(values)
+        done, self._done, self._begun = self._done, [], []
         self._files.sync(receipt.path for receipt in done)
         return done
 
     def abandon(self) -> None:
         """Delete what is staged and has no receipt, as far as that is possible."""
-        paths = [receipt.path for receipt in self._done]
-        paths += [file.path for file in self._open.values()]
-        for file in self._open.values():
-            file.abandon()
-        self._open.clear()
+        paths, self._begun = self._begun, []
+        self._waiting.clear()
+        self._waiting_bytes = 0
         self._done.clear()
         for path in paths:
             try:
@@ -75,69 +94,35 @@ class Stage:
             except OSError as error:
                 logger.info("%s stays, where no reader looks: %r", path, error)
 
-    def _new(self, values: Values) -> str:
-        return f"{folder(self._partitioned_by, values)}part-{uuid.uuid4()}.snappy.parquet"
-
-    def _end(self, values: Values) -> None:
-        file = self._open.pop(values)
-        statistics = file.end()
+    def _write(self, values: Values) -> None:
+        waiting = self._waiting.pop(values)
+        self._waiting_bytes -= waiting.bytes
+        table = pa.Table.from_batches(waiting.batches)
+        path = f"{folder(self._partitioned_by, values)}part-{uuid.uuid4()}.snappy.parquet"
+        self._begun.append(path)
+        with contextlib.closing(self._files.open_output(path)) as output:
+            pq.write_table(table, output, compression="snappy")
         receipt = Receipt(
-            path=file.path,
-            size=file.size,
+            path=path,
+            size=output.size,
+            rows=table.num_rows,
             partition=dict(zip(self._partitioned_by, values, strict=True)),
             staged_ms=time.time_ns() // 1_000_000,
-            statistics=statistics,
             table=self._table,
         )
         self._done.append(receipt)
 
 
-class _File:
-    """A Parquet file that is being written, a row group at a time."""
+class _Rows:
+    """Those of a partition that wait."""
 
-    def __init__(self, path: str, schema: pa.Schema, files: Files) -> None:
-        self.path = path
-        self.waiting_bytes = 0
-        self._schema = schema
-        self._waiting: list[pa.RecordBatch] = []
-        self._with_nan: set[str] = set()
-        self._output = files.open_output(path)
-        self._metadata: list[Any] = []
-        self._writer = pq.ParquetWriter(
-            self._output, schema, compression="snappy", metadata_collector=self._metadata
-        )
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.bytes = 0
 
-    @property
-    def size(self) -> int:
-        return self._output.size
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        self._waiting.append(rows)
-        self.waiting_bytes += rows.nbytes
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-                self._with_nan.add(name)
-        if self.waiting_bytes >= GROUP_BYTES:
-            self._write()
-
-    def end(self) -> str:
-        """Close the file; return its statistics."""
-        self._write()
-        self._writer.close()
-        self._output.close()
-        return of_file(self._metadata[0], self._schema, self._with_nan)
-
-    def abandon(self) -> None:
-        """Close the file, whatever is in it."""
-        self._waiting.clear()
-        try:
-            self._writer.close()
-            self._output.close()
-        except Exception as error:  # noqa: BLE001 -- it is deleted, or stays where no reader looks
-            logger.info("%s could not be closed: %r", self.path, error)
-
-    def _write(self) -> None:
-        if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
-        self._waiting.clear()
-        self.waiting_bytes = 0
+    def add(self, rows: pa.RecordBatch) -> int:
+        """Take rows; return their bytes."""
+        self.batches.append(rows)
+        taken = int(rows.nbytes) + _BATCH_BYTES
+        self.bytes += taken
+        return taken

@@ -1,19 +1,239 @@
-"""A Delta table, as it was when it was looked at; a commit is about exactly that."""
+"""A Delta table, as it was when it was looked at; a commit is about exactly that.
+
+Looks at the table when a query starts, and makes the plan.
+
+Which Delta tables can be written exactly once, and with correct files. No I/O.
+
+The files in a Delta table's folder, in whatever store that is, by delta-rs' storage options.
+
+Undocumented names of deltalake, each with a reason; `tests/delta/test_delta_rs.py` has their canaries.
+
+What delta-rs' errors mean.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
+import msgspec
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
+from pyarrow.fs import FileType
 
-from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.delta.files import Files
-from wal_sink.targets.delta.fitness import refuse_unfit
+from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Kind
+from wal_sink.targets.delta.columns import (
+    DECLARED,
+    PARTITIONS,
+    agreed_columns,
+    declared,
+    json_field,
+    to_sql,
+)
+from wal_sink.targets.delta.options import DeltaOptions
+
+_KNOWN_FEATURES = {
+    *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
+    *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint"),
+    *("variantType", "variantType-preview"),
+}
+"""With which delta-rs commits, and that ask nothing of a writer that appends files, or what they ask shows in
+columns and properties. `test_a_feature_is_known_if_a_commit_succeeds` makes a commit with each."""
+
+_OF_VERSION = {6: ("identityColumns",)}
+"""What a version of the protocol asks of writers beside those; its newer ones name their features."""
+
+_FORGETS = "delta.setTransactionRetentionDuration"
+
+_OF_COLUMNS = {
+    "delta.generationExpression": "is generated",
+    "delta.identity.start": "is an identity",
+    "delta.invariants": "has an invariant",
+}
+
+
+def asked_of_writers(version: int, features: Collection[str] | None) -> Collection[str]:
+    """Return the features that a table asks of its writers.
+
+    :param version: of the protocol, for writers.
+    :param features: those that it names.
+    """
+    return _OF_VERSION.get(version, ()) if features is None else features
+
+
+def refuse_unfit(
+    path: str,
+    fields: Sequence[Mapping[str, Any]],
+    properties: Mapping[str, str],
+    features: Collection[str],
+) -> None:
+    """See that files may be added by a writer that knows columns and partitions only.
+
+    :param fields: as Delta's log has them.
+    :param features: what the table asks of its writers.
+    :raises SchemaMismatch: names what is in the way.
+    """
+    for what, remedy in _obstacles(fields, properties, features):
+        raise SchemaMismatch(f"The Delta table {path} cannot be written: {what}.", remedy)
+
+
+def _obstacles(
+    fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], features: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    another = "Write to a table without it; a query of your own can go on from there."
+    if properties.get("delta.columnMapping.mode", "none") != "none":
+        yield "its columns have other names in its files (delta.columnMapping.mode)", another
+    for name, rule in properties.items():
+        if name.startswith("delta.constraints."):
+            short = name.removeprefix("delta.constraints.")
+            yield (
+                f"it has the constraint {short}, which files that are added are not checked for",
+                f"ALTER TABLE … DROP CONSTRAINT {short}, and filter in the DataFrame: .where('{rule}').",
+            )
+    if _FORGETS in properties:
+        yield (
+            f"it forgets by {_FORGETS} which transactions were committed, and with them the ledger",
+            f"ALTER TABLE … UNSET TBLPROPERTIES ('{_FORGETS}').",
+        )
+    for field in fields:
+        if DECLARED in field["metadata"] and not isinstance(field["type"], str):
+            inner = field["metadata"][DECLARED]
+            yield (
+                f"its column {field['name']} is {inner}, and lengths inside of values are not checked",
+                "Write to a table that has string there.",
+            )
+        for key, what in _OF_COLUMNS.items():
+            if key in field["metadata"]:
+                yield f"its column {field['name']} {what}", another
+    if unknown := sorted(set(features) - _KNOWN_FEATURES):
+        yield (
+            f"it asks of its writers what wal_sink, or delta-rs, does not know: {', '.join(unknown)}",
+            another,
+        )
+
+
+def storage_of(path: str, options: dict[str, str] | None) -> Any:
+    """Return delta-rs' own access to the files below a path, by its own storage options.
+
+    Its public face, `DeltaStorageHandler`, hands a stream to Arrow that refuses what Arrow writes (1.6.6 with
+    pyarrow 26: 'Buffer' object is not an instance of 'bytes'). What lies below it takes bytes.
+    """
+    return DeltaStorageHandler(path, options)._handler  # noqa: SLF001
+
+
+class Files:
+    """Writes, reads and deletes whole files; paths are below the table's folder."""
+
+    def __init__(self, path: str, options: dict[str, str] | None) -> None:
+        self._storage = storage_of(path, options)
+        self._folder = _local(path)
+
+    def open_output(self, path: str) -> Output:
+        """Open a new file; it is there when it is closed."""
+        return Output(self._storage.open_output_stream(path, None))
+
+    def write(self, path: str, data: bytes) -> None:
+        """Create a file, durable when this returns."""
+        output = self.open_output(path)
+        output.write(data)
+        output.close()
+        self.sync([path])
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content.
+
+        :raises FileNotFoundError: it is not there.
+        """
+        found = self._storage.open_input_file(path)
+        return bytes(found.read(found.size()))
+
+    def delete(self, path: str) -> None:
+        """Delete a file that may be gone already."""
+        try:
+            self._storage.delete_file(path)
+        except FileNotFoundError:
+            return
+
+    def missing(self, paths: Iterable[str]) -> list[str]:
+        """Return those of the files that are not there."""
+        asked = list(paths)
+        found = self._storage.get_file_info(asked)
+        return [
+            path for path, info in zip(asked, found, strict=True) if info.type == FileType.NotFound
+        ]
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make files survive a power loss, where they lie in a folder: delta-rs does not sync them.
+
+        A store of objects acknowledges what is durable.
+        """
+        if self._folder is None:
+            return
+        folders = set()
+        for path in paths:
+            file = self._folder / path
+            with contextlib.suppress(FileNotFoundError):  # old commits are deleted
+                _sync(file)
+            folders |= {file.parent, *(p for p in file.parents if self._folder in p.parents)}
+        for folder in folders | {self._folder}:
+            _sync(folder)
+
+
+class Output:
+    """A new file, as Arrow writes into it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.size = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        """Append bytes, or a buffer of them."""
+        taken = bytes(data)
+        self._stream.write(taken)
+        self.size += len(taken)
+        return len(taken)
+
+    def tell(self) -> int:
+        """Return how many bytes are written."""
+        return self.size
+
+    def flush(self) -> None:
+        """Do nothing: the file is there when it is closed."""
+
+    def close(self) -> None:
+        """End the file. Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self._stream.close()
+
+
+def _local(path: str) -> Path | None:
+    """Return the folder of a path or a URL `file:`; None for another store."""
+    if "://" not in path:
+        return Path(path)
+    parts = urlsplit(path)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 _SYNCED_AT_ONCE = 20
 
@@ -38,24 +258,36 @@ class Table:
         """
         self._table.update_incremental()
         # A table that was deleted and made again has a log of its own, upon which an old one must not go on.
-        if self._files.missing([_commit_file(self._table.version())]):
+        if self._files.missing([_commit_file(self.version)]):
             self._table, self._synced = self._opened(), None
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the newest version that a writer has noted with its commits; None for none."""
         return self._table.transaction_version(app_id)
 
-    def commit(
-        self, files: Sequence[AddAction], transactions: dict[str, int], said: dict[str, str]
-    ) -> None:
+    def has_noted(self, app_id: str, version: int, since: int) -> bool | None:
+        """Whether a commit has noted a transaction; None: the log was cleaned up meanwhile.
+
+        :param since: a version of the table; commits after it are looked at.
+        """
+        for number in range(since + 1, self.version + 1):
+            try:
+                lines = self._files.read(_commit_file(number)).splitlines()
+            except FileNotFoundError:
+                return None
+            noted = [json.loads(line).get("txn") for line in lines if b'"txn"' in line]
+            if any(txn and (txn["appId"], txn["version"]) == (app_id, version) for txn in noted):
+                return True
+        return False
+
+    def commit(self, files: Sequence[AddAction], transactions: dict[str, int], said: str) -> None:
         """Add files in one commit, unless one since this look has noted any of the transactions.
 
         delta-rs tells that from the commits that lie between this look and its own; commits of other writers
         that do not touch this one's it passes over.
 
         :param said: what the table's history says of the commit.
-        :raises CommitFailedError: it certainly has no effect, unless it is this very commit that was met: one
-            whose answer was lost on the way.
+        :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
         """
         self._table.create_write_transaction(
             list(files),
@@ -63,24 +295,34 @@ class Table:
             self._table.schema(),
             partition_by=self.partitioned_by,
             commit_properties=CommitProperties(
-                custom_metadata=said,
+                custom_metadata={"userMetadata": f"wal_sink: {said}", "isBlindAppend": True},
                 app_transactions=[Transaction(app, v) for app, v in transactions.items()],
             ),
         )
 
     def sync(self) -> None:
         """Make the version that was looked at survive a power loss, and those before it."""
-        newest = self._table.version()
+        newest = self.version
         if newest != self._synced:
             first = max(0, newest - _SYNCED_AT_ONCE, (self._synced or -1) + 1)
             self._files.sync(_commit_file(version) for version in range(first, newest + 1))
             self._synced = newest
 
     @property
+    def version(self) -> int:
+        """The version of the table that was looked at."""
+        return self._table.version()
+
+    @property
+    def id(self) -> str:
+        """Of the table; CREATE OR REPLACE gives it another one."""
+        return str(self._table.metadata().id)
+
+    @property
     def fields(self) -> list[dict[str, Any]]:
-        """The columns, as the log has them."""
+        """The columns, as the log has them, and texts with the length that they are declared with."""
         fields: list[dict[str, Any]] = json.loads(self._table.schema().to_json())["fields"]
-        return fields
+        return [declared(field) for field in fields]
 
     @property
     def partitioned_by(self) -> list[str]:
@@ -105,11 +347,12 @@ class Table:
 
         :raises SchemaMismatch: names what is in the way.
         """
+        protocol = self._table.protocol()
         refuse_unfit(
             self.path,
             self.fields,
             self._table.metadata().configuration,
-            self._table.protocol().writer_features or (),
+            asked_of_writers(protocol.min_writer_version, protocol.writer_features),
         )
 
     def _opened(self) -> DeltaTable:
@@ -124,3 +367,83 @@ class Table:
 
 def _commit_file(version: int) -> str:
     return f"_delta_log/{version:020}.json"
+
+
+_FOR_GOOD = (
+    "permission denied",
+    "permissiondenied",
+    "accessdenied",
+    "unauthenticated",
+    "forbidden",
+)
+
+
+_CONFLICT = "Failed to commit transaction"
+"""So delta-rs begins what it says of a commit that met others; what else it refuses, it refuses for good."""
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether a commit met others in the table's log. It may be its own, whose answer was lost on the way."""
+    return isinstance(error, CommitFailedError) and str(error).startswith(_CONFLICT)
+
+
+def classify(error: Exception) -> Kind:
+    """Take a store that does not answer, and a commit that met another one, for errors that pass."""
+    if is_conflict(error):
+        return "retry"
+    if not isinstance(error, OSError) or isinstance(error, PermissionError):
+        return "fatal"
+    text = str(error).lower()
+    return "fatal" if any(words in text for words in _FOR_GOOD) else "retry"
+
+
+def shortly(error: Exception) -> str:
+    """Return an error's text in one line, without the frames that delta-rs draws."""
+    return " ".join(str(error).replace("\x1b[31m↳\x1b[0m", "").split())[:400]
+
+
+def agree(options: DeltaOptions, schema: pa.Schema, key: str) -> Plan:
+    """Compare a DataFrame with the table.
+
+    :raises SchemaMismatch: there is no table, it cannot be written, or the DataFrame does not fit.
+    :raises TargetUnavailable: its store does not answer.
+    :raises OptionError: its store refuses.
+    """
+    path, storage = options.path, options.storage_options
+    try:
+        if not DeltaTable.is_deltatable(path, storage):
+            raise SchemaMismatch(f"There is no Delta table at {path}.", _creation(path, schema))
+        table = Table(path, storage, Files(path, storage))
+        table.refuse_unfit()
+        partitioned_by = table.partitioned_by
+        columns = agreed_columns(schema, table.fields, partitioned_by, path)
+    except WalSinkError:
+        raise
+    except Exception as error:
+        if classify(error) == "fatal":
+            raise OptionError(
+                f"The Delta table {path} cannot be read: {type(error).__name__}: {shortly(error)}",
+                "Correct delta.path or delta.storageOptions, or the rights upon the table.",
+            ) from error
+        raise TargetUnavailable(
+            f"The store of the Delta table {path} does not answer: {shortly(error)}",
+            "See that it can be reached from here.",
+        ) from error
+    details = {PARTITIONS: msgspec.json.encode(partitioned_by).decode()}
+    return Plan(key=key, target="delta", table=path, columns=columns, details=details)
+
+
+def _creation(path: str, schema: pa.Schema) -> str:
+    """Say how to create a table that takes the DataFrame."""
+    fields = [json_field(field) for field in schema]
+    if strange := [f["name"] for f in fields if f["type"] is None]:
+        return (
+            f"Create it, or correct option delta.path; Delta has no type for {', '.join(strange)}."
+        )
+    columns = ", ".join(f"`{f['name']}` {to_sql(f['type'])}" for f in fields)
+    text = msgspec.json.encode({"type": "struct", "fields": fields}).decode()
+    return (
+        f"Correct option delta.path, or create it by Spark: CREATE TABLE delta.`{path}` ({columns}) USING"
+        f" DELTA; or by Python: deltalake.DeltaTable.create({path!r},"
+        f" deltalake.Schema.from_json({text!r}))"
+    )

@@ -11,7 +11,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Delivery, Kind, Session, Target
 from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.targets.extras import importing
+from wal_sink.targets.registry import importing
 
 _WHERE = "the driver of Spark, its executors and every flusher run"
 
@@ -46,7 +46,7 @@ class DeltaTarget(Target):
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table."""
         with importing("delta", _WHERE):
-            from wal_sink.targets.delta.plan import agree  # noqa: PLC0415 -- delta-rs
+            from wal_sink.targets.delta.table import agree  # noqa: PLC0415 -- delta-rs
 
         return agree(self.options, schema, key)
 
@@ -70,6 +70,6 @@ class DeltaTarget(Target):
 
     def classify(self, error: Exception) -> Kind:
         """Take a store that does not answer, and a commit that met another one, for errors that pass."""
-        from wal_sink.targets.delta.errors import classify  # noqa: PLC0415 -- delta-rs
+        from wal_sink.targets.delta.table import classify  # noqa: PLC0415 -- delta-rs
 
         return classify(error)

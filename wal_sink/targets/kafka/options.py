@@ -12,6 +12,13 @@ from wal_sink.options import CONNECTS, SECRET, Options, fields, from_environment
 
 PASSWORD = "WAL_SINK_KAFKA_PASSWORD"  # noqa: S105 -- the name of a variable
 
+_PARTITIONERS = {
+    "murmur2": "murmur2_random",
+    "crc32": "consistent_random",
+    "fnv1a": "fnv1a_random",
+}
+"""By its names, each of which sends a record without a key anywhere."""
+
 
 class KafkaOptions(Options, frozen=True, kw_only=True):
     """Options `topic`, `kafka.*`. What starts with `kafka.` goes to librdkafka without that prefix."""
@@ -23,10 +30,10 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     ledger_topic: Annotated[
         str,
         Meta(
-            min_length=1,
-            description="compacted topic of one partition, a record for each query; created if missing",
+            description="compacted topic of one partition with the ledger, created if missing; default:"
+            " wal_sink_ledger-<query id>",
         ),
-    ] = msgspec.field(name="kafka.ledgerTopic", default="wal_sink_ledger")
+    ] = msgspec.field(name="kafka.ledgerTopic", default="")
     transaction_timeout_ms: Annotated[
         int,
         Meta(
@@ -42,6 +49,13 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     linger_ms: Annotated[
         float, Meta(ge=0, description="milliseconds for which a record waits for others, 0 or more")
     ] = msgspec.field(name="kafka.linger.ms", default=20)
+    partitioner: Annotated[
+        Literal["murmur2", "crc32", "fnv1a"],
+        Meta(
+            description="hash of the key that chooses the partition: murmur2, as Java's producers; crc32, as"
+            " librdkafka's; fnv1a, as Sarama's"
+        ),
+    ] = msgspec.field(name="kafka.partitioner", default="murmur2")
     security_protocol: Annotated[
         Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
         Meta(description="how brokers are spoken to", extra=CONNECTS),
@@ -73,7 +87,14 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     @property
     def client(self) -> dict[str, object]:
         """What every client of librdkafka is given: where and as whom it connects."""
-        own = {"transaction_timeout_ms", "compression", "linger_ms", "topic", "ledger_topic"}
+        own = {
+            "transaction_timeout_ms",
+            "compression",
+            "linger_ms",
+            "partitioner",
+            "topic",
+            "ledger_topic",
+        }
         given = {
             field.encode_name.removeprefix("kafka."): getattr(self, field.name)
             for field in fields(type(self))
@@ -89,4 +110,15 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
             "transaction.timeout.ms": self.transaction_timeout_ms,
             "compression.type": self.compression,
             "linger.ms": self.linger_ms,
+            "partitioner": _PARTITIONERS[self.partitioner],
         }
+
+    def ledger_of(self, query_id: str) -> str:
+        """Return the topic with the ledger of a query: its own one, unless the user has named one.
+
+        A transaction that is open holds up those who read what is committed of its partitions. In a topic for
+        several queries one dead flusher would keep all of them from reading their ledger.
+
+        :param query_id: as in the ledger; of several targets each has its own.
+        """
+        return self.ledger_topic or f"wal_sink_ledger-{query_id.replace('/', '-')}"

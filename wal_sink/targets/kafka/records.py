@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,8 +21,8 @@ TYPES = {
 }
 """As Spark's own Kafka sink has them; texts become UTF-8. Only `value` has to be there."""
 
-LARGEST = "largest_bytes"
-"""What a plan notes: the largest record that the topic takes, in bytes."""
+LARGEST_OF_CLIENT = 1_000_000_000
+"""Bytes of the largest record that librdkafka sends."""
 
 _OVERHEAD = 128
 """Bytes of a record beside key, value and headers, at most: lengths, and a batch's head."""
@@ -31,6 +31,32 @@ _OVERHEAD = 128
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[bytes | None, bytes | None, Headers | None, int]
 """What `Producer.produce` takes of a row: key, value, headers, and the partition; -1: by the key."""
+
+
+class Limits(NamedTuple):
+    """What a topic takes. A plan notes it, for the tasks."""
+
+    largest: int
+    """Bytes of the largest record."""
+    partitions: int
+    compacted: bool
+    """Whether it refuses a record without a key."""
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Self:
+        """Return what the topic took when the plan was made."""
+        noted = plan.details
+        return cls(
+            int(noted["largest_bytes"]), int(noted["partitions"]), noted["compacted"] == "true"
+        )
+
+    def details(self) -> dict[str, str]:
+        """Return what a plan notes."""
+        return {
+            "largest_bytes": str(self.largest),
+            "partitions": str(self.partitions),
+            "compacted": str(self.compacted).lower(),
+        }
 
 
 def agreed_columns(schema: pa.Schema) -> tuple[Column, ...]:
@@ -66,36 +92,83 @@ def agreed_columns(schema: pa.Schema) -> tuple[Column, ...]:
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """Cast a batch to a record's types.
 
-    :raises InvalidRow: a record is larger than the topic takes, a partition is negative, or a header has no
-        key.
+    :raises InvalidRow: the topic, as the plan knows it, would refuse a record.
     """
     arrays = [batch.column(column.name).cast(TYPES[column.name]) for column in plan.columns]
     checked = pa.record_batch(arrays, names=[column.name for column in plan.columns])
-    names = checked.schema.names
-    largest = int(plan.details[LARGEST]) - _OVERHEAD
+    refuse(
+        checked,
+        Limits.of_plan(plan),
+        f"If the topic was altered since the query began to write to it, stop the query, delete"
+        f" plans/{plan.key}.json of the log, and start it: it asks the brokers anew.",
+    )
+    return checked
+
+
+def refuse(checked: pa.RecordBatch, limits: Limits, altered: str) -> None:
+    """Refuse what a topic does not take.
+
+    :param altered: what to do when it takes more than `limits` by now.
+    :raises InvalidRow: a record is too large, its partition is none of the topic's, it has no key although
+        the topic is compacted, or a header has no key or one that is no text.
+    """
+    names, largest = checked.schema.names, limits.largest - _OVERHEAD
     size = pa.scalar(0, pa.int64())
     for name in {"key", "value"}.intersection(names):
         size = pc.add(size, pc.fill_null(pc.cast(pc.binary_length(checked[name]), pa.int64()), 0))
     if "headers" in names:
         headers = checked["headers"]
-        if pc.any(pc.is_null(pc.struct_field(headers.flatten(), "key"))).as_py():
-            raise InvalidRow("A header has no key.", "Filter such headers out.")
+        _refuse_header_keys(pc.struct_field(headers.flatten(), "key"))
         size = pc.add(size, pa.array(map(_header_bytes, headers.to_pylist()), pa.int64()))
     if (found := pc.max(size).as_py() or 0) > largest:
         raise InvalidRow(
             f"A record has {found:,} bytes, and the topic takes {largest:,}.",
-            "Make it smaller, or raise max.message.bytes of the topic and start with a new plan.",
+            f"Make it smaller, or raise max.message.bytes of the topic. {altered}",
             problem=f"The record has more than the {largest:,} bytes that the topic takes.",
             rows=pc.greater(size, pa.scalar(largest, pa.int64())),
         )
-    if "partition" in names and pc.any(negative := pc.less(checked["partition"], 0)).as_py():
+    if "partition" in names:
+        partition, upto = checked["partition"], limits.partitions - 1
+        none_such = pc.or_(pc.less(partition, 0), pc.greater(partition, upto))
+        if pc.any(none_such).as_py():
+            number = pc.filter(partition, none_such)[0].as_py()
+            raise InvalidRow(
+                f"There is no partition {number}: those of the topic are 0 to {upto}.",
+                f"Leave it null, and the key chooses. {altered}",
+                column="partition",
+                problem=f"The topic has the partitions 0 to {upto} alone.",
+                rows=none_such,
+            )
+    if limits.compacted and "key" in names and checked["key"].null_count:
         raise InvalidRow(
-            "A partition is negative.",
-            "Leave it null: the key then chooses.",
-            column="partition",
-            rows=negative,
+            "A record has no key, and the topic is compacted: Kafka refuses it.",
+            f"Give it a key, or filter it out. {altered}",
+            column="key",
+            rows=pc.is_null(checked["key"]),
         )
-    return checked
+
+
+def _refuse_header_keys(keys: pa.StringArray) -> None:
+    """Refuse keys of headers that are not there, or that the client would not send as they are.
+
+    :raises InvalidRow: there is one.
+    """
+    if keys.null_count:
+        raise InvalidRow("A header has no key.", "Filter such headers out.", column="headers")
+    try:
+        keys.cast(pa.binary()).cast(pa.string())  # which looks at the bytes
+    except pa.ArrowInvalid as error:
+        raise InvalidRow(
+            "The key of a header is not UTF-8.",
+            "Encode it, such as by hex or base64, or filter such headers out.",
+            column="headers",
+        ) from error
+    if pc.any(pc.match_substring(keys, "\0")).as_py():
+        raise InvalidRow(
+            "The key of a header has a NUL character, at which the client would cut it off.",
+            "Encode it, or filter such headers out.",
+            column="headers",
+        )
 
 
 def records(batch: pa.RecordBatch) -> Iterator[Record]:

@@ -3,29 +3,218 @@
 A producer whose `transactional.id` belongs to the query fences those before it: whatever they had open is
 aborted, and they can commit nothing more. So what this session reads of the ledger after `init_transactions`
 stays true until it commits, or is fenced itself: that is its conditional update.
+
+The ledger of the Kafka target: the last committed record of a query in a compacted topic.
+
+Each query has a topic of its own, unless the user names one: see `KafkaOptions.ledger_of`.
+
+Kafka acknowledges a commit before readers of committed records see it: the markers come a moment later. So a
+read takes the end of the topic, with what is not committed, and reads until everything up to there is either
+committed or aborted. A flusher that died in between leaves a transaction open, which holds all readers up;
+whoever is to write ends it by `init_transactions`, and the broker does after the transaction's time-out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import OffsetSpec
 
-from wal_sink.errors import TargetUnavailable
+from wal_sink.errors import CorruptLog, InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Mark, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice
-from wal_sink.targets.elsewhere import published_elsewhere
-from wal_sink.targets.kafka.ledger import LedgerReader, to_bytes
+from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.kafka.records import records
-from wal_sink.targets.kafka.topics import largest_bytes
+from wal_sink.targets.kafka.records import Limits, records, refuse
+from wal_sink.targets.registry import published_elsewhere
 
 logger = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
+_SILENT = KafkaError(KafkaError._TIMED_OUT, "the ledger's records do not come")  # noqa: SLF001 -- as above
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    """The value of a ledger record."""
+
+    log_id: str
+    checkpoint: str
+    flushed: int
+    last_us: int
+    begun: str
+    last: str
+
+
+msgspec.json.Decoder(_Row)  # learned while one thread imports this, see `model.codec.learn`
+
+
+class LedgerReader:
+    """Reads one query's mark, from where it read last.
+
+    :param timeout_s: for each request.
+    """
+
+    def __init__(self, options: KafkaOptions, query_id: str, timeout_s: float) -> None:
+        self.topic = options.ledger_of(query_id)
+        self.admin = topics.admin_of(options)
+        self.held_by = b""
+        """The query whose open transaction the last `read` waited for in vain."""
+        self._client = options.client
+        self._place = TopicPartition(self.topic, 0, 0)
+        self._query_id = query_id.encode()
+        self._timeout_s = timeout_s
+        self._consumer = self._made("read_committed")
+        self._there = False
+        """Whether the topic is known to be there, and the consumer reads it."""
+        self._upto = 0
+        """Everything before this offset is read."""
+        self._row: bytes | None = None
+
+    def read(self, patience_s: float) -> Mark | None:
+        """Read all that is in the topic when this is called; None when there is no record of the query.
+
+        :param patience_s: how long a transaction that is open may hold this up.
+        :raises KafkaException: no answer.
+        :raises TargetUnavailable: a transaction is open for longer.
+        :raises SchemaMismatch: the topic is missing, and may not be created.
+        :raises CorruptLog: the record is not one that this version wrote.
+        """
+        if (end := self._end()) is None:
+            return None
+        if end < self._upto:  # the topic was made anew, or cut: what was read of it counts no more
+            self._begin()
+        until_s, at_open = time.monotonic() + patience_s, False
+        while self._upto < end:
+            if time.monotonic() > until_s:
+                raise self._held_up(patience_s) if at_open else KafkaException(_SILENT)
+            message = self._consumer.poll(_POLL_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                until_s = time.monotonic() + patience_s  # much is there, and no one holds it
+                if message.key() == self._query_id:
+                    self._row = message.value()
+            elif error.code() == _END:
+                at_open = True  # unless it is the end
+                self._upto = max(self._upto, message.offset())
+            else:
+                raise KafkaException(error)
+        return None if self._row is None else self._mark(self._row)
+
+    def close(self) -> None:
+        """Disconnect. Idempotent."""
+        self._consumer.close()
+
+    def _end(self) -> int | None:
+        """Return the offset after the last record of the topic, committed or not; None: there is no topic."""
+        if not self._there:
+            if not topics.is_there(self.admin, self.topic):
+                topics.create_ledger(self.admin, self.topic, dry=True)  # raises if it may be there
+                self._row = None
+                return None
+            self._begin()
+        (future,) = self.admin.list_offsets(
+            {self._place: OffsetSpec.latest()},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=self._timeout_s,
+        ).values()
+        try:
+            return int(future.result().offset)
+        except KafkaException:
+            self._there = False  # it may have been deleted
+            raise
+
+    def _begin(self) -> None:
+        """Read from the first record on."""
+        self._there, self._upto, self._row = True, 0, None
+        self._consumer.assign([self._place])
+
+    def _held_up(self, patience_s: float) -> TargetUnavailable:
+        """Return the error that says whose open transaction is in the way; its records begin at `_upto`."""
+        with contextlib.closing(self._made("read_uncommitted")) as consumer:
+            consumer.assign([TopicPartition(self.topic, 0, self._upto)])
+            message = consumer.poll(self._timeout_s)
+        found = None if message is None or message.error() else message.key()
+        self.held_by = found or b""
+        of = (
+            f"query {found.decode(errors='replace')}" if found else "a program that is none of ours"
+        )
+        return TargetUnavailable(
+            f"The ledger's topic {self.topic} cannot be read to its end for {patience_s:.0f} s: a transaction"
+            f" of {of} is open there. Its flusher has died, or stands still",
+            "Start that query again, which ends the transaction; or wait: the broker ends it after the"
+            " kafka.transaction.timeout.ms of that query."
+            + (
+                ""
+                if self.held_by == self._query_id
+                else " Without kafka.ledgerTopic each query has a topic of its own."
+            ),
+        )
+
+    def _made(self, isolation: str) -> Any:
+        return Consumer(
+            {
+                **self._client,
+                "group.id": "wal_sink",  # which is never joined
+                "enable.auto.commit": False,
+                "isolation.level": isolation,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+            },
+            logger=logger,
+        )
+
+    def _mark(self, text: bytes) -> Mark:
+        try:
+            row = msgspec.json.decode(text, type=_Row)
+            begun, last = (Window.from_text(w) if w else None for w in (row.begun, row.last))
+        except msgspec.DecodeError as error:
+            raise CorruptLog(
+                f"The record of query {self._query_id.decode()} in the topic {self.topic} is not"
+                f" what this version of wal_sink writes: {error}",
+                "Flush with the newer version that wrote it. Do not delete it: it says what is in the topic"
+                " already.",
+            ) from error
+        return Mark(
+            log_id=row.log_id,
+            checkpoint=row.checkpoint,
+            flushed=row.flushed,
+            last_us=row.last_us,
+            begun=begun,
+            last=last,
+        )
+
+
+def to_bytes(mark: Mark) -> bytes:
+    """Encode a mark as the value of a ledger record."""
+    begun, last = (w.to_text() if w else "" for w in (mark.begun, mark.last))
+    return msgspec.json.encode(
+        _Row(
+            log_id=mark.log_id,
+            checkpoint=mark.checkpoint,
+            flushed=mark.flushed,
+            last_us=mark.last_us,
+            begun=begun,
+            last=last,
+        )
+    )
+
 
 TIMEOUT_S = 30.0
 """After which an answer counts as lost."""
@@ -34,6 +223,8 @@ _PATIENCE_S = 3.0
 """How long a reader waits for an open transaction before it takes its flusher for dead."""
 
 _FULL_S = 0.2
+_SMALLEST_LIMIT = 1_000
+"""Of librdkafka for the size of messages."""
 _FENCED = {
     KafkaError._FENCED,  # noqa: SLF001 -- its public name
     KafkaError.INVALID_PRODUCER_EPOCH,
@@ -48,7 +239,9 @@ class KafkaSession(Session):
     def __init__(self, options: KafkaOptions, owner: Owner) -> None:
         self._options = options
         self._owner = owner
-        self._ledger = LedgerReader(options.client, options.ledger_topic, owner.query_id, TIMEOUT_S)
+        self._ledger = LedgerReader(options, owner.query_id, TIMEOUT_S)
+        self._limits: Limits | None = None
+        """What the topic takes, asked once."""
         self._producer: Any = None
         self._window: Window | None = None
         """Whose records the open transaction holds; None: no transaction is open."""
@@ -61,6 +254,8 @@ class KafkaSession(Session):
         try:
             return self._ledger.read(_PATIENCE_S)
         except TargetUnavailable as error:
+            if self._ledger.held_by != self._owner.query_id.encode():
+                raise
             logger.info("%s; it is ended now", error.what)
             self._producer = self._made()
             return self._ledger.read(TIMEOUT_S)
@@ -83,14 +278,21 @@ class KafkaSession(Session):
         self._window = window
 
     def compare(self, plan: Plan) -> None:
-        """Compare the name of the topic, which has no columns that could have changed."""
+        """Compare the name of the topic, and see that both topics are still there and serve.
+
+        Where the topic takes less than it did, only the records say whether that matters.
+        """
         if plan.table != (here := self._options.topic):
             raise published_elsewhere(f"the topic {plan.table}", here, [f"topic={plan.table}"])
+        limits = self._topic_limits()
+        if limits.compacted and not any(column.name == "key" for column in plan.columns):
+            raise _altered(here, "it is compacted now, and these records have no key")
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Hand records to the producer, which sends them.
 
         :raises OptionError: they were published for another topic.
+        :raises SchemaMismatch: the topic was altered, and does not take them any more.
         :raises TargetUnavailable: no transaction is open any more; the window is written again from `start`.
         :raises KafkaException: the topic refuses a record of an earlier call.
         """
@@ -101,6 +303,7 @@ class KafkaSession(Session):
             )
         try:
             self.compare(plan)
+            self._refuse_altered(plan, rows)
             with _explained(self._options.transaction_timeout_ms):
                 self._send(rows)
         except BaseException:
@@ -133,6 +336,8 @@ class KafkaSession(Session):
 
     def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
         """Write a ledger record, in a transaction of its own, after the one that was seen."""
+        if seen is None and not topics.is_there(self._ledger.admin, self._ledger.topic):
+            topics.create_ledger(self._ledger.admin, self._ledger.topic)
         if self._alone() != seen:
             return Outcome.REFUSED
         return self._commit(new)
@@ -154,21 +359,27 @@ class KafkaSession(Session):
 
     def _made(self) -> Any:
         """Make the producer: those before it are fenced, and what they had open is aborted."""
-        largest = largest_bytes(self._options)
-        producer = Producer(
-            {
-                **self._options.client,
-                **self._options.producer,
-                "delivery.report.only.error": True,
-                "transactional.id": f"wal_sink-{self._owner.query_id}",
-                "message.max.bytes": largest,
-                "batch.size": min(largest, 1_000_000),
-                "delivery.timeout.ms": min(120_000, self._options.transaction_timeout_ms),
-            },
-            logger=logger,
-        )
-        producer.init_transactions(TIMEOUT_S)
-        return producer
+        largest = self._topic_limits().largest
+        return transactional(self._options, self._owner.query_id, largest, TIMEOUT_S)
+
+    def _topic_limits(self) -> Limits:
+        if self._limits is None:
+            self._limits = topics.limits(
+                self._ledger.admin, self._options.topic, self._ledger.topic
+            )
+        return self._limits
+
+    def _refuse_altered(self, plan: Plan, rows: Slice) -> None:
+        """Refuse records that the topic took when they were published, and that it would refuse by now.
+
+        :raises SchemaMismatch: there is one.
+        """
+        if (now := self._topic_limits()) == Limits.of_plan(plan):
+            return
+        try:
+            refuse(rows.batch, now, "")
+        except InvalidRow as error:
+            raise _altered(self._options.topic, error.what) from error
 
     def _commit(self, new: Mark) -> Outcome:
         """Write a ledger record, and commit the open transaction, or one of its own.
@@ -180,7 +391,7 @@ class KafkaSession(Session):
         self._window = None
         try:
             self._producer.produce(
-                self._options.ledger_topic,
+                self._ledger.topic,
                 key=self._owner.query_id.encode(),
                 value=to_bytes(new),
                 partition=0,
@@ -253,6 +464,46 @@ class KafkaSession(Session):
             error = self._failed[0]
             self._forget()
             raise KafkaException(error)
+
+
+def transactional(options: KafkaOptions, query_id: str, largest: int, timeout_s: float) -> Any:
+    """Make the producer of a query, which is the only one from now on.
+
+    :param largest: bytes of the largest record.
+    :raises OptionError: brokers do not allow a transaction to last as long.
+    :raises KafkaException: no answer, or another refusal.
+    """
+    producer = Producer(
+        {
+            **options.client,
+            **options.producer,
+            "delivery.report.only.error": True,
+            "transactional.id": f"wal_sink-{query_id}",
+            "message.max.bytes": max(largest, _SMALLEST_LIMIT),
+            "batch.size": min(largest, 1_000_000),
+            "delivery.timeout.ms": min(120_000, options.transaction_timeout_ms),
+        },
+        logger=logger,
+    )
+    try:
+        producer.init_transactions(timeout_s)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            raise
+        raise OptionError(
+            f"kafka.transaction.timeout.ms is {options.transaction_timeout_ms}, and the brokers allow less.",
+            "Lower it, or raise transaction.max.timeout.ms of the brokers, which is 900000 (15 minutes)"
+            " unless it was changed.",
+        ) from error
+    return producer
+
+
+def _altered(topic: str, problem: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"The topic {topic} was altered, and refuses records that wait for it: {problem}",
+        "Set back its cleanup.policy, max.message.bytes or partitions until these are flushed; the flush"
+        " goes on by itself. Or leave their epoch out, by wal-sink skip, which keeps the rows in a file.",
+    )
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Delivery, Kind, Session, Target
-from wal_sink.targets.extras import importing
 from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.targets.registry import importing
 
 _WHERE = "the driver of Spark and every flusher run"
 
@@ -47,11 +47,11 @@ class KafkaTarget(Target):
         """Return brokers and topics."""
         return {
             "target": f"{self.name} at {self.options.servers}",
-            "topic": f"{self.options.topic}, ledger in {self.options.ledger_topic}",
+            "topic": f"{self.options.topic}, ledger in {self.options.ledger_of('<query id>')}",
         }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """See that the topic is there, and create the ledger's topic if it is missing."""
+        """See that the topic is there; create the ledger's topic if it is named, and missing."""
         return self._agreed(schema, key, create=True)
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
@@ -60,7 +60,7 @@ class KafkaTarget(Target):
 
     def _agreed(self, schema: pa.Schema, key: str, *, create: bool) -> Plan:
         with importing("kafka", _WHERE):
-            from wal_sink.targets.kafka.topics import agree  # noqa: PLC0415 -- librdkafka
+            from wal_sink.targets.kafka.plan import agree  # noqa: PLC0415 -- librdkafka
 
         return agree(self.options, schema, key, create=create)
 
@@ -84,6 +84,6 @@ class KafkaTarget(Target):
 
     def classify(self, error: Exception) -> Kind:
         """Take a lost connection, a time-out and a fenced producer for errors that pass."""
-        from wal_sink.targets.kafka.errors import classify  # noqa: PLC0415 -- librdkafka
+        from wal_sink.targets.kafka.topics import classify  # noqa: PLC0415 -- librdkafka
 
         return classify(error)

@@ -1,97 +1,129 @@
-"""Looks at the topics when a query starts, and makes the plan."""
+"""What the brokers say of the two topics, that of the records and that of the ledger; makes the latter.
+
+What librdkafka's errors mean.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
-import pyarrow as pa
 import tenacity
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
-from wal_sink.model.plan import Plan
-from wal_sink.targets.kafka.errors import classify
+from wal_sink.errors import SchemaMismatch
+from wal_sink.targets.base import Kind
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.kafka.records import LARGEST, agreed_columns
+from wal_sink.targets.kafka.records import LARGEST_OF_CLIENT, Limits
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT_S = 10.0
-_LARGEST = "max.message.bytes"
+TIMEOUT_S = 10.0
+
+_LEDGER = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "1048576",
+    "delete.retention.ms": "3600000",
+}
+"""Settings of a ledger's topic. Kafka compacts what lies in full segments, and each session reads all that is
+there: with segments of 1 GiB, as they are by default, that would be days of records. Transaction markers stay
+for `delete.retention.ms`, here an hour; no reader of the ledger takes as long."""
+
+_LARGEST_SEGMENT = 64 * 1024 * 1024
 
 
-def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, create: bool) -> Plan:
-    """Compare a DataFrame with the topic; create the ledger's topic if it is missing.
+def admin_of(options: KafkaOptions) -> Any:
+    """Return a client for the questions below."""
+    return AdminClient(options.client, logger=logger)
 
-    :param create: False creates nothing.
-    :raises SchemaMismatch: a topic is missing, or is none for this.
-    :raises TargetUnavailable: no broker answers.
-    :raises OptionError: the brokers refuse the login.
+
+def is_there(admin: Any, topic: str) -> bool:
+    """Whether the broker that is asked knows the topic."""
+    return topic in admin.list_topics(timeout=TIMEOUT_S).topics
+
+
+def limits(admin: Any, topic: str, ledger_topic: str) -> Limits:
+    """Return what the topic takes; see that the ledger's topic, if it is there, keeps its records.
+
+    :raises SchemaMismatch: one of them does not serve any more.
+    :raises KafkaException: no answer.
     """
-    columns = agreed_columns(schema)
-    try:
-        admin = AdminClient(options.client, logger=logger)
-        topics = admin.list_topics(timeout=_TIMEOUT_S).topics
-        if options.topic not in topics:
-            raise SchemaMismatch(
-                f"There is no topic {options.topic}.", "Create it, or correct option topic."
-            )
-        missing = options.ledger_topic not in topics
-        if missing and create:
-            _create_ledger(admin, options.ledger_topic)
-        elif not missing and len(topics[options.ledger_topic].partitions) != 1:
-            raise SchemaMismatch(
-                f"The ledger's topic {options.ledger_topic} has several partitions.",
-                "Name another one in kafka.ledgerTopic; it has one partition, and is compacted.",
-            )
-        kept = create or not missing
-        if kept and "compact" not in _settings(admin, options.ledger_topic)["cleanup.policy"]:
-            raise SchemaMismatch(
-                f"The ledger's topic {options.ledger_topic} is not compacted: Kafka would delete it.",
-                "Set its cleanup.policy to compact.",
-            )
-        largest = _settings(admin, options.topic)[_LARGEST]
-    except KafkaException as error:
-        if classify(error) == "fatal":
-            raise OptionError(
-                f"The brokers refuse: {error.args[0]}", "Correct the options kafka.*."
-            ) from error
-        raise TargetUnavailable(
-            f"No broker of {options.servers} answers: {error.args[0]}",
-            "See that they run, and can be reached from here.",
-        ) from error
-    return Plan(
-        key=key, target="kafka", table=options.topic, columns=columns, details={LARGEST: largest}
+    topics = admin.list_topics(timeout=TIMEOUT_S).topics
+    if topic not in topics:
+        raise SchemaMismatch(f"There is no topic {topic}.", "Create it, or correct option topic.")
+    if ledger_topic in topics:
+        _refuse_ledger(admin, ledger_topic, len(topics[ledger_topic].partitions))
+    settings = _settings(admin, topic)
+    return Limits(
+        largest=min(int(settings["max.message.bytes"]), LARGEST_OF_CLIENT),
+        partitions=len(topics[topic].partitions),
+        compacted="compact" in settings["cleanup.policy"],
     )
 
 
-def largest_bytes(options: KafkaOptions) -> int:
-    """Return the size of the largest record that the topic takes.
+def create_ledger(admin: Any, topic: str, *, dry: bool = False) -> None:
+    """Create a ledger's topic with the brokers' default of replicas, and wait until it is there.
 
-    :raises KafkaException: no answer.
-    """
-    return int(_settings(AdminClient(options.client, logger=logger), options.topic)[_LARGEST])
-
-
-def _create_ledger(admin: Any, topic: str) -> None:
-    """Create the topic with the brokers' default of replicas.
-
+    :param dry: only ask whether it is missing, and may be created. The answer is the controller's, while what
+        other brokers know of topics may be old.
     :raises SchemaMismatch: the brokers refuse.
+    :raises KafkaException: it is there already, if `dry`; or no answer.
     """
-    new = NewTopic(topic, 1, -1, config={"cleanup.policy": "compact"})
-    (future,) = admin.create_topics([new], operation_timeout=_TIMEOUT_S).values()
+    new = NewTopic(topic, 1, -1, config=_LEDGER)
+    (future,) = admin.create_topics(
+        [new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S, validate_only=dry
+    ).values()
     try:
         future.result()
     except KafkaException as error:
-        if error.args[0].name() == "TOPIC_ALREADY_EXISTS":
-            return
+        found = error.args[0]
+        if found.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            if dry:
+                raise
+        elif found.code() < 0 or found.retriable():  # librdkafka's own are about the connection
+            raise
+        else:
+            settings = "".join(f" --config {name}={value}" for name, value in _LEDGER.items())
+            raise SchemaMismatch(
+                f"The ledger's topic {topic} is missing, and cannot be created: {found}",
+                "Allow this user to CREATE it; or create one, with segments as small as the brokers allow,"
+                " and name it in kafka.ledgerTopic:"
+                f" kafka-topics.sh --create --topic {topic} --partitions 1{settings}",
+            ) from error
+    until_s = time.monotonic() + TIMEOUT_S
+    while not dry and not is_there(admin, topic):
+        if time.monotonic() > until_s:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        time.sleep(0.02)  # the controller has it already
+
+
+def _refuse_ledger(admin: Any, topic: str, partitions: int) -> None:
+    """Refuse a ledger's topic that has several partitions, or loses records, or is long to read.
+
+    :raises SchemaMismatch: it is one.
+    """
+    if partitions != 1:
         raise SchemaMismatch(
-            f"The ledger's topic {topic} is missing, and cannot be created: {error.args[0]}",
-            f"Create it: kafka-topics.sh --create --topic {topic} --partitions 1"
-            " --config cleanup.policy=compact",
-        ) from error
+            f"The ledger's topic {topic} has {partitions} partitions.",
+            "Name another one in kafka.ledgerTopic, with one partition, or leave that option out.",
+        )
+    settings = _settings(admin, topic)
+    alter = f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config"
+    policy = settings["cleanup.policy"]
+    if policy != "compact":
+        raise SchemaMismatch(
+            f"The ledger's topic {topic} has the cleanup.policy {policy}: Kafka would delete the ledger.",
+            f"Set it to compact alone: {alter} cleanup.policy=compact",
+        )
+    if int(settings["segment.bytes"]) > _LARGEST_SEGMENT:
+        raise SchemaMismatch(
+            f"The ledger's topic {topic} has segments of {int(settings['segment.bytes']):,} bytes: Kafka"
+            " compacts full segments alone, and each flusher reads the whole topic when it starts.",
+            f"Make them small, at most {_LARGEST_SEGMENT:,} bytes:"
+            f" {alter} segment.bytes={_LEDGER['segment.bytes']}",
+        )
 
 
 def _is_unknown(error: BaseException) -> bool:
@@ -103,12 +135,41 @@ def _is_unknown(error: BaseException) -> bool:
 
 @tenacity.retry(
     retry=tenacity.retry_if_exception(_is_unknown),
-    stop=tenacity.stop_after_delay(_TIMEOUT_S),
+    stop=tenacity.stop_after_delay(TIMEOUT_S),
     wait=tenacity.wait_fixed(0.2),
     reraise=True,
 )
 def _settings(admin: Any, topic: str) -> dict[str, str]:
     """Return the topic's settings; a broker may hear of a new topic a moment late."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    (future,) = admin.describe_configs([resource], request_timeout=_TIMEOUT_S).values()
+    (future,) = admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
     return {name: str(entry.value) for name, entry in future.result().items()}
+
+
+_FOR_GOOD = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,  # noqa: SLF001 -- their public names
+    KafkaError._SSL,  # noqa: SLF001
+    KafkaError._INVALID_ARG,  # noqa: SLF001
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.UNSUPPORTED_VERSION,
+}
+"""What a broker would refuse again. All others may pass: brokers come and go, another flusher fences, and a
+broker that has just started knows no topic for a moment."""
+
+
+def classify(error: Exception) -> Kind:
+    """Return what an exception means."""
+    if not isinstance(error, KafkaException):
+        return "fatal"
+    found = error.args[0]
+    return "fatal" if isinstance(found, KafkaError) and found.code() in _FOR_GOOD else "retry"

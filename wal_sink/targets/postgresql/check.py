@@ -2,33 +2,129 @@
 
 The server takes every row that passes, the table's own constraints aside, so no row stops the flush. The
 check neither connects nor imports the driver.
+
+Makes JSON of structs, maps and arrays, and tells whether a text is JSON that PostgreSQL takes.
 """
 
 from __future__ import annotations
 
 import functools
+import math
+import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.postgresql.json_text import NoJsonError, refuse_other, to_json
-from wal_sink.targets.postgresql.key import key_of
-from wal_sink.targets.postgresql.types import PgType, is_document, is_text, log_type, parse
-from wal_sink.targets.unwritten import is_text as is_words
-from wal_sink.targets.values import uuids
-from wal_sink.targets.values.literals import TRUE, long
-from wal_sink.targets.values.operations import (
+from wal_sink.targets import arrow_values
+from wal_sink.targets.arrow_values import (
+    TRUE,
     are_deletes,
     keys_of_deletes,
+    long,
     not_deleted,
+    other_columns,
+    plain,
     planned_operations,
+    shorten,
 )
-from wal_sink.targets.values.text import other_columns, plain, shorten
+from wal_sink.targets.operations import is_text as is_words
+from wal_sink.targets.postgresql.types import (
+    PgType,
+    included_of,
+    is_document,
+    is_text,
+    key_of,
+    log_type,
+    parse,
+)
+
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+_MOST_FRACTION = 16_383
+"""Digits after the point of a number, zeros too, as `jsonb` keeps them; a double's range bounds others."""
+_MAY_BE_LONG = re.compile(r"[eE]-0*[0-9]{4}|\.[0-9]{8000}")
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+class NoJsonError(ValueError):
+    """A value has no JSON, or none that PostgreSQL takes; the text continues "Column c …"."""
+
+
+def to_json(value: Any, type_: pa.DataType) -> str:
+    """Return a value of a struct, map or array as JSON; what Arrow gives as Python's objects.
+
+    Binary is Base64, a date or time is ISO 8601, a decimal is a number with all its digits.
+
+    :raises NoJsonError: it holds a number that JSON has not, or a map has no texts as keys.
+    """
+    try:
+        text = _ENCODER.encode(_json_value(value, type_)).decode()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise NoJsonError(f"cannot be written as JSON ({error})") from error
+    if _NUL.search(text):
+        raise NoJsonError("has the character NUL in it, which PostgreSQL's JSON cannot hold")
+    return text
+
+
+def refuse_other(text: str) -> None:
+    """Refuse a text that is not JSON.
+
+    :raises NoJsonError: it is not, or has what `jsonb` cannot hold.
+    """
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise NoJsonError(f"is not JSON ({error})") from error
+    if _NUL.search(text):
+        raise NoJsonError("has the character NUL in it, which PostgreSQL's JSON cannot hold")
+    if _MAY_BE_LONG.search(text):
+        _NUMBERS.decode(text)
+
+
+def _refuse_long(number: str) -> None:
+    """Refuse a number with more digits after the point than `jsonb` keeps."""
+    mantissa, _, power = number.lower().partition("e")
+    digits, exponent = len(mantissa.partition(".")[2]), int(power or 0)
+    if digits - exponent > _MOST_FRACTION:
+        raise NoJsonError(
+            f"has a number with more than {_MOST_FRACTION:,} digits after the point, which PostgreSQL's JSON"
+            " cannot hold"
+        )
+
+
+_NUMBERS = msgspec.json.Decoder(float_hook=_refuse_long)
+
+
+def _json_value(value: Any, type_: pa.DataType) -> Any:
+    """Return what the encoder takes: maps as objects."""
+    if value is None:
+        return None
+    if pt.is_struct(type_):
+        fields = [type_.field(i) for i in range(type_.num_fields)]
+        return {field.name: _json_value(value[field.name], field.type) for field in fields}
+    if pt.is_map(type_):
+        keys = [_key(key) for key, _ in value]
+        if len(set(keys)) < len(keys):
+            raise NoJsonError("has two entries of a map with the same key in JSON")
+        return dict(
+            zip(keys, (_json_value(item, type_.item_type) for _, item in value), strict=True)
+        )
+    if pt.is_list(type_) or pt.is_large_list(type_):
+        return [_json_value(each, type_.value_type) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise NoJsonError(f"has a number that JSON has not ({value})")
+    return value
+
+
+def _key(key: Any) -> str:
+    """Return the key of an object, as the encoder writes a value of its type."""
+    return key if isinstance(key, str) else _ENCODER.encode(key).decode().strip('"')
+
 
 _US = 1_000_000
 FIRST_DAY = -2_440_588
@@ -37,6 +133,12 @@ AFTER_LAST_DATE = 2_145_042_906
 """5874898-01-01."""
 AFTER_LAST_TIME_S = 9_224_318_016_000
 """294277-01-01, in seconds since 1970."""
+
+MAX_INDEX_BYTES = 2_704
+"""Of a row in an index: a third of a page of 8 kB. PostgreSQL 12 and later."""
+_FIXED, _ELEMENT = 40, 16
+"""Most bytes of a value whose length does not vary, such as a numeric of 38 digits; and of an array's element
+beside its value."""
 
 
 class BadValue(NamedTuple):
@@ -79,7 +181,9 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
                 problem=f"Column {column.name} of {plan.table} {bad.problem}.",
                 rows=bad.rows,
             ) from None
-    return pa.RecordBatch.from_arrays(stored, names=[column.name for column in plan.columns])
+    result = pa.RecordBatch.from_arrays(stored, names=[column.name for column in plan.columns])
+    _refuse_long_key(batch, plan, result)
+    return result
 
 
 class _BadValueError(Exception):
@@ -123,6 +227,64 @@ def _refuse_null(column: Column, values: pa.Array, deletes: pa.Array | None, *, 
         _refuse(values.is_null(), "is null and part of the key, and a null equals no other", remedy)
 
 
+def _refuse_long_key(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> None:
+    """Refuse rows that their key's index could refuse.
+
+    The server compresses what is long, and takes what becomes short enough; no task can know that.
+
+    :param batch: as errors show it.
+    :param stored: as `check` returns it.
+    """
+    key = key_of(plan)
+    names = {*key, *included_of(plan)}
+    columns = [column for column in plan.columns if column.name in names]
+    if not columns:
+        return
+    total = pc.add(
+        functools.reduce(
+            pc.add, (_index_bytes(column.type, stored.column(column.name)) for column in columns)
+        ),
+        long(8 + 7 * (len(columns) - 1)),  # head, and gaps that align values
+    )
+    too_long = pc.greater(total, long(MAX_INDEX_BYTES))
+    row = pc.index(too_long, TRUE).as_py()
+    if row >= 0:
+        words = f"Key ({', '.join(key)}) of {plan.table} may be longer than its index takes"
+        raise InvalidRow(
+            f"{words}: {total[row].as_py():,} bytes of {MAX_INDEX_BYTES:,}, in"
+            f" {_row_text(batch, plan, row)}.",
+            "Use a digest of the value as the key: sha2(col, 256).",
+            column=", ".join(key),
+            problem=f"{words}.",
+            rows=too_long,
+        )
+
+
+def _index_bytes(words: str, values: pa.Array) -> pa.Array:
+    """Return the most bytes that each value has in an index, int64; 0 for a null."""
+    type_ = parse(words)
+    assert type_ is not None
+    widest = (
+        8 if type_.base == "jsonb" else 1
+    )  # at worst single digits, of which each has twelve bytes
+    if pt.is_list(values.type) and _is_bytes(values.type.value_type):
+        lists = values.cast(pa.list_(pa.binary())).to_pylist()
+        sizes = [24 + sum(_ELEMENT + widest * len(e or b"") for e in each or ()) for each in lists]
+        return pa.array(sizes, pa.int64())
+    if pt.is_list(values.type):
+        counts = pc.list_value_length(values).cast(pa.int64()).fill_null(long(0))
+        return pc.add(pc.multiply(counts, long(_ELEMENT + _FIXED)), long(24))
+    if not _is_bytes(values.type):
+        return pa.repeat(long(_FIXED), len(values))
+    lengths = pc.binary_length(values).cast(pa.int64()).fill_null(long(0))
+    padding = (type_.first or 1) if type_.base == "character" else 0  # blanks
+    return pc.add(pc.multiply(lengths, long(widest)), long(4 + padding))
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    return bool(pt.is_string(type_) or pt.is_binary(type_))
+
+
 def _stored(column: Column, values: pa.Array) -> pa.Array:
     """Cast one column, and refuse what the server would refuse of it."""
     type_, target = parse(column.type), log_type(column.type, values.type)
@@ -163,7 +325,7 @@ def _stored_scalar(type_: PgType, words: str, target: pa.DataType, values: pa.Ar
     if is_text(values.type):
         values = values.cast(pa.string())
         _refuse_text(type_, values)
-        return uuids.as_uuid(values) if pt.is_fixed_size_binary(target) else values
+        return arrow_values.as_uuid(values) if pt.is_fixed_size_binary(target) else values
     _refuse_time(values)
     return _cast(values, target, words)
 
@@ -201,16 +363,9 @@ def _first(values: pa.Array, cast: Callable[[pa.Array], object]) -> int:
 
 
 def _refuse_text(type_: PgType, values: pa.Array) -> None:
-    try:
-        values.validate(full=True)
-    except pa.ArrowInvalid:
-        row = next(i for i, value in enumerate(values) if not _decodes(value.as_buffer()))
-        raise _BadValueError(
-            BadValue(row, "is not UTF-8", "Mend it by make_valid_utf8(…), or write it to a bytea.")
-        ) from None
     if type_.base == "uuid":
         _refuse(
-            pc.invert(pc.match_substring_regex(values, uuids.PATTERN)),
+            pc.invert(pc.match_substring_regex(values, arrow_values.PATTERN)),
             "is not a uuid",
             "Write it as 8-4-4-4-12 hexadecimal digits, or make the table's type text.",
         )
@@ -226,14 +381,6 @@ def _refuse_text(type_: PgType, values: pa.Array) -> None:
             f"is longer than the {type_.first} characters of the table's type",
             f"Cut it, left({{name}}, {type_.first}), or make the table's type text.",
         )
-
-
-def _decodes(encoded: pa.Buffer | None) -> bool:
-    try:
-        str(encoded or b"", "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _refuse_time(values: pa.Array) -> None:

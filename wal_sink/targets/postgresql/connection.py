@@ -1,4 +1,10 @@
-"""Opens connections that are safe to flush over, bounds how long they wait, and tells what errors mean."""
+"""Opens connections that are safe to flush over, bounds how long they wait, and tells what errors mean.
+
+Copies batches into the table, in the open transaction: directly, or through a temporary table.
+
+COPY's binary format carries neither types nor names, so that each column has to be exactly of the type that
+the server expects; the tasks have cast it to that (`types.log_type`).
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,31 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import pgpq
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pgpq import encoders
+from pgpq import schema as pg
 from psycopg import conninfo, errors
 
 from wal_sink.errors import OptionError, TargetUnavailable
+from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.base import Kind
-from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
+from wal_sink.targets.postgresql.options import (
+    MAX_BYTES,
+    PASSWORD_VARIABLE,
+    PostgresqlOptions,
+    TableName,
+    listed,
+    quote,
+)
+from wal_sink.targets.postgresql.types import key_of, parse, staged_type
 
 # For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and
 # whose server keeps silent, by `WatchedConnection`.
@@ -32,19 +54,29 @@ DEFAULTS = {
 # Of a session, whatever the role's or the database's defaults are. An acknowledged COMMIT has to survive a
 # crash, as the log is trimmed after it: what is weaker than on this server's disk is made `on`.
 _SETTINGS = """
-    SELECT set_config('TimeZone', 'UTC', false),
-           set_config('default_transaction_isolation', 'read committed', false),
-           set_config('default_transaction_read_only', 'off', false),
-           set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-                      WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
-           set_config('statement_timeout', '0', false),
-           set_config('lock_timeout', %s, false),
-           set_config('idle_in_transaction_session_timeout', %s, false)"""
+    SELECT set_config(s.name, wanted.setting, false)
+    FROM (VALUES
+        ('TimeZone', 'UTC'),
+        ('default_transaction_isolation', 'read committed'),
+        ('default_transaction_read_only', 'off'),
+        ('synchronous_commit', CASE current_setting('synchronous_commit')
+            WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END),
+        ('statement_timeout', '0'),
+        ('transaction_timeout', '0'),
+        ('lock_timeout', %s),
+        ('idle_in_transaction_session_timeout', %s)) AS wanted(name, setting)
+    JOIN pg_catalog.pg_settings s USING (name)"""
+"""Of those that the server has: `transaction_timeout` came with PostgreSQL 17."""
 
-_PASSING = ("08", "40", "53", "55", "57", "58")
+_PASSING = ("08", "40", "53", "57", "58")
 """Classes of SQLSTATE whose errors may pass by themselves: connection, serialization and deadlock, resources,
-locks, an operator's shutdown or cancel, the system."""
-_PASSING_STATES = (errors.IdleInTransactionSessionTimeout, errors.ReadOnlySqlTransaction)
+an operator's shutdown or cancel, the system."""
+_PASSING_STATES = (
+    errors.IdleInTransactionSessionTimeout,
+    errors.ReadOnlySqlTransaction,
+    errors.LockNotAvailable,
+    errors.ObjectInUse,
+)
 
 
 class WatchedConnection(psycopg.Connection[Any]):
@@ -187,3 +219,163 @@ def _parameters(options: PostgresqlOptions) -> dict[str, Any]:
         **({"password": password} if password else {}),
         "client_encoding": "UTF8",
     }
+
+
+_PIECE = 8_192
+"""Rows that are encoded at once, while the server takes those before them."""
+
+ORDINAL = "wal_sink:ordinal"
+"""The temporary table's column with the position of a row in its batch."""
+DELETED = "wal_sink:deleted"
+"""Its column that says whether a row is a delete, where the plan has an operation column."""
+
+
+def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) -> None:
+    """Write rows in the open transaction: add them, or replace and delete those of the plan's key.
+
+    :param batch: in the types of the log, at least one row.
+    :raises Exception: of the driver.
+    """
+    key = key_of(plan)
+    if not key and not any(staged_type(column.type) for column in plan.columns):
+        _copy(connection, str(table), batch, [column.type for column in plan.columns])
+        return
+    if plan.operation is None:
+        staged = _stage(connection, table, plan, batch, {})
+        connection.execute(_from_staged(table, plan, staged, key))
+    else:
+        deletes = are_deletes(batch.column(plan.operation))
+        rows, of_table = batch.drop_columns([plan.operation]), plan.of_table()
+        staged = _stage(connection, table, of_table, rows, {DELETED: ("boolean", deletes)})
+        if pc.any(deletes).as_py():
+            connection.execute(_delete(table, of_table, staged, key))
+        connection.execute(_from_staged(table, of_table, staged, key, deleted=True))
+    connection.execute(f"TRUNCATE {staged}")
+
+
+def _delete(table: TableName, plan: Plan, staged: str, key: Sequence[str]) -> str:
+    """Return the statement that deletes each key of which some row in the temporary table is a delete.
+
+    Also where the last row of the key is an upsert: what comes after a delete is a new row, which has nothing
+    of the old one in columns that the DataFrame lacks.
+    """
+    values = [
+        f"{_value(column)} AS {quote(column.name)}" for column in plan.columns if column.name in key
+    ]
+    same = " AND ".join(f"there.{quote(name)} = gone.{quote(name)}" for name in key)
+    return (
+        f"DELETE FROM {table} AS there USING"  # noqa: S608 -- quoted names
+        f" (SELECT DISTINCT {', '.join(values)} FROM {staged} WHERE {quote(DELETED)}) AS gone WHERE {same}"
+    )
+
+
+def _from_staged(
+    table: TableName, plan: Plan, staged: str, key: Sequence[str], *, deleted: bool = False
+) -> str:
+    """Return the statement that moves rows on from the temporary table.
+
+    Of several rows of a key the last one counts; the server decides which keys are equal, as its unique index
+    does.
+
+    :param deleted: whether the temporary table says of rows that they are deletes: keys whose last row is one
+        are left out.
+    """
+    names = listed(column.name for column in plan.columns)
+    values = ", ".join(map(_value, plan.columns))
+    if not key:
+        return (
+            f"INSERT INTO {table} ({names}) SELECT {values} FROM {staged}"  # noqa: S608 -- quoted names
+            f" ORDER BY {quote(ORDINAL)}"
+        )
+    others = [column.name for column in plan.columns if column.name not in key]
+    changes = ", ".join(f"{quote(name)} = EXCLUDED.{quote(name)}" for name in others)
+    last = (
+        f"SELECT DISTINCT ON ({listed(key)}) {'*' if deleted else values} FROM {staged}"  # noqa: S608
+        f" ORDER BY {listed(key)}, {quote(ORDINAL)} DESC"
+    )
+    if deleted:
+        last = f"SELECT {values} FROM ({last}) AS last WHERE NOT {quote(DELETED)}"  # noqa: S608
+    return (
+        f"INSERT INTO {table} ({names}) {last}"
+        f" ON CONFLICT ({listed(key)}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
+    )
+
+
+def _value(column: Column) -> str:
+    """Return a column of the temporary table as the table takes it."""
+    cast = staged_type(column.type)
+    return f"{quote(column.name)}::{column.type}" if cast else quote(column.name)
+
+
+def _stage(
+    connection: Any,
+    table: TableName,
+    plan: Plan,
+    batch: pa.RecordBatch,
+    more: Mapping[str, tuple[str, pa.Array]],
+) -> str:
+    """Copy rows into a temporary table of this session, and return its name.
+
+    :param more: columns beside the table's, by name: their type and their values.
+    """
+    staged = f"pg_temp.{quote(f'wal_sink {plan.key}'[:MAX_BYTES])}"
+    connection.execute("SET LOCAL client_min_messages = warning")  # not that it is there already
+    ordinals = pa.array(range(batch.num_rows), pa.int64())
+    more = {**more, ORDINAL: ("bigint", ordinals)}
+    connection.execute(
+        f"CREATE TEMPORARY TABLE IF NOT EXISTS {staged} ON COMMIT DELETE ROWS AS"
+        f" {_staged_columns(table, plan, more)} WITH NO DATA"
+    )
+    types = [staged_type(column.type) or column.type for column in plan.columns]
+    for name, (type_, values) in more.items():
+        batch = batch.append_column(name, values)
+        types.append(type_)
+    _copy(connection, staged, batch, types)
+    return staged
+
+
+def _staged_columns(table: TableName, plan: Plan, more: Mapping[str, tuple[str, pa.Array]]) -> str:
+    """Return the query that says how the temporary table looks.
+
+    For an upsert its columns are those of the table, with their collations: the same keys are equal. Beside
+    the key they are not of the table's domains, as a delete has nulls there.
+    """
+    key = key_of(plan)
+    like_table = set(key) if DELETED in more else {column.name for column in plan.columns if key}
+    columns = [
+        quote(column.name)
+        if column.name in like_table and not staged_type(column.type)
+        else f"NULL::{staged_type(column.type) or column.type} AS {quote(column.name)}"
+        for column in plan.columns
+    ]
+    columns += [f"NULL::{type_} AS {quote(name)}" for name, (type_, _) in more.items()]
+    return f"SELECT {', '.join(columns)}{f' FROM {table}' if key else ''}"  # noqa: S608 -- quoted names
+
+
+def _copy(connection: Any, into: str, batch: pa.RecordBatch, types: Sequence[str]) -> None:
+    """Run one COPY of a batch whose columns are of these types."""
+    encoder = _encoder(batch.schema, types)
+    statement = f"COPY {into} ({listed(batch.schema.names)}) FROM STDIN (FORMAT binary)"
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        copy.write(encoder.write_header())
+        for begin in range(0, batch.num_rows, _PIECE):
+            copy.write(encoder.write_batch(batch.slice(begin, _PIECE)))
+        copy.write(encoder.finish())
+
+
+def _encoder(schema: pa.Schema, types: Sequence[str]) -> pgpq.ArrowToPostgresBinaryEncoder:
+    """Return pgpq's encoder; it has to be told of JSONB only, whose texts have a version before them."""
+    chosen = {
+        field.name: _jsonb(field)
+        if (type_ := parse(words)) is not None and type_.base == "jsonb"
+        else pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field)
+        for field, words in zip(schema, types, strict=True)
+    }
+    return pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(schema, chosen)
+
+
+def _jsonb(field: pa.Field) -> Any:
+    if pa.types.is_list(field.type):
+        inner = encoders.StringEncoderBuilder.new_with_output(field.type.value_field, pg.Jsonb())
+        return encoders.ListEncoderBuilder.new_with_inner(field, inner)
+    return encoders.StringEncoderBuilder.new_with_output(field, pg.Jsonb())

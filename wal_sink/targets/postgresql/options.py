@@ -1,25 +1,74 @@
-"""Declares and validates the options of the PostgreSQL target."""
+"""Declares and validates the options of the PostgreSQL target.
+
+Names in PostgreSQL: always quoted in statements, so that reserved words and capitals mean themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal, NamedTuple, Self
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import quote as percent_encoded
 
 import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, from_environment
+from wal_sink.targets.names import did_you_mean, quote
 from wal_sink.targets.operations import (
-    OPTION,
+    OPERATION_COLUMN,
     Operation,
     OperationColumn,
     Operations,
     read_words,
 )
-from wal_sink.targets.postgresql.names import TableName, is_name
 from wal_sink.targets.sql import SqlOptions
+
+__all__ = [
+    "DEFAULT_SCHEMA",
+    "MAX_BYTES",
+    "TableName",
+    "did_you_mean",
+    "is_name",
+    "listed",
+    "quote",
+]
+
+DEFAULT_SCHEMA = "public"
+MAX_BYTES = 63
+"""Of a name; the server cuts longer ones off."""
+
+
+class TableName(NamedTuple):
+    """The exact names of a table and its schema, unquoted, as `pg_catalog` has them."""
+
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        """Quote both, as they stand in statements, plans and errors."""
+        return f"{quote(self.schema)}.{quote(self.table)}"
+
+    @classmethod
+    def parse(cls, text: str, schema: str = DEFAULT_SCHEMA) -> Self:
+        """Read `table` or `schema.table`.
+
+        :param schema: where the text names none.
+        """
+        named, dot, table = text.partition(".")
+        return cls(named, table) if dot else cls(schema, text)
+
+
+def is_name(name: str) -> bool:
+    """Whether PostgreSQL keeps the name as it is."""
+    return 0 < len(name.encode()) <= MAX_BYTES and "\0" not in name
+
+
+def listed(names: Iterable[str]) -> str:
+    """Quote identifiers, as statements list them."""
+    return ", ".join(map(quote, names))
+
 
 LEDGER_TABLE = "wal_sink_ledger"
 PASSWORD_VARIABLE = "WAL_SINK_POSTGRESQL_PASSWORD"  # noqa: S105 -- the name of a variable
@@ -108,9 +157,9 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
         read_words(self.operation_column, self.operations)
         if self.operation_column and self.mode != "upsert":
             raise OptionError(
-                f"Option {OPTION} is {self.operation_column}, and postgresql.mode is {self.mode}: without a"
-                " key no row can be found to delete.",
-                f"Set postgresql.mode to upsert, or leave out {OPTION}.",
+                f"Option {OPERATION_COLUMN} is {self.operation_column}, and postgresql.mode is"
+                f" {self.mode}: without a key no row can be found to delete.",
+                f"Set postgresql.mode to upsert, or leave out {OPERATION_COLUMN}.",
             )
 
     @property
@@ -151,7 +200,7 @@ def _without_password(uri: str) -> tuple[str, str]:
     user, _, password = login.partition(":")
     for name, value in parameters:
         if name == "password":
-            password = quote(value)
+            password = percent_encoded(value)
         if name == "sslpassword":
             raise OptionError(
                 "Option postgresql.uri holds the password of a key (sslpassword), which would be written to"
@@ -159,7 +208,7 @@ def _without_password(uri: str) -> tuple[str, str]:
                 "Use a key without a password that only this user can read.",
             )
     kept = [(name, value) for name, value in parameters if name != "password"]
-    query = urlencode(kept, quote_via=quote, safe="/:,")
+    query = urlencode(kept, quote_via=percent_encoded, safe="/:,")
     shown = f"{parts.scheme}://{user}{at}{hosts}{parts.path}{'?' if query else ''}{query}"
     return shown, unquote(password)
 

@@ -1,29 +1,359 @@
-"""Agrees with the server on how a DataFrame is written."""
+"""Agrees with the server on how a DataFrame is written.
+
+Compares the DataFrame with the table, and judges whether rows get there exactly once. Pure.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.operations import operation_details, with_operation, without_operation
-from wal_sink.targets.postgresql.catalogue import Relation, read_relation, read_server
-from wal_sink.targets.postgresql.compare import (
-    LEDGER_PRIVILEGES,
-    grants,
-    match_columns,
-    needs_staging,
-    privileges,
-    refuse_table,
-    refuse_unique,
-    upsert_key,
-    warnings,
+from wal_sink.targets.postgresql.options import PostgresqlOptions, did_you_mean, quote
+from wal_sink.targets.postgresql.schema import (
+    PgColumn,
+    Relation,
+    ServerState,
+    UniqueIndex,
+    read_lacking,
+    read_relation,
+    read_server,
 )
-from wal_sink.targets.postgresql.key import DETAIL, key_text
-from wal_sink.targets.postgresql.options import PostgresqlOptions
+from wal_sink.targets.postgresql.types import (
+    is_float,
+    is_list,
+    is_nested,
+    key_details,
+    log_type,
+    parse,
+    postgresql_type,
+    staged_type,
+)
+from wal_sink.targets.sql.session import COLUMNS
+
+MOST_COLUMNS = 1_600
+"""Of a table, also of the temporary one through which rows go."""
+
+_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table: its server commits by itself, not together with the ledger",
+}
+
+
+def match_columns(schema: pa.Schema, live: Relation) -> tuple[Column, ...]:
+    """Match the DataFrame's columns with the table's; return them in the DataFrame's order.
+
+    :raises SchemaMismatch: with a line for each thing that does not fit.
+    """
+    problems = [*_about_names(schema, live), *_about_types(schema, live)]
+    if problems:
+        raise SchemaMismatch(
+            f"The DataFrame does not fit {live.name}:\n"
+            + "\n".join(f"  - {problem}" for problem in problems),
+            "Correct each line above, in the DataFrame or in the table, and start again.",
+        )
+    by_name = {column.name: column for column in live.columns}
+    return tuple(
+        Column(
+            name=field.name,
+            source=str(field.type),
+            type=by_name[field.name].type,
+            role="required" if by_name[field.name].required else "regular",
+        )
+        for field in schema
+    )
+
+
+def upsert_key(live: Relation, columns: Sequence[Column]) -> UniqueIndex:
+    """Return the index whose columns decide which row is replaced.
+
+    The primary key, or the only unique index: every other one could refuse a row.
+
+    :raises SchemaMismatch: there is none, or several; or a key's column is not in the DataFrame.
+    """
+    plain = [index for index in live.unique if index.plain]
+    if not plain:
+        raise SchemaMismatch(
+            f"{live.name} has no primary key, by which postgresql.mode = upsert finds the row to replace.",
+            f"Run: ALTER TABLE {live.name} ADD PRIMARY KEY (…); or set postgresql.mode to append.",
+        )
+    key = plain[0]
+    others = [index for index in live.unique if index is not key]
+    if others:
+        raise SchemaMismatch(
+            f"{live.name} has more than one unique index: {key.name} finds the row to replace, and a row that"
+            f" {', '.join(map(_index_text, others))} refuses would stop the flush.",
+            f"Drop the others: {' '.join(map(_drop, others))} (of a constraint: ALTER TABLE … DROP"
+            " CONSTRAINT).",
+        )
+    given = {column.name for column in columns}
+    if missing := [name for name in key.columns if name not in given]:
+        raise SchemaMismatch(
+            f"{', '.join(missing)}: in the key {key.name} of {live.name} and not in the DataFrame.",
+            "Add it to the DataFrame, or make a key of columns that it has.",
+        )
+    return key
+
+
+def refuse_unique(live: Relation, columns: Sequence[Column]) -> None:
+    """Refuse to append where a unique index could refuse a row: a task cannot know, and the flush would stop.
+
+    An index with a column that the database fills in, such as an identity, refuses nothing.
+
+    :raises SchemaMismatch: there is such an index.
+    """
+    given = {column.name for column in columns}
+    filled = {column.name for column in live.columns if column.default} - given
+    for index in live.unique:
+        if not filled & set(index.columns):
+            raise SchemaMismatch(
+                f"{index.table} is unique by {index.name} ({', '.join(index.columns) or 'an expression'}): a"
+                " second row of the same key would be refused by the server, and stop the flush.",
+                "Set postgresql.mode to upsert, which replaces the row of the key; or run:"
+                f" {_drop(index)}",
+            )
+
+
+def refuse_table(schema: pa.Schema, live: Relation, server: ServerState) -> None:
+    """Refuse what cannot be written to, or not exactly once.
+
+    :raises SchemaMismatch: says why, and what to do.
+    """
+    name = live.name
+    if not live.exists:
+        raise SchemaMismatch(
+            f"Table {name} does not exist. {_suggestion(live)}".rstrip(),
+            f"Correct option table, or create it:\n{create_table(live, schema)}",
+        )
+    if live.kind in _KINDS:
+        raise SchemaMismatch(f"{name} is {_KINDS[live.kind]}.", "Name a table.")
+    if live.foreign_partitions:
+        raise SchemaMismatch(
+            f"{name} has partitions on other servers, which commit by themselves, not together with the"
+            f" ledger: {few(live.foreign_partitions)}.",
+            "Write to a table whose partitions are all on one server.",
+        )
+    refuse_unlogged(live.unlogged)
+    if server.encoding != "UTF8":
+        raise SchemaMismatch(
+            f"The database's encoding is {server.encoding}: a row with a character that it lacks would stop"
+            " the flush.",
+            "Use a database whose encoding is UTF8.",
+        )
+    if live.row_security:
+        raise SchemaMismatch(
+            f"{name} has row-level security, and COPY does not run for a user whom its policies hold.",
+            f"Run: ALTER ROLE {quote(server.user)} BYPASSRLS; or flush as the table's owner.",
+        )
+    if live.rules:
+        raise SchemaMismatch(
+            f"{name} has rewrite rules ({few(live.rules)}), which COPY does not run.",
+            "Replace them by triggers, which it does.",
+        )
+
+
+def refuse_unlogged(unlogged: Sequence[str]) -> None:
+    """Refuse tables that a crash of the server empties: the ledger would say flushed of rows that are gone.
+
+    :raises SchemaMismatch: there is one.
+    """
+    if unlogged:
+        raise SchemaMismatch(
+            f"{few(unlogged)} is unlogged: its rows are gone after a crash of the server, and the log would"
+            " be trimmed by then.",
+            f"Run: {' '.join(f'ALTER TABLE {name} SET LOGGED;' for name in unlogged)}",
+        )
+
+
+def refuse_without_identity(live: Relation) -> None:
+    """Refuse updates and deletes that the server refuses, for the sake of logical replication.
+
+    :raises SchemaMismatch: there is a table of which it refuses them.
+    """
+    if names := live.without_identity:
+        raise SchemaMismatch(
+            f"{few(names)} is published for logical replication and has no replica identity: the server"
+            " refuses to replace or delete its rows.",
+            "Give it a primary key, or run:"
+            f" {' '.join(f'ALTER TABLE {name} REPLICA IDENTITY FULL;' for name in names)}",
+        )
+
+
+def refuse_many_columns(live: Relation, number: int) -> None:
+    """Refuse rows that do not fit into the temporary table through which they go.
+
+    :param number: of its columns.
+    :raises SchemaMismatch: it would have too many.
+    """
+    if number > MOST_COLUMNS:
+        raise SchemaMismatch(
+            f"Rows for {live.name} go through a temporary table of {number:,} columns, and PostgreSQL takes"
+            f" {MOST_COLUMNS:,}.",
+            f"Leave {number - MOST_COLUMNS} of the columns out of the DataFrame.",
+        )
+
+
+def refuse_lacking(live: Relation, lacking: Sequence[str], user: str) -> None:
+    """Refuse a user without the privileges that are needed.
+
+    :raises SchemaMismatch: some are lacking; the remedy has the statements that give them.
+    """
+    if lacking:
+        raise SchemaMismatch(
+            f"User {user} lacks privileges for {live.name}: {', '.join(lacking)}.",
+            f"Run as the owner: {' '.join(_grants(live, lacking, user))}",
+        )
+
+
+def privileges(
+    columns: Sequence[Column], key: Sequence[str], *, deletes: bool
+) -> dict[str, list[str]]:
+    """Return what the user needs, each privilege for some columns, or for what is no column.
+
+    :param columns: of the table, that the DataFrame has.
+    :param key: of an upsert; none where rows are added.
+    """
+    given = [column.name for column in columns]
+    needed: dict[str, list[str]] = {"USAGE": [], "INSERT": given}
+    if key:
+        needed["SELECT"] = given
+        if others := [name for name in given if name not in key]:
+            needed["UPDATE"] = others
+    if deletes:
+        needed["DELETE"] = []
+    if needs_staging(columns, key):
+        needed["TEMPORARY"] = []
+    return needed
+
+
+def _grants(live: Relation, lacking: Sequence[str], user: str) -> list[str]:
+    """Return the statements that give a user what it lacks."""
+    found = []
+    if "USAGE" in lacking:
+        found.append(f"GRANT USAGE ON SCHEMA {quote(live.name.schema)} TO {quote(user)};")
+    if "TEMPORARY" in lacking:
+        found.append(f"GRANT TEMPORARY ON DATABASE … TO {quote(user)};")
+    if on_table := [each for each in lacking if each not in ("USAGE", "TEMPORARY")]:
+        found.append(f"GRANT {', '.join(on_table)} ON {live.name} TO {quote(user)};")
+    return found
+
+
+def create_table(live: Relation, schema: pa.Schema) -> str:
+    """Return a statement that makes a table for the DataFrame."""
+    columns = ",\n".join(f"  {quote(field.name)} {postgresql_type(field.type)}" for field in schema)
+    return f"CREATE TABLE {live.name} (\n{columns}\n);"
+
+
+def needs_staging(columns: Sequence[Column], key: Sequence[str]) -> bool:
+    """Whether rows go through a temporary table."""
+    return bool(key) or any(staged_type(column.type) for column in columns)
+
+
+def _drop(index: UniqueIndex) -> str:
+    if index.primary:
+        return f"ALTER TABLE {index.table} DROP CONSTRAINT {quote(index.name)};"
+    return f"DROP INDEX {quote(index.table.schema)}.{quote(index.name)};"
+
+
+def _index_text(index: UniqueIndex) -> str:
+    return f"{index.name} of {index.table}"
+
+
+def few(names: Sequence[str], most: int = 5) -> str:
+    """List names; of very many, such as those of partitions, the first ones and how many there are more."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _suggestion(live: Relation) -> str:
+    schema, table = live.name
+    if schema not in live.schemas:
+        return f"Nor does schema {schema}. {did_you_mean(schema, live.schemas)}"
+    return did_you_mean(table, live.others)
+
+
+def _about_names(schema: pa.Schema, live: Relation) -> Iterator[str]:
+    known = {column.name: column for column in live.columns}
+    for name, count in Counter(schema.names).items():
+        if count > 1:
+            yield f"{name}: the DataFrame has {count} columns of this name. Rename all but one."
+        if name not in known:
+            type_ = postgresql_type(schema.field(schema.names.index(name)).type)
+            hint = did_you_mean(name, known.keys() - {*schema.names})
+            yield (
+                f"{name}: the table has no such column. {hint}{' ' if hint else ''}Rename or drop it, or run:"
+                f" ALTER TABLE {live.name} ADD COLUMN {quote(name)} {type_};"
+            )
+        elif known[name].always:
+            yield f"{name}: the server computes this column and takes no value. Drop it."
+    for column in live.columns:
+        filled = column.default or column.always
+        if column.required and not filled and column.name not in schema.names:
+            yield (
+                f"{column.name}: it takes no null, has no default, and is not in the DataFrame. Add it, or"
+                f" run: ALTER TABLE {live.name} ALTER COLUMN {quote(column.name)} DROP NOT NULL;"
+            )
+
+
+def _about_types(schema: pa.Schema, live: Relation) -> Iterator[str]:
+    known = {column.name: column for column in live.columns}
+    for field in schema:
+        column = known.get(field.name)
+        if column is not None and log_type(column.type, field.type) is None:
+            yield (
+                f"{field.name}: the table's type is {_shown(column)}, the DataFrame's {field.type}."
+                f" {_remedy(field, column)}"
+            )
+
+
+def _shown(column: PgColumn) -> str:
+    return f"{column.type} (domain {column.domain})" if column.domain else column.type
+
+
+def _remedy(field: pa.Field, column: PgColumn) -> str:
+    type_ = parse(column.type)
+    if is_list(field.type) and is_nested(field.type.value_type):
+        return f"Write it as JSON: to_json({field.name}), into a column of type jsonb."
+    if type_ is not None and type_.base == "numeric" and is_float(field.type):
+        digits = type_.first or 38, type_.second or 0
+        return f"Cast it: {field.name}.cast('decimal({min(digits[0], 38)},{digits[1]})')."
+    if type_ is not None and type_.base == "real" and is_float(field.type):
+        return "A double would lose digits: cast it to float, or make the table's type double precision."
+    return f"Cast it in the DataFrame, or make the table's type {postgresql_type(field.type)}."
+
+
+def warnings(live: Relation, server: ServerState) -> Iterator[str]:
+    """Return what the operator should know at the start."""
+    if live.checks:
+        yield (
+            f"{live.name} has constraints that no task can check ({few(live.checks)}): a row that one"
+            " of them refuses stops the flush, until that constraint is dropped or takes the row"
+        )
+    if live.referring:
+        yield (
+            f"other tables refer to rows of {live.name} ({few(live.referring)}): a delete that one of"
+            " these foreign keys refuses stops the flush, until the rows that refer to it are gone, or the"
+            " constraint is ON DELETE CASCADE or SET NULL"
+        )
+    if live.triggers:
+        yield (
+            f"{live.name} has triggers ({few(live.triggers)}): they run for each row that is committed, in"
+            " its transaction; a BEFORE trigger that returns NULL drops the row; what a trigger does outside"
+            " of the database may happen more than once"
+        )
+    if not server.fsync:
+        yield (
+            "the server has fsync = off: after a power loss it may have lost rows that it acknowledged, and"
+            " the log is trimmed by then"
+        )
+
 
 log = logging.getLogger(__name__)
 
@@ -35,25 +365,30 @@ def make_plan(connection: Any, options: PostgresqlOptions, schema: pa.Schema, ke
     :raises Exception: of the driver.
     """
     server = read_server(connection)
-    upsert, operation = options.mode == "upsert", options.operation_column
-    needed = privileges(upsert=upsert, deletes=bool(operation))
-    live = read_relation(connection, options.data, needed)
+    operation = options.operation_column
+    live = read_relation(connection, options.data, deletes=bool(operation))
     refuse_table(schema, live, server)
     written = without_operation(
         schema, operation, [column.name for column in live.columns], live.name
     )
     columns = match_columns(written, live)
-    found = upsert_key(live, columns) if upsert else ()
-    if not upsert:
+    details: dict[str, str] = {}
+    found: tuple[str, ...] = ()
+    if options.mode == "upsert":
+        index = upsert_key(live, columns)
+        found = index.columns
+        refuse_without_identity(live)
+        details = key_details(found, index.included)
+    else:
         refuse_unique(live, columns)
     if needs_staging(columns, found):
-        live = read_relation(connection, options.data, (*needed, "TEMPORARY"))
-        refuse_table(schema, live, server)
-    _refuse_ledger(read_relation(connection, options.ledger, LEDGER_PRIVILEGES), server.user)
+        refuse_many_columns(live, len(columns) + (2 if operation else 1))
+    needed = privileges(columns, found, deletes=bool(operation))
+    refuse_lacking(live, read_lacking(connection, live, needed), server.user)
+    _refuse_ledger(connection, read_relation(connection, options.ledger), server.user)
     connection.rollback()
     for warning in warnings(live, server):
         log.warning("%s", warning)
-    details = {DETAIL: key_text(found)} if found else {}
     return Plan(
         key=key,
         target="postgresql",
@@ -63,20 +398,22 @@ def make_plan(connection: Any, options: PostgresqlOptions, schema: pa.Schema, ke
     )
 
 
-def _refuse_ledger(live: Relation, user: str) -> None:
+def _refuse_ledger(connection: Any, live: Relation, user: str) -> None:
     """Refuse a table for the ledger that exists and is of no use; one that is missing will be created.
 
     :raises SchemaMismatch: says why, and what to do.
     """
     if not live.exists:
         return
-    if live.kind != "r" or live.persistence != "p":
+    if live.kind != "r" or live.unlogged:
         raise SchemaMismatch(
             f"{live.name} cannot be the ledger: it is not an ordinary table that survives a crash.",
             "Name another one in postgresql.ledgerTable; it is created if it is missing.",
         )
-    if live.lacking:
-        raise SchemaMismatch(
-            f"User {user} lacks privileges for the ledger {live.name}: {', '.join(live.lacking)}.",
-            f"Run as the owner: {' '.join(grants(live, user))}",
-        )
+    needed = {
+        "USAGE": (),
+        "SELECT": ("query_id", *COLUMNS),
+        "INSERT": ("query_id", *COLUMNS),
+        "UPDATE": COLUMNS,
+    }
+    refuse_lacking(live, read_lacking(connection, live, needed), user)

@@ -10,9 +10,9 @@ import pyarrow as pa
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind
-from wal_sink.targets.extras import importing
 from wal_sink.targets.operations import BY_POSITION, described, operation_shape
 from wal_sink.targets.postgresql.options import PostgresqlOptions
+from wal_sink.targets.registry import importing
 from wal_sink.targets.sql import SqlColumn, SqlTarget
 
 
@@ -62,12 +62,18 @@ class PostgresqlTarget(SqlTarget):
         return _connection().connect(self.options)
 
     def columns(self, connection: Any) -> Sequence[SqlColumn]:
-        """Ask the catalogue for the table's columns."""
-        from wal_sink.targets.postgresql.catalogue import read_relation  # noqa: PLC0415 -- not in tasks
+        """Ask the catalogue for the table's columns.
 
+        :raises SchemaMismatch: the table, a partition or the ledger is no longer what survives a crash.
+        """
+        from wal_sink.targets.postgresql.plan import refuse_unlogged  # noqa: PLC0415
+        from wal_sink.targets.postgresql.schema import read_columns, read_unlogged  # noqa: PLC0415 -- not in tasks
+
+        for name in (self.options.data, self.options.ledger):
+            refuse_unlogged(read_unlogged(connection, name))
         return [
             SqlColumn(column.name, column.type, required=column.required, default=column.default)
-            for column in read_relation(connection, self.options.data, ()).columns
+            for column in read_columns(connection, self.options.data)
         ]
 
     def arrow_type(self, type_: str) -> pa.DataType | None:  # pragma: no cover
@@ -88,14 +94,14 @@ class PostgresqlTarget(SqlTarget):
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Copy rows in the open transaction."""
-        from wal_sink.targets.postgresql import copy  # noqa: PLC0415 -- the driver's encoder
+        from wal_sink.targets.postgresql.connection import write as copy_rows  # noqa: PLC0415 -- the driver's encoder
 
-        copy.write(connection, self.options.data, plan, batch)
+        copy_rows(connection, self.options.data, plan, batch)
 
     def load(self) -> None:
         """Import driver and encoder."""
         _connection()
-        import wal_sink.targets.postgresql.copy  # noqa: F401, PLC0415 -- the driver's encoder
+        import wal_sink.targets.postgresql.connection  # noqa: F401, PLC0415 -- the driver's encoder
 
     def for_tasks(self) -> PostgresqlTarget:
         """Fill in the password from this process's environment."""

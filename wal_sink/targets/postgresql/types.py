@@ -1,15 +1,21 @@
 """PostgreSQL's types as `format_type` prints them: what the log holds for each, and which Spark types fit.
 
 Pure. docs/postgresql.md has the same table; a test compares them.
+
+The columns of a plan by which an upsert finds the row to replace, and their index.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as pt
+
+from wal_sink.model.plan import Plan
 
 _FORM = re.compile(
     r"(?P<base>[a-z][a-z ]*?)(?:\((?P<first>\d+)(?:,(?P<second>-?\d+))?\))?(?P<rest> with(?:out)? time zone)?"
@@ -207,3 +213,25 @@ def is_document(source: pa.DataType) -> bool:
 def is_nested(source: pa.DataType) -> bool:
     """Whether it cannot be an element of PostgreSQL's arrays."""
     return is_document(source)
+
+
+_KEY = "key"
+"""The detail of a plan that holds them, as a JSON array."""
+_INCLUDED = "included"
+"""The detail with the columns that their index holds beside them, if there are any."""
+
+
+def key_of(plan: Plan) -> tuple[str, ...]:
+    """Return the key's columns; none where each row is added."""
+    return tuple(json.loads(plan.details.get(_KEY, "[]")))
+
+
+def included_of(plan: Plan) -> tuple[str, ...]:
+    """Return the columns that the key's index holds beside it."""
+    return tuple(json.loads(plan.details.get(_INCLUDED, "[]")))
+
+
+def key_details(key: Sequence[str], included: Sequence[str]) -> dict[str, str]:
+    """Return what a plan holds of them."""
+    details = {_KEY: json.dumps(list(key))}
+    return details | {_INCLUDED: json.dumps(list(included))} if included else details

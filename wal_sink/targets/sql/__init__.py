@@ -7,7 +7,6 @@ keeps PEP 249. `examples/sqlite_target.py` is a whole target on it.
 from __future__ import annotations
 
 from wal_sink.targets.sql.columns import SqlColumn
-from wal_sink.targets.sql.options import SqlOptions
-from wal_sink.targets.sql.target import SqlTarget
+from wal_sink.targets.sql.target import SqlOptions, SqlTarget
 
 __all__ = ["SqlColumn", "SqlOptions", "SqlTarget"]

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Column, Plan
-from wal_sink.model.spark_types import spark_ddl
+from wal_sink.model.plan import Column, Plan, spark_ddl
+from wal_sink.targets.arrow_values import beyond_python, plain, shorten
 from wal_sink.targets.names import did_you_mean
-from wal_sink.targets.values.text import plain, shorten
 
 
 class SqlColumn(NamedTuple):
@@ -146,6 +145,8 @@ def cast(batch: pa.RecordBatch, plan: Plan, arrow_type: ArrowType, fits: Fits) -
         except pa.ArrowInvalid as error:
             row = next(i for i in range(len(array)) if not _casts(array.slice(i, 1), type_))
             raise _invalid(batch, plan, column, row) from error
+        if (beyond := beyond_python(values)) is not None:
+            raise _invalid(batch, plan, column, beyond.to_pylist().index(True))
         fitting = fits(column.type, values)
         if fitting is not None and fitting.false_count:
             raise _invalid(batch, plan, column, fitting.to_pylist().index(False))

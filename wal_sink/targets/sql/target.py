@@ -1,4 +1,7 @@
-"""The base class of targets for SQL databases: ledger table, comparison with the table, one transaction."""
+"""The base class of targets for SQL databases: ledger table, comparison with the table, one transaction.
+
+The options that every SQL target has.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import contextlib
 import uuid
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pyarrow as pa
+from msgspec import Meta
 
 from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.model.ledger import Mark, Owner
@@ -17,9 +22,26 @@ from wal_sink.options import Options
 from wal_sink.targets.base import Delivery, Kind, Session, Target
 from wal_sink.targets.names import quote
 from wal_sink.targets.sql.columns import SqlColumn, agreed_columns, cast
-from wal_sink.targets.sql.ledger import DDL, Ledger, with_values
-from wal_sink.targets.sql.options import SqlOptions
-from wal_sink.targets.sql.session import SqlSession
+from wal_sink.targets.sql.session import DDL, Ledger, SqlSession, with_values
+
+
+class SqlOptions(Options, frozen=True, kw_only=True):
+    """The base of a SQL target's options, which add where to connect."""
+
+    table: Annotated[
+        str,
+        Meta(
+            min_length=1, description="table that rows are added to, such as orders or shop.orders"
+        ),
+    ]
+    # A target declares it again under its own name, such as postgresql.ledgerTable.
+    ledger_table: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="table with one row for each query, in the same database; created if it is missing",
+        ),
+    ] = msgspec.field(name="ledgerTable", default="wal_sink_ledger")
 
 
 class SqlTarget(Target):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import msgspec
 import pytest
@@ -18,6 +18,10 @@ from wal_sink.targets.base import Session, Target
 _BASE_US = 1_700_000_000_000_000
 _RACERS = 6
 _CLOCKS_DIFFER_US = 60_000_000
+_WAITS_S = 0.3
+"""How long an update may be on its way before the one that it waits for takes effect."""
+MOST_EPOCHS = 64
+"""Of a window; their JSON has 32 kB at most."""
 
 
 def new_owner() -> Owner:
@@ -65,6 +69,18 @@ class LedgerContract:
         mark = mark_of(session)
         assert (mark.flushed, mark.last_us) == (0, _BASE_US + 9)
         assert (mark.begun, mark.last) == (None, window)
+
+    def test_the_longest_windows_are_kept_whole(self, session: Session) -> None:
+        """Both that the row holds, `begun` and `last`, at once; and they are compared whole."""
+        windows = [_long_window(0), _long_window(MOST_EPOCHS)]
+        for window in windows:
+            assert session.begin(window) is Outcome.APPLIED
+            seen = mark_of(session)
+            assert seen.begun == window
+            assert session.replace_row(seen, seen) is Outcome.APPLIED
+            session.start(window)
+            assert session.finish(window) is Outcome.APPLIED
+            assert mark_of(session).last == window
 
     def test_begin_is_refused_while_something_is_begun(self, session: Session) -> None:
         """The second flusher finishes what is begun; it cannot begin something else."""
@@ -129,6 +145,26 @@ class LedgerContract:
             with target.connect(owner) as last:  # a beginner may have shut the others out
                 last.start(mark.begun)
                 assert last.finish(mark.begun) is Outcome.APPLIED
+
+    def test_an_update_that_waits_is_compared_with_what_it_waited_for(
+        self, target: Target, session: Session, owner: Owner
+    ) -> None:
+        """A flusher holds the row, and an operator's command comes in the middle: one of them has its way."""
+        session.begin(window := begun_window(0))
+        session.start(window)
+        seen = mark_of(session)
+        moved = _mark(owner, 7)
+        with target.connect(owner) as other, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(outcome_of, target, lambda: other.replace_row(seen, moved))
+            wait([waiting], timeout=_WAITS_S)
+            finished = outcome_of(target, lambda: session.finish(window))
+            replaced = waiting.result()
+        with target.connect(owner) as third:
+            mark = mark_of(third)
+        assert mark in (seen, moved, seen.finished(window))
+        for outcome, after in ((replaced, moved), (finished, seen.finished(window))):
+            if outcome is not Outcome.UNKNOWN:
+                assert (outcome is Outcome.APPLIED) == (mark == after)
 
     def test_queries_do_not_share_a_mark(self, target: Target, session: Session) -> None:
         """Each query has a ledger row of its own."""
@@ -263,6 +299,21 @@ def begun_window(epoch: int, rows: int = 1) -> Window:
     return Window(nonce=uuid.uuid4().hex, begun_us=_BASE_US, epochs=(begun,))
 
 
+def _long_window(first: int) -> Window:
+    """Make a window of as many epochs as there may be, with long names: some 500 bytes for each."""
+    epochs = []
+    for epoch in range(first, first + MOST_EPOCHS):
+        (short,) = begun_window(epoch).epochs
+        digest = uuid.uuid4().hex * 2
+        name = f"manifests/{epoch:020}-{uuid.uuid4().hex}-{'x' * 140}.json"
+        epochs.append(
+            msgspec.structs.replace(short, manifest=name, digest=digest, offsets_digest=digest)
+        )
+    window = Window(nonce=uuid.uuid4().hex, begun_us=_BASE_US, epochs=tuple(epochs))
+    assert 30_000 < len(window.to_text()) < 32_768
+    return window
+
+
 def _mark(
     owner: Owner, flushed: int, begun: Window | None = None, last: Window | None = None
 ) -> Mark:
@@ -277,13 +328,18 @@ def _mark(
 
 
 def _begin_alone(target: Target, owner: Owner, window: Window) -> Outcome:
-    """Begin over a session of its own; an error that passes says that there was no effect."""
+    """Begin over a session of its own."""
     with target.connect(owner) as session:
-        try:
-            return session.begin(window)
-        except TargetUnavailable:
-            return Outcome.REFUSED
-        except Exception as error:
-            if target.classify(error) == "fatal":
-                raise
-            return Outcome.REFUSED
+        return outcome_of(target, lambda: session.begin(window))
+
+
+def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:
+    """Return the outcome of an update; an error that passes says that it had no effect."""
+    try:
+        return update()
+    except TargetUnavailable:
+        return Outcome.REFUSED
+    except Exception as error:
+        if target.classify(error) == "fatal":
+            raise
+        return Outcome.REFUSED

@@ -2,27 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from wal_sink.model.ledger import Outcome, Window
+from wal_sink.errors import SchemaMismatch, TargetUnavailable, WalSinkError
+from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import Session, Slice, StagedSession, Target
-from wal_sink.targets.offered import TakesOffers
-from wal_sink.testing.contracts.ledger import LedgerContract, begun_window, mark_of
+from wal_sink.targets.base import Session, Slice, StagedSession, TakesOffers, Target
+from wal_sink.testing.contracts.ledger import LedgerContract, begun_window, mark_of, outcome_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("v", pa.int64()), ("t", pa.string())])
 """Columns of the table: k text, n int, v a bigint, t a text."""
 
+WITH_DOUBLE = SCHEMA.append(pa.field("d", pa.float64()))
+"""With the last column of the table, d a double, which other rows leave null."""
+
 Record = tuple[str | None, int | None, int | None, str | None]
+DoubleRecord = tuple[str, int, int, str, float]
 Table = dict[tuple[str, int], tuple[int | None, str | None]]
 
 BASE_US = 1_700_000_000_000_000
+
+ROWS: list[Record] = [("a", 1, 10, "x"), ("b", 2, None, "y")]
+
+EXACT: list[Record] = [
+    ("a", -(2**31), -(2**63), ""),
+    ("a", 2**31 - 1, 2**63 - 1, None),
+    ("A", 1, 2**53 + 1, " "),
+    ("a ", 1, 0, "  blanks at both ends  "),
+    (" a", 1, None, "\tlines\r\nand\n"),
+    ("e\u0301", 1, -1, "e\u0301 is two characters, \xe9 one, \U0001d11e four bytes"),
+    ("\xe9", 1, 1, "NULL"),
+    ("'\"`", 1, 2, "\\N \\n '' \"\" `` % %s $1 ? :a {} ;--"),
+    ("b", 1, 3, "x" * 99_999 + "y"),
+    ("b", 2, 4, "\xe4" * 50_000),
+]
+"""What a type, a column's length, a collation, or a statement that is put together may change."""
+
+DOUBLES = [0.1, 1 / 3, -123456789.12345679, 5e-324, 1.7976931348623157e308, 2.0**53 + 2]
+"""What only 17 digits tell from its neighbours; the least and the largest."""
+
+RACERS = 3
+_PATIENCE_S = 5.0
+"""How long they wait for each other."""
 
 
 class RowsContract(LedgerContract, ABC):
@@ -32,8 +62,27 @@ class RowsContract(LedgerContract, ABC):
     def rows(self, target: Target) -> Table:
         """Read the whole table by other means than the target."""
 
-    def frame(self, records: Sequence[Record]) -> pa.RecordBatch:
-        """Return records as a DataFrame has them; to be overridden where a row is not a table's."""
+    @abstractmethod
+    def doubles(self, target: Target) -> list[float | None]:
+        """Read column d of the whole table by other means than the target."""
+
+    unwritable_error: type[Exception] = SchemaMismatch
+    """What `write` or `drain` raises for `unwritable`."""
+
+    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
+        """Return rows that the target refuses, with their plan: one of a column that the table has lost."""
+        first, *others = plan.columns
+        gone = msgspec.structs.replace(first, name="is_gone")
+        changed = msgspec.structs.replace(plan, key="another", columns=(gone, *others))
+        rows = self.slice(target, plan, ROWS)
+        names = [column.name for column in changed.columns]
+        return changed, rows._replace(batch=rows.batch.rename_columns(names))
+
+    def frame(self, records: Sequence[Record | DoubleRecord]) -> pa.RecordBatch:
+        """Return records as a DataFrame has them; to be overridden where a row is not a table's.
+
+        :param records: of `SCHEMA`, or all of them of `WITH_DOUBLE`.
+        """
         return frame(records)
 
     def slice(
@@ -45,8 +94,14 @@ class RowsContract(LedgerContract, ABC):
     @pytest.fixture
     def plan(self, target: Target) -> Plan:
         """Return the agreed plan."""
-        schema = self.frame([]).schema
-        return target.plan(schema, plan_key(schema, target.name, target.shape))
+        return _agreed(target, self.frame([]).schema)
+
+    @pytest.fixture
+    def window(self, session: Session) -> Window:
+        """Return a window that the session has begun."""
+        window = begun_window(0, rows=len(ROWS))
+        assert session.begin(window) is Outcome.APPLIED
+        return window
 
     def test_rows_are_written(self, target: Target, plan: Plan, session: Session) -> None:
         """Rows arrive under their keys; one without values is a row all the same."""
@@ -57,6 +112,22 @@ class RowsContract(LedgerContract, ABC):
             ("a", 2): (None, "y"),
             ("b", 1): (None, None),
         }
+
+    def test_values_arrive_as_they_are(self, target: Target, plan: Plan, session: Session) -> None:
+        """Nothing becomes null, is cut, or is taken for something else; keys that are alike are different."""
+        deliver(session, plan, self.slice(target, plan, EXACT))
+        found = self.rows(target)
+        for k, n, v, t in EXACT:
+            assert found.get((str(k), int(n or 0))) == (v, t)
+        assert len(found) == len(EXACT)
+
+    def test_doubles_arrive_as_they_are(self, target: Target, session: Session) -> None:
+        """To the last bit."""
+        rows = self.frame([(f"k{n}", n, n, "x", d) for n, d in enumerate(DOUBLES)])
+        plan = _agreed(target, rows.schema)
+        deliver(session, plan, Slice(0, target.check(rows, plan), BASE_US))
+        found = [value for value in self.doubles(target) if value is not None]
+        assert sorted(found) == sorted(DOUBLES)
 
     def test_many_rows_arrive_once(self, target: Target, plan: Plan, session: Session) -> None:
         """What is finished is there: every reader sees all of it."""
@@ -89,6 +160,55 @@ class RowsContract(LedgerContract, ABC):
         assert session.finish(window) is Outcome.APPLIED
         assert self.rows(target) == {}
 
+    @pytest.mark.parametrize("at", [0, 1])
+    def test_what_is_refused_is_raised(
+        self, target: Target, plan: Plan, session: Session, window: Window, at: int
+    ) -> None:
+        """By `drain` at the latest, also if the rows behind it are taken; all are then written again."""
+        rows = self.slice(target, plan, ROWS)
+        slices = [(plan, rows)]
+        slices.insert(at, self.unwritable(target, plan))
+        session.start(window)
+        with pytest.raises(self.unwritable_error):
+            _write_all(session, slices)
+        receipts = write_window(session, window, plan, rows)
+        assert finish(session, window, receipts) is Outcome.APPLIED
+        assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
+
+    def test_of_many_finishers_one_wins(
+        self, target: Target, plan: Plan, window: Window, owner: Owner
+    ) -> None:
+        """Flushers that finish one window at the same time: it counts once, and its rows are there once."""
+        ready = threading.Barrier(RACERS)
+        rows = self.slice(target, plan, ROWS)
+
+        def deliver_alone(_: int) -> Outcome:
+            with target.connect(owner) as racer:
+
+                def update() -> Outcome:
+                    try:
+                        receipts = write_window(racer, window, plan, rows)
+                    except BaseException:
+                        ready.abort()  # one that holds a lock keeps the others from coming so far
+                        raise
+                    with contextlib.suppress(threading.BrokenBarrierError):
+                        ready.wait(_PATIENCE_S)
+                    return finish(racer, window, receipts)
+
+                return outcome_of(target, update)
+
+        with ThreadPoolExecutor(RACERS) as pool:
+            outcomes = list(pool.map(deliver_alone, range(RACERS)))
+        with target.connect(owner) as last:
+            applied = outcomes.count(Outcome.APPLIED)
+            assert applied <= 1
+            if mark_of(last).begun is not None:  # each has kept another one from it
+                assert applied == 0
+                receipts = write_window(last, window, plan, rows)
+                assert finish(last, window, receipts) is Outcome.APPLIED
+            assert mark_of(last).last == window
+        assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
+
     # --- what travels ---
 
     def test_the_plan_travels(self, plan: Plan) -> None:
@@ -101,11 +221,16 @@ class RowsContract(LedgerContract, ABC):
         assert target.classify(ValueError("never seen")) == "fatal"
 
 
-def frame(records: Sequence[Record]) -> pa.RecordBatch:
-    """Return records as rows of `SCHEMA`."""
+def frame(records: Sequence[Record | DoubleRecord]) -> pa.RecordBatch:
+    """Return records as rows of `SCHEMA`, or of `WITH_DOUBLE`."""
     columns = list(zip(*records, strict=True)) or [()] * len(SCHEMA)
-    arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
-    return pa.record_batch(arrays, schema=SCHEMA)
+    schema = WITH_DOUBLE if len(columns) == len(WITH_DOUBLE) else SCHEMA
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def _agreed(target: Target, schema: pa.Schema) -> Plan:
+    return target.plan(schema, plan_key(schema, target.name, target.shape))
 
 
 def offer(session: Session, plan: Plan, *slices: Slice) -> None:
@@ -133,6 +258,12 @@ def deliver(session: Session, plan: Plan, *slices: Slice, known: bool = False) -
     assert finish(session, window, drained(session)) is Outcome.APPLIED
 
 
+def _write_all(session: Session, slices: Sequence[tuple[Plan, Slice]]) -> None:
+    for each in slices:
+        session.write(*each)
+    session.drain()
+
+
 def drained(session: Session) -> tuple[bytes, ...]:
     """Drain; return the receipts, none where rows are not staged."""
     return session.drain() or ()
@@ -143,3 +274,28 @@ def finish(session: Session, window: Window, receipts: Sequence[bytes]) -> Outco
     if isinstance(session, StagedSession):
         return session.finish(window, receipts)
     return session.finish(window)
+
+
+def write_window(session: Session, window: Window, plan: Plan, rows: Slice) -> tuple[bytes, ...]:
+    """Write a window from the start; return its receipts."""
+    session.start(window)
+    return write_and_drain(session, plan, rows)
+
+
+def write_and_drain(session: Session, plan: Plan, rows: Slice) -> tuple[bytes, ...]:
+    """Write rows; return their receipts."""
+    session.write(plan, rows)
+    return drained(session)
+
+
+@contextlib.contextmanager
+def refused(target: Target) -> Iterator[None]:
+    """Let the block raise what a flusher would meet by trying again."""
+    try:
+        yield
+    except (AssertionError, WalSinkError) as error:
+        if not isinstance(error, TargetUnavailable):
+            raise
+    except Exception as error:
+        if target.classify(error) == "fatal":
+            raise

@@ -6,14 +6,9 @@ import re
 
 import pyarrow as pa
 
-from wal_sink.model.spark_types import (
-    canonical,
-    fields,
-    is_array,
-    spark_type,
-)
+from wal_sink.model.plan import canonical, fields, is_array, spark_type
 from wal_sink.targets.cassandra.names import TableName, quote
-from wal_sink.targets.cassandra.types.cql_for import CQL_FOR
+from wal_sink.targets.cassandra.types import CQL_FOR
 
 
 def create_keyspace(keyspace: str) -> str:

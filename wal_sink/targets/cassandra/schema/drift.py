@@ -17,16 +17,20 @@ from uuid import UUID
 from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.log_context import line_logger
 from wal_sink.model.plan import Plan
-from wal_sink.targets.cassandra.driver.retry import retrying
+from wal_sink.targets.cassandra.driver.errors import retrying
 from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.row_plan import planned_changes, with_values
+from wal_sink.targets.cassandra.rules import IndexRule, missing_rules, planned_rules
 from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hidden
-from wal_sink.targets.cassandra.schema.indexes import TermLimits, index_rules
-from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
-from wal_sink.targets.cassandra.types.collection_mode import planned_changes, with_values
-from wal_sink.targets.cassandra.types.cql_type import planned_user_types
-from wal_sink.targets.cassandra.types.index_rule import IndexRule, missing_rules, planned_rules
-from wal_sink.targets.cassandra.types.table_plans import tables_option
-from wal_sink.targets.elsewhere import published_elsewhere
+from wal_sink.targets.cassandra.schema.table import (
+    TableMetadata,
+    TermLimits,
+    index_rules,
+    read_table,
+)
+from wal_sink.targets.cassandra.table_plans import tables_option
+from wal_sink.targets.cassandra.types import planned_user_types
+from wal_sink.targets.registry import published_elsewhere
 
 log = line_logger(__name__)
 

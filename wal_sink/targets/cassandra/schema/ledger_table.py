@@ -13,7 +13,7 @@ from wal_sink.targets.cassandra.driver.internals import ConfigurationException, 
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.compare import refuse_not_durable
-from wal_sink.targets.cassandra.schema.table_metadata import TableMetadata, read_table
+from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 
 log = logging.getLogger(__name__)
 

@@ -5,19 +5,29 @@ and the server's warning thresholds do not apply to it (`BatchStatement.verifyBa
 mutations only). A batch of **several partitions** is work for the coordinator, but a request costs more
 than ten small rows do, on both sides: so rows of small partitions share requests, within what the server
 takes without a warning.
+
+Finds the partitions that may share a request without one more hop: those with the same first replica.
+
+Makes requests of a slice: of encoded rows, or of statements of the driver's own classes.
 """
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from cassandra.metadata import Murmur3Token
+from cassandra.query import BatchStatement, BatchType
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.cassandra.types.cql_type import column_types, has_lists
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
+from wal_sink.targets.cassandra.encode import Encoded, taken
+from wal_sink.targets.cassandra.types import column_types, has_lists
 
 Ints = npt.NDArray[np.int64]
 
@@ -172,3 +182,157 @@ class _Cuts:
                 fits = bisect_right(ends, rows, first, fits) - 1
             first = max(first + 1, fits)
             yield ends[first]
+
+
+class Ranges(NamedTuple):
+    """The first local replica of each range of tokens, as numbers from 0."""
+
+    ends: Ints
+    """The last token of each range, ascending."""
+    first: Ints
+    nodes: list[Any]
+    """The driver's host of each number."""
+
+
+class Replicas:
+    """The replicas of a keyspace's partitions, from the driver's map of the ring.
+
+    The ranges are kept until the driver has another map, or sees a node as up that was down: a walk over a
+    ring of 15,360 tokens takes longer than the encoding of the rows that are to be divided.
+
+    :param metadata: the driver's, of the cluster.
+    :param datacenter: the local one.
+    """
+
+    def __init__(self, metadata: Any, keyspace: str, datacenter: str) -> None:
+        self._metadata = metadata
+        self._keyspace = keyspace
+        self._datacenter = datacenter
+        self._made_of: tuple[Any, Any, frozenset[Any]] | None = None
+        self._ranges: Ranges | None = None
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The driver's host of each number that `coordinators` has returned last."""
+        return self._ranges.nodes if self._ranges else []
+
+    def coordinators(self, keys: pa.Array) -> Ints | None:
+        """Return a number for the first local replica of each routing key, from 0.
+
+        None: any partitions may share a request, because each node of the datacenter has all of them; or
+        the driver does not know the replicas.
+        """
+        ring = self._metadata.token_map
+        if ring is None or not issubclass(ring.token_class, Murmur3Token) or not ring.ring:
+            return None
+        ranges = self._current_ranges(ring)
+        if ranges is None:
+            return None
+        hashed = map(ring.token_class.hash_fn, keys.to_pylist())
+        tokens = np.fromiter(hashed, np.int64, len(keys))
+        # A token's range ends with it; behind the last one the ring begins again.
+        return ranges.first[np.searchsorted(ranges.ends, tokens) % len(ranges.ends)]
+
+    def _current_ranges(self, ring: Any) -> Ranges | None:
+        """Return the ranges of the driver's map as it is now; None where they do not matter."""
+        if self._keyspace not in ring.tokens_to_hosts_by_ks:
+            ring.get_replicas(
+                self._keyspace, ring.ring[0]
+            )  # the driver computes the keyspace's map
+        # The driver never changes a map: it makes another one when a node comes or goes, and another one of
+        # a keyspace when its replication changes.
+        replicas = ring.tokens_to_hosts_by_ks.get(self._keyspace)
+        up = frozenset(host for host in self._metadata.all_hosts() if host.is_up)
+        before = self._made_of
+        if before is None or ring is not before[0] or replicas is not before[1] or up != before[2]:
+            self._ranges = self._ranges_of(ring, replicas or {}, up)
+            self._made_of = (ring, replicas, up)
+        return self._ranges
+
+    def _ranges_of(self, ring: Any, replicas: Any, up: frozenset[Any]) -> Ranges | None:
+        near = {host for host in up if host.datacenter == self._datacenter}
+        local = [[host for host in replicas.get(token, ()) if host in near] for token in ring.ring]
+        nodes = {host for hosts in local for host in hosts}
+        if all(len(hosts) == len(nodes) for hosts in local):
+            return None
+        ordered = sorted(nodes, key=str)
+        numbers = {host: number for number, host in enumerate(ordered)}
+        return Ranges(
+            ends=np.array([token.value for token in ring.ring], np.int64),
+            first=np.array([numbers[hosts[0]] if hosts else 0 for hosts in local], np.int64),
+            nodes=ordered,
+        )
+
+
+def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -> Batches:
+    """Divide rows into requests.
+
+    :param keys: the routing key of each row, binary.
+    :param sizes: bytes of each row on the wire.
+    """
+    by_partition = keys.dictionary_encode()
+    coordinators = replicas.coordinators(by_partition.dictionary)
+    partitions = by_partition.indices.to_numpy()
+    batches = divide(partitions, sizes, limit, coordinators)
+    if coordinators is None:
+        return batches
+    return batches._replace(coordinators=coordinators[partitions[batches.first_rows()]])
+
+
+def encoded_requests(
+    rows: Encoded,
+    keys: pa.Array,
+    batches: Batches,
+    keyspace: str,
+    places: Ints | None = None,
+    nodes: Sequence[Any] = (),
+) -> Iterator[EncodedBatch]:
+    """Yield the requests, whose bytes are parts of one buffer: what outlives the slice is `detached`.
+
+    :param places: where the bytes of each row of the slice are; None: in the order of the slice.
+    :param nodes: the driver's host of each coordinator.
+    """
+    order = batches.order
+    if places is not None:
+        order = places if order is None else places[order]
+    rows = rows if order is None else taken(rows, order)
+    data = memoryview(rows.data)
+    bounds = itertools.pairwise(rows.offsets[batches.starts].tolist())
+    counts = np.diff(batches.starts).tolist()
+    firsts = keys.take(pa.array(batches.first_rows())).to_pylist()
+    near = (
+        [None] * len(counts)
+        if batches.coordinators is None
+        else [nodes[number] for number in batches.coordinators.tolist()]
+    )
+    for count, (begin, end), key, node in zip(counts, bounds, firsts, near, strict=True):
+        yield EncodedBatch(EncodedRows(count, data[begin:end]), keyspace, key, node)
+
+
+class BoundBatch(BatchStatement):  # type: ignore[misc]  # the driver has no types
+    """A batch of the driver's own class, which keeps the statements that it was made of.
+
+    :param statements: bound, idempotent.
+    """
+
+    def __init__(self, statements: list[Any]) -> None:
+        super().__init__(BatchType.UNLOGGED)
+        self.is_idempotent = True
+        self.bound = statements
+        for statement in statements:
+            self.add(statement)
+
+
+def bound_requests(statements: list[Any], batches: Batches) -> Iterator[Any]:
+    """Yield the requests, by the driver's public classes: a lone row is a plain statement.
+
+    A batch gets routing key and keyspace from its first row. It has no timestamp of its own, which would
+    be the same for all its rows.
+    """
+    order = range(len(statements)) if batches.order is None else batches.order.tolist()
+    starts = batches.starts.tolist()
+    for begin, end in itertools.pairwise(starts):
+        if end - begin == 1:
+            yield statements[order[begin]]
+            continue
+        yield BoundBatch([statements[position] for position in order[begin:end]])

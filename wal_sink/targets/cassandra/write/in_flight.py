@@ -1,22 +1,270 @@
-"""The requests that are in flight: starts them, and hears of their ends."""
+"""The requests that are in flight: starts them, and hears of their ends.
+
+Limits the requests in flight: slow start, additive increase, multiplicative decrease. Pure.
+
+The law is TCP's (RFC 5681, and Chiu and Jain, 1989) with the latency as its signal and a bound for how
+long a request may wait in the server's queue, as in LEDBAT (RFC 6817): more requests there raise the
+latency and not the throughput. A **window** is as many answers as there may be requests in flight, about
+one round trip. After each its mean latency is compared with what is good, the best window's and 100 ms,
+or twice the best where that is more:
+
+==============================  =======================================================
+mean latency of a window        requests in flight
+==============================  =======================================================
+good                            twice as many until one was not good, then one more
+not good                        one less
+more than twice what is good    half as many
+==============================  =======================================================
+
+A request takes a **place**, of which there are so many. A small one, of some scattered rows, takes a part of
+a place: where all were the same, so few small ones would be in flight that the server rests.
+
+An answer that the server is overloaded halves them at once; more such answers to requests that were sent
+before it do not halve them again. A bound that is a multiple of the best latency alone was tried: it takes
+the jitter of a busy machine for a queue, and ends with two requests in flight where sixty-four do three
+times as much.
+
+How requests have ended.
+
+Gathers requests into groups, which go to a node by one push. Pure.
+"""
 
 from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from wal_sink.errors import TargetUnavailable
 from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.connection import ROWS
+from wal_sink.targets.cassandra.driver.errors import classify
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, of_driver
-from wal_sink.targets.cassandra.driver.internals import has_room
-from wal_sink.targets.cassandra.driver.light import LightRequests, Sent
-from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
-from wal_sink.targets.cassandra.write.ended import Ended, all_of, answered, refused
-from wal_sink.targets.cassandra.write.groups import Group
+from wal_sink.targets.cassandra.driver.internals import PreparedQueryNotFound, has_room
+from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, LightRequests, Sent
+
+FIRST = 4
+LEAST = 2
+MOST = 64
+"""Where the option does not say: so many batches of 96 KiB are 6 MiB, in the client and in the server."""
+
+PARTS = 8
+"""Of a place, of which a request takes one at least and all at most."""
+_WHOLE = 96 * 1024
+"""Bytes of a request that takes a whole place."""
+
+_QUEUE_S = 0.1
+_TIMES = 2
+
+
+class Concurrency:
+    """The limit of requests in flight of one connection, from the answers and their times.
+
+    :param most: the highest limit.
+    :param by_size: whether small requests take less than a place; else `most` is a number of requests.
+    """
+
+    def __init__(self, most: int = MOST, *, by_size: bool = False) -> None:
+        self.most = most
+        self._by_size = by_size
+        self.limit = min(FIRST, most)
+        """Places of requests that may be in flight now."""
+        self._least = min(LEAST, most)
+        self._starting = True
+        self._best = float("inf")
+        self._slowed = float("-inf")
+        self._begin_window(float("-inf"))
+
+    def parts(self, size: int) -> int:
+        """Return how many parts of a place a request takes.
+
+        :param size: bytes of its rows.
+        """
+        return min(PARTS, 1 + size * PARTS // _WHOLE) if self._by_size else PARTS
+
+    @property
+    def limit_parts(self) -> int:
+        """Parts of places that may be taken now."""
+        return self.limit * PARTS
+
+    def answered(self, sent: float, now: float, in_flight: float, answers: float = 1) -> None:
+        """Count requests that were acknowledged.
+
+        :param sent: when, in seconds of the clock that `now` is of.
+        :param in_flight: places that requests take, these included.
+        :param answers: places that these take; all requests of a group end with the last answer.
+        """
+        if sent < self._begun:
+            return  # it waited behind requests of an earlier window
+        self._answers += answers
+        self._latency += answers * (now - sent)
+        self._full |= in_flight + answers > self.limit
+        if self._answers >= self.limit:
+            self._judge(self._latency / self._answers, now)
+            self._begin_window(now)
+
+    def overloaded(self, sent: float, now: float) -> None:
+        """Slow down because the server had no time for a request."""
+        if sent > self._slowed:  # one that was sent before says nothing new
+            self._slow_down(now)
+            self._begin_window(now)
+
+    def _begin_window(self, now: float) -> None:
+        self._begun = now
+        self._answers = 0.0
+        self._latency = 0.0
+        self._full = False
+
+    def _judge(self, latency: float, now: float) -> None:
+        self._best = min(self._best, latency)
+        good = max(self._best * _TIMES, self._best + _QUEUE_S)
+        if latency > good * _TIMES:
+            self._slow_down(now)
+        elif latency > good:
+            self._starting = False
+            self.limit = max(self._least, self.limit - 1)
+        elif self._full:  # a limit that was not reached says nothing about a higher one
+            more = self.limit if self._starting else 1
+            self.limit = min(self.most, self.limit + more)
+
+    def _slow_down(self, now: float) -> None:
+        self._slowed = now
+        self._starting = False
+        self.limit = max(self._least, self.limit // 2)
+
+
+class Failure(NamedTuple):
+    """A request that has ended by an error."""
+
+    statement: Any
+    sent: float
+    ended: float
+    error: Exception
+    is_light: bool = False
+    """Whether it went with others by one push, and not by a future of the driver."""
+
+
+class Ended(NamedTuple):
+    """Requests that have ended together: one, or those that went by one push."""
+
+    sent: float
+    ended: float
+    parts: int
+    """Of places, see `Concurrency`."""
+    acknowledged: int
+    last: Callable[[], Any] | None
+    """Returns one of those that are acknowledged; it is seldom wanted, and takes a copy of its bytes."""
+    failures: Sequence[Failure]
+    present: int = 0
+    """How many of those that are acknowledged have a condition, and found that there is a row."""
+
+    @property
+    def number(self) -> int:
+        """How many requests."""
+        return self.acknowledged + len(self.failures)
+
+
+def answered(statement: Any, sent: float, ended: float, parts: int, rows: Any) -> Ended:
+    """Return the end of one request that is acknowledged.
+
+    :param rows: of the answer: one where the request has a condition, which says first whether it was met.
+    """
+    present = int(bool(rows) and not rows[0][0])
+    return Ended(sent, ended, parts, 1, lambda: statement, (), present)
+
+
+def refused(statement: Any, sent: float, ended: float, parts: int, error: Exception) -> Ended:
+    """Return the end of one request by an error."""
+    return Ended(sent, ended, parts, 0, None, [Failure(statement, sent, ended, error)])
+
+
+def all_of(these: Sent, parts: int) -> Ended:
+    """Return the end of requests that went by one push."""
+    failures = [
+        Failure(request, these.sent, these.ended, error, is_light=True)
+        for request, error in these.failed
+    ]
+    return Ended(these.sent, these.ended, parts, these.acknowledged, these.last, failures)
+
+
+def is_unprepared(failure: Failure) -> bool:
+    """Whether a node has forgotten the statement of a light request, as after a restart.
+
+    The driver prepares it again for a future, and only for that.
+    """
+    return failure.is_light and isinstance(failure.error, PreparedQueryNotFound)
+
+
+def worst(failures: Sequence[Failure]) -> Exception:
+    """Return the error that decides what follows."""
+    errors = [failure.error for failure in failures]
+    kinds = {classify(error): error for error in errors}
+    return kinds.get("fatal") or kinds.get("throttle") or errors[0]
+
+
+MOST_REQUESTS = 32
+"""Of a group: twice as many cost no less CPU a row."""
+_AT_ONCE = 2
+"""Groups that may be in flight: while one is awaited, the server has others."""
+_AROUND = 128
+"""Bytes of a request beside its rows, at most: of its frame, and the longest name of a keyspace."""
+
+
+class Group:
+    """Requests for one node."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.parts = 0
+        """Of places, see `Concurrency`."""
+        self._bytes = 0
+
+    def add(self, request: Any, parts: int, size: int = 0) -> None:
+        """Add a request.
+
+        :param size: bytes on the wire.
+        """
+        self.requests.append(request)
+        self.parts += parts
+        self._bytes += size
+
+    def takes(self, parts: int, size: int, most_parts: int) -> bool:
+        """Whether a request may be added; to an empty group any may be."""
+        return not self.requests or (
+            len(self.requests) < MOST_REQUESTS
+            and self.parts + parts <= most_parts
+            and self._bytes + size <= MOST_BYTES
+        )
+
+
+def grouped(requests: Iterable[Any], concurrency: Concurrency) -> Iterator[Group]:
+    """Yield requests in groups, those of a node in their order.
+
+    What is no `EncodedBatch` is a group by itself. A request waits until the next one does not fit into its
+    group, so the memory holds one group for each node.
+    """
+    waiting: dict[Any, Group] = {}
+    most_parts = concurrency.limit_parts // _AT_ONCE
+    for request in requests:
+        if not isinstance(request, EncodedBatch):
+            alone = Group()
+            alone.add(request, PARTS)
+            yield alone
+            most_parts = concurrency.limit_parts // _AT_ONCE
+            continue
+        size = len(request.rows.data)
+        parts, size = concurrency.parts(size), size + _AROUND
+        group = waiting.get(request.node)
+        if group is None or not group.takes(parts, size, most_parts):
+            if group is not None:
+                yield group
+                most_parts = concurrency.limit_parts // _AT_ONCE  # answers have come meanwhile
+            group = waiting[request.node] = Group()
+        group.add(request, parts, size)
+    yield from waiting.values()
 
 
 class InFlight:

@@ -13,21 +13,14 @@ from cassandra.query import BoundStatement
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.cassandra.driver.answers import execute, longest_s, result
-from wal_sink.targets.cassandra.driver.classify import classify
 from wal_sink.targets.cassandra.driver.connection import TOTALS
-from wal_sink.targets.cassandra.driver.retry import retrying
-from wal_sink.targets.cassandra.encode.keys import distinct_keys
+from wal_sink.targets.cassandra.driver.errors import classify, execute, longest_s, result, retrying
+from wal_sink.targets.cassandra.encode.rows import distinct_keys
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.totals.added import Places
-from wal_sink.targets.cassandra.totals.given import (
-    ADDED_COLUMN,
-    added_columns,
-    read_level,
-)
-from wal_sink.targets.cassandra.totals.sums import NOTHING, Adding, Current, totals
-from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, added_columns, read_level
+from wal_sink.targets.cassandra.totals import NOTHING, Adding, Current, Places, totals
+from wal_sink.targets.cassandra.write.slices import SliceBuffer, Stamped
 
 MOST_ROWS = 65_536
 MOST_BYTES = 32 * 1024 * 1024

@@ -1,9 +1,12 @@
-"""Writes rows with their fixed timestamps: those to insert, and those to delete."""
+"""Writes rows with their fixed timestamps: those to insert, and those to delete.
+
+Encodes rows before `write` brings them, while their window is begun (rule 14); sends none of them.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,46 +18,131 @@ from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra.driver.answers import longest_s
-from wal_sink.targets.cassandra.driver.clock import server_now_us
+from wal_sink.targets.base import OnRefused, Slice, without
 from wal_sink.targets.cassandra.driver.connection import Connection
+from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
 from wal_sink.targets.cassandra.driver.frames import hook
-from wal_sink.targets.cassandra.driver.light import LightRequests
-from wal_sink.targets.cassandra.encode import views
+from wal_sink.targets.cassandra.driver.pipeline import LightRequests
+from wal_sink.targets.cassandra.encode import buffers
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.row_plan import (
+    added_columns,
+    only_absent,
+    planned_times,
+    with_added,
+)
+from wal_sink.targets.cassandra.rules import EVENT_US, first_refused, row_text
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
-from wal_sink.targets.cassandra.schema.indexes import TermLimits
-from wal_sink.targets.cassandra.times.given import planned_times
-from wal_sink.targets.cassandra.times.lives import WriteClock, live_for_a_time, seconds_left
-from wal_sink.targets.cassandra.times.read import EVENT_US
-from wal_sink.targets.cassandra.totals.given import added_columns, with_added
-from wal_sink.targets.cassandra.types.absent import only_absent
-from wal_sink.targets.cassandra.types.index_rule import first_refused
-from wal_sink.targets.cassandra.types.row_text import row_text
-from wal_sink.targets.cassandra.types.table_plans import table_plans
-from wal_sink.targets.cassandra.write.absent import absent_requests
-from wal_sink.targets.cassandra.write.ahead import EncodedAhead
-from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, limits
-from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
-from wal_sink.targets.cassandra.write.parts import bound, encoded
+from wal_sink.targets.cassandra.schema.table import TermLimits
+from wal_sink.targets.cassandra.table_plans import table_plans
+from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, Replicas, limits
+from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency
 from wal_sink.targets.cassandra.write.prepared import (
     Planned,
     Prepared,
+    bound,
     described,
+    encoded,
     ledger_us,
     row_of,
 )
-from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.send import Sender
-from wal_sink.targets.cassandra.write.slice_buffer import SliceBuffer, Stamped
-from wal_sink.targets.cassandra.write.statements import Ints, Statements, table_rows
-from wal_sink.targets.cassandra.write.tables import by_table
+from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.targets.cassandra.write.slices import (
+    SliceBuffer,
+    Stamped,
+    WriteClock,
+    by_table,
+    live_for_a_time,
+    seconds_left,
+)
+from wal_sink.targets.cassandra.write.statements import (
+    Ints,
+    Statements,
+    absent_requests,
+    table_rows,
+)
 from wal_sink.targets.cassandra.write.totals import TotalsReader, waiting_for_totals
-from wal_sink.targets.refused import OnRefused, without
 
 log = line_logger(__name__)
+
+
+class EncodedAhead:
+    """The requests of rows that may be written next. Memory: the rows of one buffer, and their bytes.
+
+    :param plans: those by which rows were written before, by key.
+    :param drift: watches their tables.
+    :param encode: makes requests of rows.
+    """
+
+    def __init__(
+        self,
+        plans: Mapping[str, Planned],
+        drift: DriftWatch,
+        encode: Callable[[Planned, Stamped], Iterator[Any]],
+    ) -> None:
+        self._plans = plans
+        self._drift = drift
+        self._encode = encode
+        self._of: Planned | None = None
+        self._slices: list[Slice] = []
+        self._requests: list[Any] = []
+
+    def encode(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
+        """Encode the first rows, as many as the buffer of their plan would gather; raises nothing.
+
+        What is wrong with them, or with their tables, `write` finds again, and raises.
+        """
+        self.forget()
+        try:
+            self._encode_first(rows)
+            self._drift.look_ahead()
+        except Exception:
+            self.forget()
+            log.debug("rows could not be encoded before they are written", exc_info=True)
+
+    def requests(self, planned: Planned) -> list[Any] | None:
+        """Return the requests in place of what a plan's buffer holds, and empty it; None: encode that.
+
+        They are taken once, and only where it holds the same slices, to the object: timestamps do not tell
+        rows apart, since two attempts at an epoch may get the same ones.
+        """
+        of, slices, requests = self._of, self._slices, self._requests
+        self.forget()
+        if of is planned and self._is_plain(planned) and planned.buffer.take_if(slices):
+            return requests
+        return None
+
+    def forget(self) -> None:
+        """Throw away what is encoded."""
+        self._of, self._slices, self._requests = None, [], []
+
+    def _encode_first(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
+        buffer = SliceBuffer()
+        for plan, each in rows:
+            planned = self._plans.get(plan.key)
+            if self._of is None and planned is not None and self._is_plain(planned):
+                self._of = planned
+            if planned is None or planned is not self._of:
+                break
+            if each.batch.num_rows:
+                buffer.add(each)
+                self._slices.append(each)
+            if buffer.is_due():
+                break
+        if self._of is not None:
+            for stamped in buffer.take():
+                self._requests += self._encode(self._of, stamped)
+
+    def _is_plain(self, planned: Planned) -> bool:
+        """Whether rows are encoded alike at any time: by no clock, and by nothing that is in the table."""
+        return not planned.plan.one_session and not any(
+            only_absent(table.plan)
+            or self._drift.lacking(table.plan)
+            or live_for_a_time(planned_times(table.plan), self._drift.default_ttl_s(table.plan))
+            for table in planned.tables
+        )
+
 
 _LIMITS = TermLimits()
 
@@ -316,4 +404,4 @@ def _lowest_us(rows: Slice) -> int:
     """Return the lowest write timestamp of a slice."""
     if not rows.batch.num_rows or EVENT_US not in rows.batch.schema.names:
         return rows.first_us
-    return int(views.elements(rows.batch.column(EVENT_US), "i8").min())
+    return int(buffers.elements(rows.batch.column(EVENT_US), "i8").min())

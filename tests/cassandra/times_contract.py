@@ -1,0 +1,220 @@
+"""Checks lives and event times of a real node: a part of its contract suite."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.clock import now_us
+from wal_sink.model.plan import Plan, plan_key
+from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.rows import SCHEMA, Table
+
+Make = Callable[[dict[str, str]], Target]
+Epoch = tuple[int, list[tuple[Any, ...]]]
+"""The timestamp of its first row, and rows."""
+
+TTL_COLUMN = {"cassandra.ttlColumn": "life"}
+EXPIRES_COLUMN = {"cassandra.expiresAtColumn": "until"}
+EVENT_COLUMN = {"cassandra.timestampColumn": "at"}
+
+S_US = 1_000_000
+_INSTANT = pa.timestamp("us", "UTC")
+_KINDS = {
+    "life": pa.int64(),
+    "until": _INSTANT,
+    "at": _INSTANT,
+    "us": pa.int64(),
+    "op": pa.string(),
+}
+
+
+class TimesContract(ABC):
+    """Subclass as `Test…` with a fixture `make` and the two methods below."""
+
+    @pytest.fixture
+    @abstractmethod
+    def make(self) -> Make:
+        """Return a function of options that makes targets over one empty table with the columns of `SCHEMA`.
+
+        The key is (k, n), and a null leaves a cell as it is.
+        """
+
+    @abstractmethod
+    def rows(self, target: Target) -> Table:
+        """Read the whole table by other means than the target."""
+
+    @abstractmethod
+    def lives(self, target: Target) -> dict[tuple[str, int], int | None]:
+        """Read how many seconds the value v of each row still lives, by (k, n); None: for ever."""
+
+    def test_at_one_timestamp_the_larger_value_stays(self, make: Make) -> None:
+        """Ties are resolved cell by cell on the serialized bytes, where -1 is larger than 1."""
+        target, now = make({}), now_us()
+        with _open(target) as write:
+            for row in (("a", 1, 1, "x"), ("a", 1, -1, "b"), ("a", 1, 7, "a")):
+                write(now, [row])
+        assert self.rows(target) == {("a", 1): (-1, "x")}
+
+    @pytest.mark.parametrize("given", ["ttl", "column", "expiry"])
+    def test_a_life_began_when_its_row_was_published(self, make: Make, given: str) -> None:
+        """Not when it is written, nor when it is written again."""
+        options = {
+            "ttl": {"cassandra.ttl": "1000"},
+            "column": TTL_COLUMN,
+            "expiry": EXPIRES_COLUMN,
+        }[given]
+        target, now = make(options), now_us()
+        with _open(target, {"column": "life", "expiry": "until"}.get(given)) as write:
+            for ago_s in (400, 0):
+                end = _instant(now + (1000 - ago_s) * S_US)
+                brought: tuple[Any, ...] = {"ttl": (), "column": (1000,), "expiry": (end,)}[given]
+                for _ in range(2):
+                    write(now - ago_s * S_US, [("a", ago_s, 1, "x", *brought)])
+        first, second = (self.lives(target)["a", ago_s] for ago_s in (400, 0))
+        assert first is not None
+        assert second is not None
+        assert 580 < first <= 600 + (given == "expiry")
+        assert 980 < second <= 1000 + (given == "expiry")
+
+    def test_a_life_that_is_over_hides_what_it_would_have_hidden(self, make: Make) -> None:
+        """As if the row had been written at once; whatever comes in which order, and again.
+
+        What its nulls left, stays. Its values are never seen. What is newer is not touched.
+        """
+        target, now = make(TTL_COLUMN), now_us()
+        before: Epoch = (
+            now - 5000 * S_US,
+            [
+                ("a", 1, 1, "stays", 90_000),
+                ("b", 1, 1, None, 90_000),
+                ("c", 1, 1, "x", 90_000),
+            ],
+        )
+        over: Epoch = (
+            now - 4000 * S_US,
+            [
+                ("a", 1, 2, None, 1000),
+                ("b", 1, 2, None, 1000),
+                ("c", 1, 2, "y", 1000),
+                ("d", 1, 2, "z", 1000),
+                ("e", 1, 2, "z", 1000),
+            ],
+        )
+        after: Epoch = now - 3000 * S_US, [("e", 1, 3, None, 90_000)]
+        chance = random.Random(4)
+        with _open(target, "life") as write:
+            for _ in range(3):
+                for us, rows in chance.sample([before, over, after], 3):
+                    write(us, rows)
+                seen = [value for key, value in self.rows(target).items() if key != ("e", 1)]
+                assert not {2, "y", "z"} & {each for values in seen for each in values}
+        expected: Table = {("a", 1): (None, "stays"), ("e", 1): (3, None)}
+        deadline = time.monotonic() + 20
+        while self.rows(target) != expected and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert self.rows(target) == expected
+
+    @pytest.mark.parametrize("kind", ["at", "us"])
+    def test_the_later_event_stays(self, make: Make, kind: str) -> None:
+        """In whichever epoch it comes; deletes have event times, too."""
+        options = {"cassandra.timestampColumn": kind, "operationColumn": "op"}
+        target, now = make(options), now_us() - 100 * S_US
+
+        def at(us: int) -> Any:
+            return _instant(now + us) if kind == "at" else now + us
+
+        epochs: list[list[tuple[Any, ...]]] = [
+            [("a", 1, 3, "new", "upsert", at(300)), ("b", 1, 1, "x", "upsert", at(100))],
+            [("a", 1, 1, "old", "upsert", at(100)), ("b", 1, None, None, "delete", at(50))],
+            [("a", 1, None, None, "delete", at(200)), ("c", 1, None, None, "delete", at(200))],
+            [("c", 1, 1, "y", "upsert", at(199)), ("d", 1, 1, None, "upsert", at(7))],
+        ]
+        chance = random.Random(6)
+        with _open(target, "op", kind) as write:
+            for _ in range(3):
+                for number, rows in enumerate(chance.sample(epochs, len(epochs))):
+                    write(now + number * S_US, rows)
+        assert self.rows(target) == {("a", 1): (3, "new"), ("b", 1): (1, "x"), ("d", 1): (1, None)}
+
+    def test_of_one_key_and_time_the_later_position_stays(self, make: Make) -> None:
+        """Cell by cell, each with the life of its row, and not the larger value.
+
+        A row that comes after its delete is there.
+        """
+        given = {**EVENT_COLUMN, **TTL_COLUMN, "operationColumn": "op"}
+        target, now = make(given), now_us() - 100 * S_US
+        at = _instant(now)
+        rows = [
+            ("a", 1, 9, "z", "upsert", at, 9_000),
+            ("b", 1, 1, "gone", "upsert", at, 9_000),
+            ("a", 1, 5, None, "upsert", at, 1_000),
+            ("b", 1, None, None, "delete", at, None),
+            ("c", 1, 1, "hidden", "upsert", at, 9_000),
+            ("c", 1, None, None, "delete", at, None),
+            ("a", 1, None, "b", "upsert", at, 2_000),
+            ("c", 1, 2, None, "upsert", at, 3_000),
+            ("a", 2, 1, "other", "upsert", at, 4_000),
+        ]
+        with _open(target, "op", "at", "life") as write:
+            for _ in range(2):
+                write(now, [("c", 1, None, "older", "upsert", _instant(now - 1), 9_000)])
+                write(now, rows)
+        assert self.rows(target) == {
+            ("a", 1): (5, "b"),
+            ("a", 2): (1, "other"),
+            ("c", 1): (2, None),
+        }
+        lives = self.lives(target)
+        for key, given_s in {("a", 1): 1_000, ("a", 2): 4_000, ("c", 1): 3_000}.items():
+            assert given_s - 120 < (lives[key] or 0) <= given_s - 99
+
+
+class _open:  # noqa: N801 -- used as a function
+    """Connect; writes rows as planner, task and flusher do, at a timestamp of the ledger."""
+
+    def __init__(self, target: Target, *names: str | None) -> None:
+        self._target = target
+        self._names = [name for name in names if name]
+        self._plan = _plan(target, *self._names)
+        self._session: Session = target.connect(new_owner())
+
+    def __call__(self, us: int, rows: Sequence[Sequence[Any]]) -> None:
+        stored = self._target.check(_frame(rows, *self._names), self._plan)
+        self._session.write(self._plan, Slice(0, stored, us))
+        self._session.drain()
+
+    def __enter__(self) -> _open:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
+
+
+def _fields(*names: str) -> pa.Schema:
+    return pa.schema([*SCHEMA, *(pa.field(name, _KINDS[name]) for name in names)])
+
+
+def _plan(target: Target, *names: str) -> Plan:
+    fields = _fields(*names)
+    plan = target.plan(fields, plan_key(fields, target.name, target.shape))
+    return Plan.from_json(plan.to_json(), "plan")
+
+
+def _frame(rows: Sequence[Sequence[Any]], *names: str) -> pa.RecordBatch:
+    fields = _fields(*names)
+    columns = list(zip(*rows, strict=True))
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, fields, strict=True)]
+    return pa.record_batch(arrays, schema=fields)
+
+
+def _instant(us: int) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)

@@ -1,0 +1,72 @@
+"""The shipped contract suites catch targets that are wrong on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.contract import wrong_targets
+from tests.contract.wrong_targets import SUITES, WRONG, Wrong, named
+from wal_sink.targets.sql.session import SqlSession
+
+PLUGINS = ("cacheprovider", "terminal", "timeout", "xdist", "faulthandler", "logging")
+"""What belongs to the run outside."""
+
+
+class Failures:
+    """A plug-in that notes what becomes of tests."""
+
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+        self.failed: list[str] = []
+        self.errors: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            (self.failed if report.when == "call" else self.errors).append(report.longreprtext)
+        elif report.when == "call":
+            self.passed.append(report.nodeid)
+
+
+def run(name: str, tests: Iterable[str]) -> Failures:
+    """Run tests of a class in `wrong_targets`, in this process."""
+    found = Failures()
+    arguments = [
+        *(f"--rootdir={Path(__file__).parents[2]}", "-c", "/dev/null", "--noconftest"),
+        *("--import-mode=importlib", "--capture=no", "-W", "ignore"),
+        *(option for plugin in PLUGINS for option in ("-p", f"no:{plugin}")),
+        *(f"{wrong_targets.__file__}::{name}::{test}" for test in tests),
+    ]
+    pytest.main(arguments, [found])
+    return found
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.what)
+def test_a_wrong_target_is_caught(wrong: Wrong) -> None:
+    """By an assertion of the test that the table names, not by an accident before it."""
+    found = run(named(wrong), [wrong.caught_by])
+    assert found.errors == []
+    assert found.failed, f"{wrong.caught_by} passes: {wrong.what}"
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_right_target_passes(suite: str) -> None:
+    """What these tests say of the wrong ones is not due to how they are run."""
+    tests = {wrong.caught_by for wrong in WRONG if wrong.suite is SUITES[suite]}
+    found = run(f"TestRight{suite}", sorted(tests))
+    assert found.errors + found.failed == []
+    assert len(found.passed) >= len(tests)
+
+
+class ProvenSession(wrong_targets.Reconnecting):
+    """The driver that reconnects in mid-window, under the session that proves its transaction."""
+
+    session = SqlSession
+
+
+class TestReconnecting(wrong_targets.SQL):
+    """A right session passes over a driver that reconnects."""
+
+    kind = ProvenSession

@@ -1,0 +1,476 @@
+"""Deliberately wrong targets, each of which the shipped contract suites have to catch.
+
+Each is a right target with as little changed as makes it lose, double or change rows: `test_wrong_targets`
+runs the test of the suite that is to catch it, and the right ones pass the whole suites beside this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from tests.contract import test_sqlite_target, test_staging_target, test_targets
+from tests.protocol.staging_world import StagingSession
+from wal_sink.errors import SchemaMismatch, TargetRefused
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.targets.sql.session import Ledger, SqlSession
+from wal_sink.testing.contracts.rows import RACERS, RowsContract
+from wal_sink.testing.memory_target import MemorySession, MemoryTarget
+
+SQL = test_sqlite_target.TestSqlite
+STAGED = test_staging_target.TestStaging
+CELLS = test_targets.TestMemory
+
+Sqlite = test_sqlite_target.Served
+Staging = test_staging_target.ServedStaging
+
+
+class Wrong(NamedTuple):
+    """A wrong target."""
+
+    what: str
+    """What is wrong with it."""
+    suite: type[RowsContract]
+    """The suite of its delivery, as it is run over the right target."""
+    kind: type[Target]
+    caught_by: str
+    """A test of that suite."""
+
+
+def with_session(right: type[Target], session: type[Session]) -> type[Target]:
+    """Return a right target with wrong sessions."""
+    return type(f"With{session.__name__}", (right,), {"session": session})
+
+
+class Cells(MemoryTarget):
+    """Rows and ledger in memory."""
+
+    session: type[MemorySession] = MemorySession
+
+    def connect(self, owner: Owner) -> Session:
+        return self.session(self, owner)
+
+
+# --- values that are changed --------------------------------------------------------------------------------
+
+CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "'' becomes null": ("values", lambda value: None if value == "" else value),
+    "blanks at the end are cut": ("values", lambda v: v.rstrip(" ") if isinstance(v, str) else v),
+    "texts are cut at 65,535": ("values", lambda v: v[:65_535] if isinstance(v, str) else v),
+    "doubles are rounded": ("doubles", lambda v: float(f"{v:.15g}") if isinstance(v, float) else v),
+}
+"""Which test is to see it, and what becomes of a value."""
+
+
+def changing(right: type[Target], change: Callable[[Any], Any]) -> type[Target]:
+    """Return a target whose rows are not those that it was given."""
+
+    def check(self: Target, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        checked = right.check(self, batch, plan)
+        columns = [[change(value) for value in column.to_pylist()] for column in checked]
+        return pa.record_batch(
+            [pa.array(c, f.type) for c, f in zip(columns, checked.schema, strict=True)],
+            schema=checked.schema,
+        )
+
+    return type(f"Changing{right.__name__}", (right,), {"check": check})
+
+
+# --- rows and ledger row in one transaction: SQL ------------------------------------------------------------
+
+
+class ReconnectingConnection:
+    """A driver that connects anew when its connection is lost; the transaction is then another one."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._connection = connect()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            self._connection.total_changes  # noqa: B018 -- raises where the connection is closed
+        except sqlite3.ProgrammingError:
+            self._connection = self._connect()
+        return getattr(self._connection, name)
+
+
+class UnprovenSession(SqlSession):
+    """Commits whichever transaction is open."""
+
+    def start(self, window: Window) -> None:
+        self._forget()
+        self._window = window
+
+    def finish(self, window: Window) -> Outcome:
+        text = window.to_text()
+        cells = {"flushed": window.last, "last_us": window.last_us, "last": text, "begun": ""}
+        return self._conditional(lambda: self._ledger._update(cells, {"begun": text}))
+
+
+class Reconnecting(Sqlite):
+    """SQLite with both."""
+
+    session: type[SqlSession] = UnprovenSession
+
+    def open(self) -> Any:
+        return ReconnectingConnection(super().open)
+
+
+class TwoCommitsSession(SqlSession):
+    """Commits rows, then the ledger row."""
+
+    def finish(self, window: Window) -> Outcome:
+        self._connection.commit()
+        return super().finish(window)
+
+
+class CommittingInsert(Sqlite):
+    """As a command that loads rows in bulk may do."""
+
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+        super().insert(connection, plan, batch)
+        connection.commit()
+
+
+class SwallowingInsert(Sqlite):
+    """As INSERT IGNORE does."""
+
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            super().insert(connection, plan, batch)
+
+
+class CuttingLedger(Ledger):
+    """Its texts have 4,000 characters at most."""
+
+    def _execute(self, statement: str, values: tuple[object, ...]) -> int:
+        return super()._execute(
+            statement, tuple(v[:4_000] if isinstance(v, str) else v for v in values)
+        )
+
+
+class CuttingSession(SqlSession):
+    """Keeps its row there."""
+
+    def __init__(self, target: Sqlite, connection: Any, owner: Owner) -> None:
+        super().__init__(target, connection, owner)
+        self._ledger = CuttingLedger(connection, target.ledger_name, target.parameter, owner)
+
+
+class LateSession(SqlSession):
+    """Answers, and commits when it is used next."""
+
+    late: Window | None = None
+
+    def finish(self, window: Window) -> Outcome:
+        self.late = window
+        return Outcome.APPLIED
+
+    def read_ledger(self) -> Mark | None:
+        if self.late is not None:
+            super().finish(self.late)
+        return super().read_ledger()
+
+
+class LastCommitConnection(sqlite3.Connection):
+    """Keeps the file as it was before the last COMMIT."""
+
+    path = ""
+
+    def commit(self) -> None:
+        if self.in_transaction:
+            shutil.copy(self.path, f"{self.path}.durable")
+        super().commit()
+
+
+class NotDurable(Sqlite):
+    """COMMIT answers before the disk does: a crash of the server takes the last one back."""
+
+    def open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.options.path, timeout=1, check_same_thread=False, factory=LastCommitConnection
+        )
+        connection.path = self.options.path
+        self.connections.append(connection)
+        return connection
+
+    def restart(self) -> None:
+        super().restart()
+        shutil.copy(f"{self.options.path}.durable", self.options.path)
+
+
+class UnconditionalLedger(Ledger):
+    """What met a lock is tried again as a plain update."""
+
+    def _updated(self, changes: dict[str, object], seen: dict[str, object]) -> int:
+        with contextlib.suppress(sqlite3.OperationalError):
+            return super()._updated(changes, seen)
+        while True:
+            with contextlib.suppress(sqlite3.OperationalError):
+                return super()._updated(changes, {})
+
+
+class UnconditionalSession(SqlSession):
+    """Keeps its row there."""
+
+    def __init__(self, target: Sqlite, connection: Any, owner: Owner) -> None:
+        super().__init__(target, connection, owner)
+        self._ledger = UnconditionalLedger(connection, target.ledger_name, target.parameter, owner)
+
+
+class UnconditionalRetry(Sqlite):
+    """Its server does not let an update wait for long."""
+
+    session = UnconditionalSession
+
+    def open(self) -> sqlite3.Connection:
+        connection = super().open()
+        connection.execute("PRAGMA busy_timeout = 20")
+        return connection
+
+
+# --- rows that are staged -----------------------------------------------------------------------------------
+
+
+class SkippingSession(StagingSession):
+    """Commits those of the files that are there."""
+
+    def _add(self, receipts: Sequence[bytes]) -> bool:
+        folder = self._target.folder
+        return super()._add([each for each in receipts if (folder / each.decode()).exists()])
+
+
+class SwallowingStaging(StagingSession):
+    """Writes in the background, so that `drain` would have to raise what was refused."""
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        with contextlib.suppress(SchemaMismatch):
+            super().write(plan, rows)
+
+
+class RowsFirstSession(StagingSession):
+    """Commits rows, then the ledger row."""
+
+    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+        self._add(receipts)
+        self._connection.commit()
+        return super().finish(window)
+
+
+class LateStagingSession(StagingSession):
+    """Answers, and commits when it is closed."""
+
+    late: tuple[Window, Sequence[bytes]] | None = None
+
+    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+        self.late = window, receipts
+        return Outcome.APPLIED
+
+    def close(self) -> None:
+        if self.late is not None:
+            super().finish(*self.late)
+        super().close()
+
+
+class LateStaging(Staging):
+    """Travels to another process, by its name."""
+
+    session = LateStagingSession
+
+
+class ComparingFirstSession(StagingSession):
+    """Compares the ledger row, and then updates whatever is there."""
+
+    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+        seen = self.read_ledger()
+        if seen is None or seen.begun != window:
+            return Outcome.REFUSED
+        meet(self._target)
+        cells = {"flushed": window.last, "begun": "", "last": window.to_text()}
+        return self._conditional(lambda: self._ledger._update(cells, {}) and self._add(receipts))
+
+
+# --- rows that are cells ------------------------------------------------------------------------------------
+
+
+class SwallowingCells(MemorySession):
+    """`drain` waits, and does not look at what came of it."""
+
+    def drain(self) -> None:
+        with contextlib.suppress(TargetRefused):
+            super().drain()
+
+
+class OneTimestamp(MemorySession):
+    """A slice has one timestamp, where each row of it should have its own."""
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        for number in range(rows.batch.num_rows):
+            super().write(plan, rows._replace(batch=rows.batch.slice(number, 1)))
+
+
+class OneTimestampForKeys(OneTimestamp):
+    """The same, by a client that sends the last row of each key alone."""
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        last = {(row["k"], row["n"]): row for row in rows.batch.to_pylist()}
+        batch = pa.RecordBatch.from_pylist([*last.values()], rows.batch.schema)
+        super().write(plan, rows._replace(batch=batch))
+
+
+class ComparingFirstCells(MemorySession):
+    """Compares the ledger row, and then updates whatever is there."""
+
+    def finish(self, window: Window) -> Outcome:
+        seen = self.read_ledger()
+        if seen is None or seen.begun != window:
+            return Outcome.REFUSED
+        meet(self._target)
+        self._put(seen, **msgspec.structs.asdict(seen.finished(window)))
+        return Outcome.APPLIED
+
+
+class UnconditionalCells(MemorySession):
+    """Tries what was not applied again, as a plain update."""
+
+    def finish(self, window: Window) -> Outcome:
+        mark = self.read_ledger()
+        if super().finish(window) is Outcome.REFUSED and mark is not None:
+            self._put(mark, **msgspec.structs.asdict(mark.finished(window)))
+        return Outcome.APPLIED
+
+
+_MEETINGS: dict[int, threading.Barrier] = {}
+
+
+def meet(target: Target) -> None:
+    """Let all racers come as far as this: what a slow network does now and then, always."""
+    barrier = _MEETINGS.setdefault(id(target), threading.Barrier(RACERS))
+    with contextlib.suppress(threading.BrokenBarrierError):
+        barrier.wait(5)
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+
+
+def _changed() -> Iterator[Wrong]:
+    for suite, right in ((SQL, Sqlite), (STAGED, Staging), (CELLS, Cells)):
+        for what, (seen_in, change) in CHANGES.items():
+            test = f"test_{seen_in}_arrive_as_they_are"
+            yield Wrong(f"{right.__name__}: {what}", suite, changing(right, change), test)
+
+
+WRONG: tuple[Wrong, ...] = (
+    *_changed(),
+    Wrong(
+        "a driver reconnects in mid-window, and the session does not see that",
+        *(SQL, Reconnecting, "test_a_restart_of_the_server"),
+    ),
+    Wrong(
+        "rows, then the ledger row",
+        SQL,
+        with_session(Sqlite, TwoCommitsSession),
+        "test_a_window_has_one_commit",
+    ),
+    Wrong(
+        "an insert commits by itself",
+        *(SQL, CommittingInsert, "test_a_rollback_takes_back_rows_and_mark"),
+    ),
+    Wrong(
+        "staged rows, then the ledger row",
+        *(
+            STAGED,
+            with_session(Staging, RowsFirstSession),
+            "test_finish_is_refused_when_another_window_is_begun",
+        ),
+    ),
+    Wrong(
+        "the ledger's text is cut at 4,000 characters",
+        *(SQL, with_session(Sqlite, CuttingSession), "test_the_longest_windows_are_kept_whole"),
+    ),
+    Wrong(
+        "a staged file that is missing is skipped",
+        *(STAGED, with_session(Staging, SkippingSession), "test_finish_needs_what_is_staged"),
+    ),
+    Wrong(
+        "an error of an insert is swallowed",
+        *(SQL, SwallowingInsert, "test_what_the_database_refuses_is_raised"),
+    ),
+    Wrong(
+        "an error is swallowed while rows are staged",
+        *(STAGED, with_session(Staging, SwallowingStaging), "test_what_is_refused_is_raised"),
+    ),
+    Wrong(
+        "drain swallows an error of the background",
+        *(CELLS, with_session(Cells, SwallowingCells), "test_what_is_refused_is_raised"),
+    ),
+    Wrong(
+        "one timestamp for a whole slice",
+        *(
+            CELLS,
+            with_session(Cells, OneTimestamp),
+            "test_inside_a_slice_the_last_row_of_a_key_wins",
+        ),
+    ),
+    Wrong(
+        "one timestamp for a whole slice, of the last row of each key",
+        *(CELLS, with_session(Cells, OneTimestampForKeys), "test_slices_may_be_cut_in_another_way"),
+    ),
+    Wrong(
+        "finish answers, then commits",
+        SQL,
+        with_session(Sqlite, LateSession),
+        "test_rows_are_written",
+    ),
+    Wrong(
+        "finish answers, then commits what is staged",
+        *(STAGED, LateStaging, "test_a_flusher_is_killed[finished]"),
+    ),
+    Wrong(
+        "an answer comes before what it says is durable",
+        *(SQL, NotDurable, "test_a_restart_of_the_server"),
+    ),
+    Wrong(
+        "of several that finish what is staged, each does",
+        *(STAGED, with_session(Staging, ComparingFirstSession), "test_of_many_finishers_one_wins"),
+    ),
+    Wrong(
+        "of several that finish, each does",
+        *(CELLS, with_session(Cells, ComparingFirstCells), "test_of_many_finishers_one_wins"),
+    ),
+    Wrong(
+        "an update that met a lock is tried again without its condition",
+        *(SQL, UnconditionalRetry, "test_an_update_that_waits_is_compared_with_what_it_waited_for"),
+    ),
+    Wrong(
+        "an update that was refused is tried again without its condition",
+        *(
+            CELLS,
+            with_session(Cells, UnconditionalCells),
+            "test_finish_is_refused_for_another_begun_window",
+        ),
+    ),
+)
+
+
+SUITES = {"SQL": SQL, "STAGED": STAGED, "CELLS": CELLS}
+
+
+def named(wrong: Wrong) -> str:
+    """Return the name of the class that is collected for a wrong target."""
+    return f"TestWrong{WRONG.index(wrong)}"
+
+
+globals().update({f"TestRight{name}": suite for name, suite in SUITES.items()})
+globals().update(
+    {named(wrong): type(named(wrong), (wrong.suite,), {"kind": wrong.kind}) for wrong in WRONG}
+)

@@ -1,0 +1,143 @@
+"""Every reader finds every row, whichever column it filters by: no file is skipped that has rows."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import tempfile
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable, Field, QueryBuilder
+from deltalake.schema import PrimitiveType
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.delta.conftest import SCHEMA, Query, batch
+
+UTC = datetime.UTC
+DAYS = st.dates() | st.just(datetime.date(9999, 12, 31))
+TIMES = st.datetimes() | st.just(datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999))  # noqa: DTZ001
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+HIGHEST = st.just("x" * 32 + "\U0010ffff") | st.just("\U0010ffff")
+
+
+def whole(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def digits(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    most = 10**precision - 1
+    return st.integers(-most, most).map(lambda n: Decimal(f"{n}E-{scale}"))
+
+
+COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "b": (pa.bool_(), st.booleans()),
+    "i1": (pa.int8(), whole(8)),
+    "i8": (pa.int64(), whole(64)),
+    "f": (pa.float32(), st.floats(width=32).map(lambda f: f + 0.0)),
+    "d": (pa.float64(), st.floats().map(lambda f: f + 0.0)),
+    "dec": (pa.decimal128(38, 18), digits(38, 18)),
+    "cents": (pa.decimal128(10, 2), digits(10, 2)),
+    "dt": (pa.date32(), DAYS),
+    "ts": (pa.timestamp("us", "UTC"), TIMES.map(lambda moment: moment.replace(tzinfo=UTC))),
+    "ntz": (pa.timestamp("us"), TIMES),
+    "s": (pa.string(), TEXTS | HIGHEST),
+    "bin": (pa.binary(), st.binary()),
+    "a": (pa.struct([("b", pa.int32())]), st.fixed_dictionaries({"b": whole(32)})),
+    "a.b": (pa.int32(), whole(32)),
+}
+ROWS = pa.schema([(name, type_) for name, (type_, _) in COLUMNS.items()])
+PLAIN = [name for name, (type_, _) in COLUMNS.items() if not pa.types.is_struct(type_)]
+
+Count = Callable[[str, str, Any], int]
+"""How many rows have a value in a column: of the table at a path, the column, the value; None: a null."""
+
+
+def count_dataset(path: str, column: str, value: Any) -> int:
+    """By delta-rs' dataset, which skips files by what the log says of them."""
+    field, type_ = ds.field(column), COLUMNS[column][0]
+    wanted = field.is_null() if value is None else field == pa.scalar(value, type_)
+    return int(DeltaTable(path).to_pyarrow_dataset().to_table(filter=wanted).num_rows)
+
+
+def count_datafusion(path: str, column: str, value: Any) -> int:
+    """By delta-rs' own query engine."""
+    wanted = "IS NULL" if value is None else f"= {literal(value, COLUMNS[column][0])}"
+    query = QueryBuilder().register("t", DeltaTable(path))
+    found = query.execute(f'SELECT count(*) AS n FROM t WHERE "{column}" {wanted}').read_all()
+    return int(found["n"][0].as_py())
+
+
+def literal(value: Any, type_: pa.DataType) -> str:
+    match value:
+        case bool() | int():
+            return str(value)
+        case bytes():
+            return f"X'{value.hex()}'"
+        case datetime.datetime():
+            zone = 'Some("UTC")' if type_.tz else "None"
+            return f"arrow_cast('{value.isoformat()}', 'Timestamp(Microsecond, {zone})')"
+        case str():
+            return "'" + value.replace("'", "''") + "'"
+    kinds = {"float": "Float32", "double": "Float64", "date32[day]": "Date32"}
+    kind = kinds.get(str(type_)) or f"Decimal128({type_.precision}, {type_.scale})"
+    text = f"{value:f}" if isinstance(value, Decimal) else value
+    return f"arrow_cast('{text}', '{kind}')"
+
+
+def count_polars(path: str, column: str, value: Any) -> int:
+    frame = pl.scan_delta(path)
+    wanted = pl.col(column).is_null()
+    if value is not None:
+        wanted = pl.col(column) == pl.lit(value, frame.collect_schema()[column])
+    return int(frame.filter(wanted).collect().height)
+
+
+def count_duckdb(path: str, column: str, value: Any) -> int:
+    """Over delta-rs' dataset, into which it pushes filters: its own reader is an extension to download."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("t", DeltaTable(path).to_pyarrow_dataset())
+        wanted, given_ = ("IS NULL", []) if value is None else ("= ?", [value])
+        query = f'SELECT count(*) FROM t WHERE "{column}" {wanted}'
+        (found,) = connection.execute(query, given_).fetchall()
+    return int(found[0])
+
+
+READERS: list[Count] = [count_dataset, count_datafusion, count_polars, count_duckdb]
+
+
+@pytest.mark.parametrize("count", READERS)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries({name: st.none() | of for name, (_, of) in COLUMNS.items()}),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_a_filter_finds_its_rows(count: Count, rows: list[dict[str, Any]]) -> None:
+    """By each column, by values and by nulls; a NaN is equal to nothing in some readers."""
+    with tempfile.TemporaryDirectory() as folder:
+        DeltaTable.create(folder, ROWS)
+        Query(folder).add(pa.RecordBatch.from_pylist(rows, ROWS))
+        for column in PLAIN:
+            values = [row[column] for row in rows]
+            for value in (v for v in values if not (isinstance(v, float) and math.isnan(v))):
+                expected = sum(type(v) is type(value) and v == value for v in values)
+                assert count(folder, column, value) == expected, (column, value)
+
+
+def test_a_column_that_was_added_later_is_null_in_older_rows(query: Query) -> None:
+    """Nothing that the log says of their files has them skipped."""
+    query.add(batch([("a", 1)]))
+    DeltaTable(query.path).alter.add_columns([Field("b", PrimitiveType("boolean"))])
+    assert [count(query.path, "b", None) for count in READERS] == [1, 1, 1, 1]
+    assert "b" not in SCHEMA.names

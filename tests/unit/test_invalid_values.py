@@ -1,0 +1,119 @@
+"""Texts that are not UTF-8 and dates that Python does not have, at any depth: the rows, each named once."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import InvalidRow
+from wal_sink.targets.arrow_values import beyond_python, refuse_text
+
+BAD = b"\xff\xfe"
+
+
+def unchecked(*values: bytes | None, large: bool = False) -> pa.Array:
+    """Strings as Spark hands them over, which has not looked at them."""
+    binary, text = (pa.large_binary(), pa.large_string()) if large else (pa.binary(), pa.string())
+    return pa.array(values, binary).view(text)
+
+
+def lists(offsets: list[int | None], values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def maps(offsets: list[int], keys: pa.Array, values: pa.Array) -> pa.Array:
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values)
+
+
+FLAT = unchecked(b"a", BAD, None, BAD)
+WORDS = pa.array(["w", "x", "y", "z"])
+CASES: dict[str, tuple[pa.Array, str, list[bool]]] = {
+    "flat": (FLAT, "c", [False, True, False, True]),
+    "large": (
+        unchecked(b"a", BAD, None, BAD, large=True),
+        "c",
+        [False, True, False, True],
+    ),
+    "dictionary": (FLAT.dictionary_encode(), "c", [False, True, False, True]),
+    "struct": (pa.StructArray.from_arrays([FLAT], ["f"]), "c.f", [False, True, False, True]),
+    "list": (lists([0, 0, 2, 3, 4], FLAT), "c.element", [False, True, False, True]),
+    "list with nulls": (lists([0, None, 2, 3, 4], FLAT), "c.element", [True, False, False, True]),
+    "keys": (
+        maps([0, 0, 1, 2, 4], unchecked(b"a", BAD, b"", b"b"), WORDS),
+        "c.key",
+        [False, False, True, False],
+    ),
+    "values": (maps([0, 0, 1, 3, 4], WORDS, FLAT), "c.value", [False, False, True, True]),
+    "deep": (
+        lists(
+            [0, 0, 1, 2, 4], pa.StructArray.from_arrays([maps([0, 1, 2, 3, 4], WORDS, FLAT)], ["m"])
+        ),
+        "c.element.m.value",
+        [False, False, True, True],
+    ),
+}
+IDS = pa.array([1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("begin", [0, 1])
+def test_what_is_not_utf8(case: str, begin: int) -> None:
+    """The first row is named; all are flagged, also in a slice of a larger batch."""
+    column, path, bad = CASES[case]
+    batch = pa.record_batch([IDS, column], names=["id", "c"]).slice(begin)
+    with pytest.raises(InvalidRow, match=r"\(b'.xff.xfe'\) is not UTF-8") as caught:
+        refuse_text(batch)
+    first = begin + bad[begin:].index(True) + 1
+    assert f"Column {path} " in caught.value.what
+    assert f"the row with id={first}, c=" in caught.value.what
+    assert "make_valid_utf8" in caught.value.remedy
+    assert (caught.value.column, caught.value.rows.to_pylist()) == (path, bad[begin:])
+    refuse_text(batch.filter(pa.array([not each for each in bad[begin:]])))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["ä", None, "🚀", ""]),
+        pa.array([BAD, None, b"", BAD]),
+        FLAT.slice(2, 1).take(pa.array([0, 0, 0, 0])),
+        pa.StructArray.from_arrays([FLAT], ["f"], mask=pa.array([False, True, False, True])),
+        lists([0, 1, 2, 3, 4], FLAT)
+        .filter(pa.array([True, False, True, False]))
+        .take(pa.array([0, 1, 0, 1])),
+        pa.ListArray.from_arrays(
+            pa.array([0, 1, 2, 3, 4], pa.int32()), FLAT, mask=pa.array([False, True, False, True])
+        ),
+        pa.DictionaryArray.from_arrays(pa.array([0, 0, 2, 2], pa.int32()), FLAT),
+    ],
+    ids=["text", "binary", "null", "null structs", "filtered", "null lists", "not referred to"],
+)
+def test_what_is_no_value_is_not_looked_at(column: pa.Array) -> None:
+    """Arrow validates bytes under a null and behind a slice, too: they are no value of a row."""
+    refuse_text(pa.record_batch([IDS, column], names=["id", "c"]))
+
+
+def test_years_of_python() -> None:
+    """From the first day to the last microsecond, at any depth."""
+    days, us = (-719_162, 2_932_896), (-62_135_596_800 * 10**6, 253_402_300_800 * 10**6 - 1)
+    for type_, (first, last) in {
+        pa.date32(): days,
+        pa.timestamp("us"): us,
+        pa.timestamp("us", "UTC"): us,
+    }.items():
+        fits = pa.array([first, None, last], type_)
+        assert beyond_python(fits) is None
+        assert [each for each in fits.to_pylist() if each is not None]
+        for wrong in (first - 1, last + 1):
+            column = pa.array([0, wrong, None], type_)
+            found = beyond_python(column)
+            assert found is not None
+            assert found.to_pylist() == [False, True, False]
+            with pytest.raises((ValueError, OverflowError)):
+                column.to_pylist()
+    nested = pa.array([[0], [], [1, days[1] + 1]], pa.list_(pa.date32()))
+    found = beyond_python(nested)
+    assert found is not None
+    assert found.to_pylist() == [False, False, True]
+    assert beyond_python(pa.array([2**63 - 1, -(2**63)], pa.timestamp("ns"))) is None
+    assert beyond_python(pa.array([2**63 - 1])) is None

@@ -1,0 +1,244 @@
+"""Notices that Spark has written to `commits/` before Spark's event says so.
+
+The event comes 0.1 to 0.6 s after the file. Of a file in a local folder the system tells at once; where it
+does not, as of files that another host writes, a look takes microseconds, so there is one every few
+milliseconds. Where each look costs a request, the flush loop waits for Spark's event. All only wake the loop
+up: the flusher then reads what is checkpointed (rule 8).
+
+Waits until a file comes into a folder, as Linux tells it: inotify(7).
+
+A thread that waits takes no processor; one that looks every few milliseconds takes up to two percent of one,
+for as long as the query is idle.
+
+Syncs what says that epochs are planned and checkpointed, as early as can be (rule 8).
+
+A sync takes about as long as a request to the target. Nothing is begun before both are done, but neither
+needs the other. And what Spark has written of an epoch before it checkpoints that is synced by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future
+from pathlib import Path
+
+from inotify_simple import INotify, flags
+
+from wal_sink.checkpoint.checkpoint import Checkpoint, Synced, local_folder
+
+_GONE = flags.DELETE_SELF | flags.MOVE_SELF | flags.IGNORED | flags.UNMOUNT
+"""After one of these the path names another folder, or none."""
+_WATCHED = flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE | flags.DELETE_SELF | flags.MOVE_SELF
+
+
+class FolderEvents:
+    """Watches one folder, for one thread; others may interrupt it.
+
+    :param folder: it need not be there yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._interrupts: int | None = None
+        self._events: INotify | None = None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until a file comes, until `interrupt`, or for so long; whether a file may have come.
+
+        So it may as it begins to watch: at the first call, and after the folder was deleted or moved.
+
+        :raises OSError: the folder is not there, or the system watches no further one.
+        """
+        if self._interrupts is None:
+            self._interrupts = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        if self._events is None:
+            self._events = _watching(self._folder)
+            return True
+        poll = select.poll()
+        for descriptor in (self._events.fd, self._interrupts):
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(timeout_s * 1_000)}
+        if self._interrupts in ready:
+            os.eventfd_read(self._interrupts)
+        if self._events.fd not in ready:
+            return False
+        if any(event.mask & _GONE for event in self._events.read(timeout=0)):
+            self._forget_folder()
+        return True
+
+    def interrupt(self) -> None:
+        """End a wait of the other thread, or its next one."""
+        with self._lock:  # a closed descriptor may be another file's by now
+            if self._interrupts is not None:
+                os.eventfd_write(self._interrupts, 1)
+
+    def close(self) -> None:
+        """Watch no more. Idempotent; another `wait` begins anew."""
+        self._forget_folder()
+        with self._lock:
+            interrupts, self._interrupts = self._interrupts, None
+            if interrupts is not None:
+                os.close(interrupts)
+
+    def _forget_folder(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
+
+
+def _watching(folder: Path) -> INotify:
+    events = INotify()
+    try:
+        events.add_watch(folder, _WATCHED)
+    except OSError:
+        events.close()
+        raise
+    return events
+
+
+LOOK_S = 0.005
+"""How often a folder is looked at of which the system tells nothing."""
+
+_UNTOLD_S = 0.1
+"""How often one is looked at of which it tells: a mount may leave out what other hosts write."""
+
+_MOST_UNTOLD = 3
+"""After so many commits that such a look has found, the system counts as one that tells nothing."""
+
+_SETTLED_S = 0.1
+"""After this time no further file can appear under the same time of change: clocks of file systems tick in
+steps of up to 10 ms, those of network mounts may differ by more."""
+
+
+class CommitWatcher:
+    """Watches one checkpoint, for one thread, which others may interrupt.
+
+    :param url: the checkpoint.
+    """
+
+    def __init__(self, url: str) -> None:
+        folder = local_folder(url)
+        self._commits = folder and folder / "commits"
+        self._events = None if self._commits is None else FolderEvents(self._commits)
+        self._untold = 0
+        self._changed_s = 0.0
+        self._newest = -1
+        self.stirs = False
+        """Whether the last wait ended as something else was written: Spark begins under another name."""
+
+    @property
+    def can_watch(self) -> bool:
+        """Whether the checkpoint is in a local folder."""
+        return self._commits is not None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until there is a new commit, until `interrupt`, or for so long; whether there is one.
+
+        It may return early, so it is called again and again. An interrupt that it misses delays it by
+        `LOOK_S` at most.
+        """
+        told = self._wait(timeout_s)
+        is_new = self.has_new_commit()
+        self.stirs = told and not is_new
+        if not is_new:
+            return False
+        self._untold = 0 if told else self._untold + 1
+        return True
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait; whether the system told of a file, or may have missed to."""
+        if self._events is not None and self._untold < _MOST_UNTOLD:
+            # The folder may not be there yet, or too many are watched.
+            with contextlib.suppress(OSError):
+                return self._events.wait(min(timeout_s, _UNTOLD_S))
+        time.sleep(min(timeout_s, LOOK_S))
+        return False
+
+    def interrupt(self) -> None:
+        """End a wait of the other thread, or its next one."""
+        if self._events is not None:
+            self._events.interrupt()
+
+    def close(self) -> None:
+        """Let go of what the system tells by. Idempotent."""
+        if self._events is not None:
+            self._events.close()
+
+    def has_new_commit(self) -> bool:
+        """Whether the newest file of `commits/` is another one than at the last call.
+
+        False for a folder that cannot be read; the flusher that reads it raises the error.
+        """
+        if self._commits is None:
+            return False
+        try:
+            changed_s = self._commits.stat().st_mtime
+            if changed_s == self._changed_s and time.time() - changed_s > _SETTLED_S:
+                return False
+            names = os.listdir(self._commits)  # noqa: PTH208 - names are all that is wanted, often
+        except OSError:
+            return False
+        newest = max((int(name) for name in names if name.isdecimal()), default=-1)
+        is_new = newest != self._newest
+        self._changed_s, self._newest = changed_s, newest
+        return is_new
+
+
+_FOLDERS = ("offsets", "commits")
+
+
+class EarlySync:
+    """Syncs the files of one checkpoint, for one flusher; does nothing where that is in no local folder."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._files = Synced(checkpoint.url)
+        self._is_local = local_folder(checkpoint.url) is not None
+        self._epoch = self._ahead = -1
+        self._synced: Future[None] = Future()
+
+    def ahead(self) -> None:
+        """Begin to sync what there is of the next epoch, once: Spark is about to checkpoint it."""
+        epoch = self._epoch + 1
+        if epoch != self._ahead and self._files.has(f"offsets/{epoch}"):
+            self._ahead = epoch
+            self._in_thread((epoch - 1, epoch), Future())
+
+    def start(self, epoch: int) -> None:
+        """Begin to sync an epoch that this pass has found checkpointed; forget that of a pass before.
+
+        Files that have changed since are synced again: the checkpoint may be another one by now.
+        """
+        self._epoch, self._synced = epoch, Future()
+        if self._is_local:
+            self._in_thread((epoch,), self._synced)
+        else:
+            self._synced.set_result(None)
+
+    def make_durable(self, epochs: Collection[int]) -> None:
+        """Sync what is left of some epochs; return when all of them are durable.
+
+        :raises OSError: a file could not be synced, so the epochs must not be acted on.
+        """
+        self._sync(epoch for epoch in epochs if epoch != self._epoch)
+        if self._epoch in epochs:
+            self._synced.result()
+
+    def _sync(self, epochs: Iterable[int]) -> None:
+        self._files.make_durable(f"{folder}/{epoch}" for epoch in epochs for folder in _FOLDERS)
+
+    def _in_thread(self, epochs: Iterable[int], synced: Future[None]) -> None:
+        def sync() -> None:
+            try:
+                self._sync(epochs)
+            except BaseException as error:  # noqa: BLE001 - it is raised where the flusher waits
+                synced.set_exception(error)
+            else:
+                synced.set_result(None)
+
+        threading.Thread(target=sync, name="wal_sink-sync", daemon=True).start()

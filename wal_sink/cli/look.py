@@ -1,0 +1,353 @@
+"""`wal-sink status`: how far the flush is, once or as it goes.
+
+`wal-sink inspect`: what is in the log.
+
+`wal-sink check`: what the first micro-batch of a query would say, without Spark and without writing.
+
+`wal-sink verify`: name what would stop the flush, before it does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import DownloadColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from wal_sink.admin import inspect as listing
+from wal_sink.admin.inspect import inspect_epoch
+from wal_sink.admin.query import Query, find_query, target_of
+from wal_sink.admin.verify import Verified
+from wal_sink.admin.verify import verify as look
+from wal_sink.cli.screens import epoch_screen, log_screen
+from wal_sink.cli.terminal import (
+    AsJson,
+    CheckpointArgument,
+    Failure,
+    LateBar,
+    Lines,
+    Named,
+    OptionPairs,
+    TargetName,
+    Wal,
+    document,
+    document_line,
+    documents,
+    option_values,
+    output,
+)
+from wal_sink.clock import now_us
+from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.progress.heartbeat import FlusherWatch
+from wal_sink.progress.status import Mood, Status, byte_count, epoch_id, read_status, status_lines
+from wal_sink.publish.preflight import Checked, preflight
+from wal_sink.text import counted, printable
+from wal_sink.wal.targets import slowest_view, view_of
+
+_EVERY_S = 1.0
+"""How often `--watch` looks."""
+
+_STYLES: dict[Mood, str] = {"plain": "", "good": "green", "waiting": "yellow", "bad": "red"}
+
+
+def status(
+    checkpoint: CheckpointArgument,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")
+    ] = False,
+    target: TargetName = "",
+    wal: Wal = None,
+    option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how far the flush is, what the flusher does, and its last error.
+
+    Reads checkpoint and log only: it works with the target down, and disturbs no other process. With
+    --watch and --json, one document a line; with --watch into a file or a pipe, a line at each change.
+    """
+    with output(as_json=as_json) as console:
+        query = find_query(checkpoint, wal, option_values(option))
+        query = query._replace(log=view_of(query.log, target))
+        if not watch:
+            found = _look(query)
+            if as_json:
+                document(found)
+            else:
+                console.print(status_screen(found))
+            return
+        try:
+            if as_json:
+                _stream(query)
+            elif console.is_terminal:
+                _watch(query, console)
+            else:
+                _print_changes(query, console)
+        except KeyboardInterrupt:
+            return  # how it ends
+
+
+def status_screen(found: Status) -> Lines:
+    """Lay a status out for people."""
+    return Lines([Named(line.name, line.value, _STYLES[line.mood]) for line in status_lines(found)])
+
+
+class BacklogBar:
+    """Shows how much of the backlog is flushed: of the most rows that have waited since the watch began."""
+
+    def __init__(self) -> None:
+        self._most = 0
+
+    def of(self, found: Status) -> RenderableType:
+        """Return the bar, full when no row waits; an empty text as long as none has waited."""
+        self._most = max(self._most, found.pending_rows)
+        if not self._most:
+            return ""
+        done = self._most - found.pending_rows
+        table = Table.grid(padding=(0, 2))
+        bar = ProgressBar(self._most, done, width=40)
+        table.add_row(
+            Text("backlog", "bold"), bar, f"{found.pending_rows:,} of {self._most:,} rows"
+        )
+        return table
+
+
+def _look(query: Query, watches: dict[str, FlusherWatch] | None = None) -> Status:
+    return read_status(query.checkpoint, query.log, watches)
+
+
+def _looks(query: Query) -> Iterator[Status | WalSinkError]:
+    """Look each second; an error that may pass is yielded, and the next look follows all the same."""
+    watches: dict[str, FlusherWatch] = {}
+    while True:
+        try:
+            found: Status | WalSinkError = _look(query, watches)
+        except WalSinkError as error:
+            if not error.transient:
+                raise
+            found = error
+        yield found
+        time.sleep(_EVERY_S)
+
+
+def _first(looks: Iterator[Status | WalSinkError]) -> Status:
+    found = next(looks)
+    if isinstance(found, WalSinkError):
+        raise found
+    return found
+
+
+def _watch(query: Query, console: Console) -> None:
+    """Show the screen until Ctrl-C; a store that does not answer is shown, and asked again."""
+    backlog = BacklogBar()
+
+    def shown(found: Status) -> Group:
+        return Group(status_screen(found), backlog.of(found))
+
+    looks = _looks(query)
+    with Live(shown(_first(looks)), console=console, auto_refresh=False) as live:
+        for found in looks:
+            if isinstance(found, WalSinkError):
+                live.update(Text(_said(found), "red"), refresh=True)
+            else:
+                live.update(shown(found), refresh=True)
+
+
+def _print_changes(query: Query, console: Console) -> None:
+    """Print the screen once, then a line at each change, until Ctrl-C: a file or a pipe has no screen."""
+    looks = _looks(query)
+    first = _first(looks)
+    console.print(status_screen(first))
+    said = _said(first)
+    for found in looks:
+        if (line := _said(found)) != said:
+            console.print(Text(printable(" ".join(line.split()))))
+            said = line
+
+
+def _said(found: Status | WalSinkError) -> str:
+    return f"{type(found).__name__}: {found}" if isinstance(found, WalSinkError) else found.headline
+
+
+def _stream(query: Query) -> None:
+    """Print a document each second until Ctrl-C; an error that may pass is a document, too."""
+    for found in _looks(query):
+        if isinstance(found, WalSinkError):
+            failure = Failure(error=type(found).__name__, what=found.what, remedy=found.remedy)
+            document_line(failure)
+        else:
+            document_line(found)
+
+
+def inspect(
+    checkpoint: CheckpointArgument,
+    epoch: Annotated[
+        int | None, typer.Argument(metavar="EPOCH", min=0, help="Show this micro-batch.")
+    ] = None,
+    *,
+    rows: Annotated[
+        int, typer.Option("--rows", min=0, max=1_000, help="Rows to show of an epoch.")
+    ] = 5,
+    most: Annotated[
+        int,
+        typer.Option(
+            "--most", min=1, help="Epochs to list: the newest flushed, and the oldest others."
+        ),
+    ] = 20,
+    ask_ledger: Annotated[
+        bool, typer.Option("--ledger", help="Ask the target which epochs are begun.")
+    ] = False,
+    target: TargetName = "",
+    wal: Wal = None,
+    option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the epochs in the log; or show one, with its segments, schema, source offsets and some rows.
+
+    Changes nothing; the query may run. Without --ledger the target is not asked, and what is begun is
+    listed as waiting. Rows are those of the log: once an epoch is flushed, they are in the table.
+    """
+    with output(as_json=as_json) as console:
+        given = option_values(option)
+        query = find_query(checkpoint, wal, given)
+        view = view_of(query.log, target) if target else slowest_view(query.log)
+        query = query._replace(log=view)
+        begun = listing.begun_window(query, target_of(query, given)) if ask_ledger else None
+        if epoch is None:
+            found = listing.inspect(query, begun, most, asked=ask_ledger)
+            if as_json:
+                document(found)
+            else:
+                console.print(log_screen(found, now_us()))
+            return
+        bar = LateBar("reading segments", DownloadColumn(), TimeRemainingColumn(), as_json=as_json)
+        with bar:
+            shown = inspect_epoch(query, epoch, begun, rows, bar.update)
+        if as_json:
+            document(shown)
+        else:
+            console.print(epoch_screen(shown))
+
+
+def check(
+    checkpoint: CheckpointArgument,
+    *,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            "--schema", metavar="DDL", help="The DataFrame's columns: `id BIGINT, name STRING`."
+        ),
+    ] = None,
+    parquet: Annotated[
+        str | None,
+        typer.Option("--parquet", metavar="FILE", help="A file that has these columns."),
+    ] = None,
+    option: OptionPairs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a query's options and columns with the table, before it starts.
+
+    Give each option of `writeStream` by --option. Connects to the target and creates nothing there, neither
+    log nor ledger; starts no Spark. What does not fit is said as the first micro-batch would say it.
+    """
+    from wal_sink.admin.spark_schema import ddl_schema, parquet_schema  # noqa: PLC0415 -- sqlglot, a fifth of a start
+
+    with output(as_json=as_json) as console:
+        if (schema is None) == (parquet is None):
+            raise OptionError(
+                "The columns of the DataFrame are missing, or there are two sources of them.",
+                "Give one of --schema and --parquet.",
+            )
+        columns = parquet_schema(parquet) if parquet is not None else ddl_schema(schema or "")
+        found = preflight({"checkpointLocation": checkpoint, **option_values(option)}, columns)
+        if as_json:
+            document(found)
+        else:
+            console.print(check_screen(found))
+
+
+def check_screen(found: Checked) -> Lines:
+    """Lay it out for people: what is in force, then each column."""
+    return Lines(
+        [
+            *(Named(heading, text) for heading, text in found.in_force.items()),
+            *(Named(column.heading, column.fits) for column in found.columns),
+            Named("fits", "the query can start", "green"),
+        ]
+    )
+
+
+def verify(
+    checkpoint: CheckpointArgument,
+    *,
+    target: TargetName = "",
+    wal: Wal = None,
+    option: OptionPairs = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the target.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look for everything at which the flush would stop. Changes nothing; the query may run.
+
+    Reads the checkpoint, every manifest and segment that is not flushed yet, and the ledger. The exit
+    code is that of the first finding, 0 for none. A checkpoint that was set back is said, and no finding.
+    """
+    with output(as_json=as_json) as console:
+        given = option_values(option)
+        query = find_query(checkpoint, wal, given)
+        bar = LateBar("reading segments", DownloadColumn(), TimeRemainingColumn(), as_json=as_json)
+        with bar:
+            each = [
+                look(one, None if offline else partial(target_of, one, given), now_us(), bar.update)
+                for one in query.each(target)
+            ]
+        if as_json:
+            documents(each, several=query.log.several and not target)
+        else:
+            for found in each:
+                _print(console, found)
+        codes = [finding.exit_code for found in each for finding in found.findings]
+        if codes:
+            raise typer.Exit(codes[0])
+
+
+def _print(console: Console, found: Verified) -> None:
+    if found.target:
+        console.print(f"Target {found.target}:")
+    for finding in found.findings:
+        where = "" if finding.epoch is None else f" at epoch {finding.epoch}"
+        console.print(f"[red]{finding.kind}[/red]{where}: {escape(finding.what)}", soft_wrap=True)
+        if finding.file:
+            console.print(f"  File: {escape(finding.file)}", soft_wrap=True)
+        console.print(f"  What to do: {escape(finding.remedy)}", soft_wrap=True)
+    for note in found.notes:
+        console.print(f"Note: {escape(note)}", soft_wrap=True)
+    ledger = "not read" if found.ledger is None else epoch_id(found.ledger)
+    console.print(
+        f"Checkpointed: {epoch_id(found.checkpointed)}. Published: {epoch_id(found.published)}. Flushed:"
+        f" {epoch_id(found.flushed)} (ledger: {ledger}). {counted(found.epochs, 'epoch')} not flushed, in"
+        f" {counted(found.segments, 'segment')} of {byte_count(found.bytes)}.",
+    )
+    if found.findings:
+        return
+    if found.set_back:
+        said = (
+            "Nothing is damaged, but the checkpoint was set back: nothing is flushed until the query has"
+            " caught up."
+        )
+    elif found.flusher_error:
+        said = (
+            f"Nothing is wrong that shows before rows are written. The flusher's {found.flusher_error} is"
+            " repaired, or shows only then: see what wal-sink status says."
+        )
+    else:
+        said = "Nothing is wrong."
+    console.print(said, soft_wrap=True)

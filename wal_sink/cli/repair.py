@@ -1,0 +1,443 @@
+"""Runs the commands that change a query's state: plan, say the consequences, ask, carry out.
+
+`wal-sink skip`: give up the epoch at which the flush has stopped.
+
+`wal-sink rewind`: flush again what came after an epoch, or make a lost ledger row anew.
+
+`wal-sink adopt`: checkpoint, log and ledger row belong together, after one of them was moved.
+
+`wal-sink detach` and `wal-sink attach`: a target gets nothing any more, or again.
+
+`wal-sink quarantine`: the rows that the target refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar, get_type_hints
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from state_backends import StateBackend, StateBackendError, child_url
+from wal_sink.admin.adopt import plan_adopt
+from wal_sink.admin.attach import Attached, plan_attach, plan_detach, said_missing
+from wal_sink.admin.quarantine import Quarantined, Retried, export, list_quarantine, plan_retry
+from wal_sink.admin.query import Patience, Query, find_query, target_of
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.skip import Skipped, plan_skip
+from wal_sink.cli.terminal import (
+    AsJson,
+    CheckpointArgument,
+    OptionPairs,
+    SafeConsole,
+    TargetName,
+    Wal,
+    Why,
+    Yes,
+    document,
+    documents,
+    option_values,
+    output,
+)
+from wal_sink.clock import now_us
+from wal_sink.errors import OptionError
+from wal_sink.progress.status import epoch_id
+from wal_sink.targets.base import Target
+from wal_sink.text import counted, printable
+
+Done_co = TypeVar("Done_co", bound=msgspec.Struct, covariant=True)
+
+
+class Change(Protocol[Done_co]):
+    """A change that could be made when it was planned; nothing is changed yet."""
+
+    @property
+    def consequences(self) -> str:
+        """What the operator agrees to, as sentences."""
+
+    def carry_out(self, now_us: int, why: str = "") -> Done_co:
+        """Make the change, and return the command's JSON document.
+
+        :param now_us: microseconds since 1970.
+        """
+
+
+class ChangeArguments(NamedTuple):
+    """The parameters that all of these commands have.
+
+    The checkpoint comes before a command's own parameters, and the others come after them.
+    """
+
+    checkpoint: CheckpointArgument
+    target: TargetName = ""
+    why: Why = ""
+    wal: Wal = None
+    option: OptionPairs = None
+    yes: Yes = False
+    as_json: AsJson = False
+
+
+def command(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the parameters of `ChangeArguments`, in the place of its first one.
+
+    :param run: takes a `ChangeArguments`, then what this command alone has.
+    """
+    shared = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=ChangeArguments._field_defaults.get(name, inspect.Parameter.empty),
+            annotation=annotation,
+        )
+        for name, annotation in get_type_hints(ChangeArguments, include_extras=True).items()
+    ]
+    hints = get_type_hints(run, include_extras=True)
+    own = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
+        for parameter in list(inspect.signature(run).parameters.values())[1:]
+    ]
+
+    @functools.wraps(run)
+    def take(**given: Any) -> None:
+        mine = {name: given.pop(name) for name in ChangeArguments._fields}
+        run(ChangeArguments(**mine), **given)
+
+    every = [shared[0], *own, *shared[1:]]
+    take.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    take.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+    del take.__dict__["__wrapped__"]  # else typer would look at that one's parameters
+    return take
+
+
+def make_change(
+    given: ChangeArguments,
+    plan: Callable[[Query, Target, Patience], Change[Done_co]],
+    summary: Callable[[Done_co], str],
+) -> None:
+    """Plan a change, ask the operator, and carry it out.
+
+    :param plan: checks that the change can be made, and returns it; raises the error that forbids it.
+    :param summary: returns the text for people about the outcome.
+    :raises typer.Exit: the change was refused, or the answer was no.
+    """
+    with output(as_json=given.as_json) as console:
+        options = option_values(given.option)
+        query = find_query(given.checkpoint, given.wal, options).of(given.target)
+        change = plan(query, target_of(query, options), Patience(say=_say))
+        _confirm(change.consequences, yes=given.yes)
+        done = change.carry_out(now_us(), given.why)
+        if given.as_json:
+            document(done)
+        else:
+            console.print(escape(summary(done)), soft_wrap=True)
+
+
+def _errors() -> Console:
+    return SafeConsole(stderr=True, highlight=False, soft_wrap=True)
+
+
+def _say(text: str) -> None:
+    """Tell the operator something on standard error."""
+    _errors().print(escape(text))
+
+
+def _confirm(consequences: str, *, yes: bool) -> None:
+    """Say what is about to happen, and ask, on standard error.
+
+    :param yes: the answer is given already.
+    :raises OptionError: the answer is no, or there is none. Nothing was changed.
+    """
+    _say(consequences)
+    if yes:
+        return
+    console = _errors()
+    console.print("Go on? \\[y/N] ", end="")
+    try:
+        answer = sys.stdin.readline() if sys.stdin is not None else ""
+    except (OSError, ValueError):  # closed
+        answer = ""
+    if not answer.endswith("\n"):
+        console.print()  # the error is on a line of its own
+    if answer.strip().lower() not in {"y", "yes"}:
+        raise OptionError(
+            "The answer was not yes. Nothing was changed.", "Answer y, or pass --yes."
+        )
+
+
+@command
+def skip(
+    given: ChangeArguments,
+    epoch: Annotated[
+        int, typer.Argument(metavar="EPOCH", min=0, help="Number of the micro-batch.")
+    ],
+    *,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="Folder that gets its files.")
+    ] = None,
+    begun: Annotated[
+        bool, typer.Option("--begun", help="Also if rows of it are possibly in the table already.")
+    ] = False,
+) -> None:
+    """Give up the epoch at which the flush has stopped, and go on with the next one.
+
+    With --to, its manifests and segments move to URL/QUERY_ID/, under the paths that they have in the
+    log. Without, only an epoch can be skipped whose manifest is lost. The decision is recorded in the
+    log. The epoch's rows are not in the table, unless it was begun in Cassandra: then some may be.
+    """
+    make_change(
+        given,
+        lambda query, database, patience: plan_skip(
+            query, database, epoch, _place(to, query), now_us(), begun=begun, patience=patience
+        ),
+        _skip_summary,
+    )
+
+
+def _skip_summary(done: Skipped) -> str:
+    decision = done.decision
+    text = f"Epoch {decision.epoch} is given up. Recorded in {done.record}."
+    if decision.where:
+        text += f" {counted(len(decision.files), 'file is', 'files are')} in {decision.where}."
+    if done.rows_possibly_in_target:
+        text += "\nIt was begun: rows of it are possibly in the table."
+    return text
+
+
+def _place(url: str | None, query: Query) -> StateBackend | None:
+    """Open the place for the files, a folder for each query.
+
+    :raises OptionError: it cannot be one.
+    """
+    if url is None:
+        return None
+    try:
+        backend = query.open(child_url(query.open(url).url, query.query_id))
+    except StateBackendError as error:
+        raise OptionError(f"--to {url} cannot be used: {error}.", "Name another place.") from error
+    if backend.process_local:
+        raise OptionError(f"--to {url} ends with this process.", "Name a folder.")
+    return backend
+
+
+@command
+def rewind(
+    given: ChangeArguments,
+    *,
+    to: Annotated[
+        int,
+        typer.Option(
+            "--to", metavar="EPOCH", min=-1, help="The last epoch that counts as flushed."
+        ),
+    ],
+    restored: Annotated[
+        bool,
+        typer.Option(
+            "--restored",
+            help="Checkpoint and log were restored from a backup: what the ledger says is begun was begun"
+            " from the log that is lost.",
+        ),
+    ] = False,
+    reset_timestamps: Annotated[
+        bool,
+        typer.Option(
+            "--reset-timestamps",
+            help="Rows were written as of the future, by a clock that was wrong: go back to the present.",
+        ),
+    ] = False,
+) -> None:
+    """Set ledger and log to an epoch, so that what came after it is flushed again.
+
+    For a target that was restored from a backup, or lost rows; possible as far as the log still holds
+    the epochs, or a copy of it was put back. With --to the last flushed epoch: make a ledger row anew
+    that was lost, or lies behind, although the table holds everything. Of a log that was restored from a
+    backup, what the ledger does not know is flushed for the first time. After a clock was in the future,
+    --reset-timestamps lets what is flushed next be written as of the present again.
+    """
+    make_change(
+        given,
+        lambda query, database, patience: plan_rewind(
+            *(query, database, to, now_us()),
+            restored=restored,
+            reset_timestamps=reset_timestamps,
+            patience=patience,
+        ),
+        lambda done: (
+            f"Epoch {to} is the last one that counts as flushed;"
+            f" {counted(done.again, 'epoch is', 'epochs are')} flushed again."
+            + (f" Until then {done.aside} has second names of their objects." if done.aside else "")
+            + f" Recorded in {done.record}."
+        ),
+    )
+
+
+@command
+def adopt(
+    given: ChangeArguments,
+    *,
+    original_is_gone: Annotated[
+        bool,
+        typer.Option(
+            "--original-is-gone", help="Also if it cannot be seen from here whether it is gone."
+        ),
+    ] = False,
+) -> None:
+    """Take over log and ledger row for a checkpoint that was moved, or whose log was.
+
+    If the log was moved, pass where its folder, named by the query id, is now: --wal. Refused while
+    the original is still where it was, or where that cannot be read: a copy must not flush into the
+    same table.
+    """
+    make_change(
+        given,
+        lambda query, database, patience: plan_adopt(
+            query, database, now_us(), original_is_gone=original_is_gone, patience=patience
+        ),
+        lambda done: f"Adopted. Recorded in {done.record}.",
+    )
+
+
+@command
+def detach(
+    given: ChangeArguments,
+) -> None:
+    """Let one of several targets hold back nothing any more.
+
+    The log keeps no epochs for it, and nothing is flushed to it. The query goes on, and may name it or
+    not. What it lacks is listed by `verify`.
+    """
+    make_change(
+        given,
+        lambda query, _target, _patience: plan_detach(query),
+        lambda done: (
+            f"Target {done.target} is detached; the last epoch that it has: {epoch_id(done.state.epoch)}."
+        ),
+    )
+
+
+@command
+def attach(
+    given: ChangeArguments,
+    *,
+    restored: Annotated[
+        bool,
+        typer.Option(
+            "--restored",
+            help="Checkpoint and log were restored from a backup: the target's ledger row, which follows the"
+            " log that was lost, is made anew; what the table has of that log's later epochs stays there.",
+        ),
+    ] = False,
+) -> None:
+    """Let a target that was detached get epochs again.
+
+    From the first epoch on from which the log has everything; what the target lacks before that stays
+    missing there, and is said, also by verify. The query's newest run has to name it.
+    """
+    make_change(
+        given,
+        lambda query, database, _patience: plan_attach(query, database, restored=restored),
+        _attach_summary,
+    )
+
+
+def _attach_summary(done: Attached) -> str:
+    text = f"Target {done.target} gets epochs from {done.state.epoch} on."
+    if done.missing:
+        text += f" It lacks these epochs: {said_missing(*done.missing, done.missing_rows)}."
+    return text
+
+
+_REASONS = 3
+"""How many reasons are shown for which rows are refused again."""
+
+
+def quarantine(
+    checkpoint: CheckpointArgument,
+    *,
+    file: Annotated[
+        str,
+        typer.Option(
+            "--export",
+            metavar="FILE",
+            help="Write the rows to a file that is not there yet: .parquet, or .jsonl.",
+        ),
+    ] = "",
+    retry: Annotated[
+        bool,
+        typer.Option("--retry", help="Send the rows again, after what refused them was repaired."),
+    ] = False,
+    target: TargetName = "",
+    wal: Wal = None,
+    option: OptionPairs = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the rows that the target refused and onInvalidRow=quarantine passed over, by their reasons.
+
+    Reads the log alone. With --export, writes the rows themselves, with epoch, write timestamp and
+    reason: JSON lines or Parquet. They stay in quarantine. With --retry, sends them to the target as of
+    their epochs, so that they hide nothing newer; those that it takes leave the quarantine.
+    """
+    if retry:
+        with output(as_json=as_json):
+            if file:
+                raise OptionError("--retry does not go with --export.", "Export first, then retry.")
+        make_change(
+            ChangeArguments(checkpoint, target, "", wal, option, yes, as_json),
+            lambda query, database, _patience: plan_retry(query, database),
+            _retry_summary,
+        )
+        return
+    with output(as_json=as_json) as console:
+        query = find_query(checkpoint, wal, option_values(option))
+        each = query.each(target, detached=True)
+        if file:
+            written = export(each, file)
+            if as_json:
+                document(written)
+            else:
+                console.print(
+                    f"{counted(written.rows, 'row is', 'rows are')} in {escape(written.file)}."
+                )
+            return
+        found = [list_quarantine(one) for one in each]
+        if as_json:
+            documents(found, several=query.log.several and not target)
+        else:
+            _print(console, found)
+
+
+def _retry_summary(done: Retried) -> str:
+    text = f"{counted(done.sent, 'row was', 'rows were')} sent, and left the quarantine."
+    if done.left:
+        text += f" {counted(done.left, 'is', 'are')} refused still: " + " ".join(
+            done.refused[:_REASONS]
+        )
+    if (more := len(done.refused) - _REASONS) > 0:
+        text += f" And {counted(more, 'more reason')}: --json has them all."
+    return text
+
+
+def _print(console: Console, found: Sequence[Quarantined]) -> None:
+    for each in found:
+        of = f" of target {each.target}" if each.target else ""
+        rows = counted(each.rows, "row") if each.rows else "No rows"
+        console.print(f"{rows}{of} {'is' if each.rows == 1 else 'are'} in quarantine.")
+        if not each.rows:
+            continue
+        table = Table()
+        for name in ("epoch", "rows"):
+            table.add_column(name, justify="right")
+        for name in ("column", "reason", "what to do"):
+            table.add_column(name, overflow="fold")
+        for group in each.groups:
+            texts = (group.column, group.reason, group.remedy)
+            table.add_row(str(group.epoch), f"{group.rows:,}", *(Text(printable(t)) for t in texts))
+        console.print(table)

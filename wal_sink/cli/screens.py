@@ -1,0 +1,210 @@
+"""How `wal-sink inspect` shows what it found. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from wal_sink.admin.inspect import AttemptView, EpochLine, Inspected, InspectedEpoch
+from wal_sink.cli.terminal import Lines, Named
+from wal_sink.clock import iso
+from wal_sink.model.records import FlushedEpoch
+from wal_sink.progress.status import ago, byte_count, epoch_id
+from wal_sink.text import counted, printable
+
+_NUMBERS = {
+    "epoch",
+    "generation",
+    "segments",
+    "rows",
+    "bytes",
+    "partition",
+    "attempt",
+    "task attempt",
+}
+"""Columns of numbers."""
+
+_STYLES = {
+    "flushed": "green",
+    "begun": "cyan",
+    "waiting": "yellow",
+    "damaged": "red",
+    "no manifest": "red",
+}
+
+
+def log_screen(found: Inspected, now_us: int) -> RenderableType:
+    """Lay out the epochs of a log.
+
+    :param now_us: microseconds since 1970: times are shown as seen from then.
+    """
+    table = _table("epoch", "generation", "state", "segments", "rows", "bytes", "published")
+    for line in found.epochs:
+        table.add_row(
+            str(line.epoch),
+            "" if line.generation is None else str(line.generation),
+            Text(line.state, _STYLES.get(line.state, "")),
+            _number(line.segments),
+            _number(line.rows),
+            "" if line.bytes is None else byte_count(line.bytes),
+            "" if line.published is None else ago(now_us / 1_000_000 - _seconds(line.published)),
+        )
+    first = (
+        f"Query {found.query_id}. Checkpointed: {epoch_id(found.checkpointed)}. Flushed:"
+        f" {epoch_id(found.flushed)}."
+    )
+    notes = [first]
+    if found.left_out_flushed or found.left_out_waiting:
+        notes.append(
+            f"Left out: {found.left_out_flushed:,} flushed epochs before these, and"
+            f" {found.left_out_waiting:,} others after them; see --most."
+        )
+    if not found.begun_known:
+        notes.append("What is begun is listed as waiting: the target was not asked, see --ledger.")
+    notes += _problems(found.epochs)
+    parts: list[RenderableType] = [table, Text("")] if found.epochs else []
+    return Group(*parts, *map(Text, notes))
+
+
+def epoch_screen(found: InspectedEpoch) -> RenderableType:
+    """Lay out one epoch."""
+    parts: list[RenderableType] = [
+        _pairs(
+            ("epoch", f"{found.epoch} of query {found.query_id}"),
+            ("checkpointed", "yes" if found.checkpointed else "no"),
+            ("flushed", _flushed(found.flushed) if found.flushed else "no, or long ago"),
+        )
+    ]
+    if found.begun:
+        begun = f"generation {found.begun.generation}, timestamps from {found.begun.base_us} us"
+        parts.append(_pairs(("begun", begun)))
+    if found.decision:
+        said = f"{found.decision.verb} by {found.decision.by}: {found.decision.why}"
+        parts.append(_pairs(("given up", said), ("kept in", found.decision.where)))
+    parts += [Text(printable(problem), "red") for problem in found.problems]
+    for attempt in found.attempts:
+        parts += _attempt(attempt)
+    if found.flushed and not found.attempts:
+        parts.append(Text("Its segments are trimmed: its rows are in the table."))
+    return Group(*parts)
+
+
+def _attempt(found: AttemptView) -> list[RenderableType]:
+    parts: list[RenderableType] = [
+        Text(""),
+        _pairs(
+            ("generation", f"{found.generation}, {found.state or 'state unknown'}"),
+            ("run", found.run_id),
+            ("published", found.published),
+            ("holds", f"{counted(found.rows, 'row')}, {byte_count(found.bytes)}"),
+            *(("source offsets", offsets) for offsets in found.offsets),
+        ),
+    ]
+    parts += [Text(printable(problem), "red") for problem in found.problems]
+    columns = _table("column", "in the stream", "in the table", "role")
+    for column in found.columns:
+        texts = (column.name, column.source, column.type, column.role)
+        columns.add_row(*(Text(printable(text)) for text in texts))
+    parts += [Text("\nSchema"), columns, Text("\nSegments")]
+    parts.append(Fitting(_segments(found, short=False), _segments(found, short=True)))
+    if found.sample:
+        parts += [Text("\nSome rows"), sample_screen(found.sample)]
+    return parts
+
+
+class Fitting:
+    """Renders the first of several layouts that fits the width; the last one where none does."""
+
+    def __init__(self, *layouts: RenderableType) -> None:
+        self._layouts = layouts
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render it."""
+        unbounded = options.update(max_width=10_000)
+        for layout in self._layouts[:-1]:
+            if Measurement.get(console, unbounded, layout).maximum <= options.max_width:
+                yield layout
+                return
+        yield self._layouts[-1]
+
+
+def sample_screen(rows: Sequence[Mapping[str, str | None]]) -> Fitting:
+    """Lay some rows out: as a table, or else each row as a block of names and values.
+
+    :param rows: texts of the cells, by column; None is a null.
+    """
+    table = _table(*(printable(name) for name in rows[0]))
+    blocks: list[RenderableType] = []
+    for number, row in enumerate(rows, 1):
+        cells = {name: "null" if value is None else value for name, value in row.items()}
+        table.add_row(*(Text(c, "dim" if row[n] is None else "") for n, c in cells.items()))
+        block = [Named(f"  {printable(name)}", cell) for name, cell in cells.items()]
+        blocks += [Text(f"row {number}"), Lines(block)]
+    return Fitting(table, Group(*blocks))
+
+
+def _segments(found: AttemptView, *, short: bool) -> Table:
+    """Return the table of segments.
+
+    :param short: without the run in their names, which all of them have.
+    """
+    table = _table("partition", "attempt" if short else "task attempt", "rows", "bytes", "segment")
+    for segment in found.segments:
+        name = segment.path.rpartition("/")[2]
+        before, run, after = name.partition(found.run_id)
+        table.add_row(
+            _number(segment.partition),
+            "" if segment.task_attempt is None else str(segment.task_attempt),
+            _number(segment.rows),
+            byte_count(segment.bytes),
+            "in the manifest"
+            if segment.inline
+            else f"…{after}"
+            if short and run and before
+            else name,
+        )
+    return table
+
+
+def _table(*names: str) -> Table:
+    """Return a table whose cells are as wide as what is in them; no word is broken."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
+    for name in names:
+        right = name in _NUMBERS
+        table.add_column(Text(name), justify="right" if right else "left", no_wrap=True)
+    return table
+
+
+def _flushed(record: FlushedEpoch) -> str:
+    """Say when, and with which write timestamps."""
+    return (
+        f"{iso(record.recorded_us)}, generation {record.generation}, {counted(record.rows, 'row')},"
+        f" {byte_count(record.bytes)}; begun {iso(record.begun_us)}; published"
+        f" {iso(record.published_us)}; timestamps from {record.base_us} us"
+    )
+
+
+def _problems(lines: tuple[EpochLine, ...]) -> list[str]:
+    return [
+        f"Epoch {line.epoch}: {printable(line.problem)}"
+        for line in lines
+        if line.problem is not None
+    ]
+
+
+def _pairs(*pairs: tuple[str, str]) -> Lines:
+    return Lines([Named(name, printable(value)) for name, value in pairs])
+
+
+def _seconds(iso_time: str) -> float:
+    """Return seconds since 1970."""
+    return datetime.fromisoformat(iso_time).timestamp()
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"

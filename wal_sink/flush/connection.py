@@ -1,0 +1,435 @@
+"""A flusher's connection to the target: made when it is needed; an answer that may be lost is read back.
+
+Keeps the receipts of a window's staged rows, from `start` to `finish` (rules 15 and 16).
+
+Takes attempts at windows whose rows may be sent once with each timestamp (rule 26).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.flush.report import Reporter
+from wal_sink.log_context import line_logger
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.protocol.ledger import after_finish, is_mine, next_attempt
+from wal_sink.protocol.next_step import Rest, Resume, View
+from wal_sink.targets.base import (
+    Delivery,
+    OnRefused,
+    PassesOver,
+    Session,
+    Slice,
+    StagedSession,
+    TakesOffers,
+    Target,
+)
+
+logger = line_logger(__name__)
+
+
+class Receipts:
+    """Those of one try at one window; empty for a target that does not stage."""
+
+    def __init__(self) -> None:
+        self._kept: list[bytes] = []
+        self._of: Window | None = None
+        """The window whose rows are staged; None: none has been started since the last `finish` or error."""
+
+    def start(self, session: Session, window: Window) -> None:
+        """Announce the rows of a window to the target, all of them; forget those of a try before."""
+        self.discard(session)
+        session.start(window)
+        self._of = window
+
+    def add(self, receipts: Sequence[bytes]) -> None:
+        """Keep further ones."""
+        self._kept += receipts
+
+    def finish(self, session: Session, window: Window) -> Outcome:
+        """Ask for `finish` with all of them, once; discard what is certainly not committed.
+
+        After an answer that does not come, or an error, nothing is discarded: `finish` may still take effect.
+
+        :raises TargetUnavailable: they are lost, since the session was; nothing was asked.
+        """
+        if not isinstance(session, StagedSession):
+            return session.finish(window)
+        if self._of != window:
+            raise TargetUnavailable(
+                f"The connection that staged the rows of epoch {window.last} is lost",
+                "Nothing: all rows are staged again.",
+            )
+        receipts = self._taken()
+        outcome = session.finish(window, receipts)
+        if outcome is Outcome.REFUSED:
+            _discard(session, receipts)
+        return outcome
+
+    def discard(self, session: Session) -> None:
+        """Forget all of them; let the target delete what they stand for, if it can."""
+        receipts = self._taken()
+        if isinstance(session, StagedSession):
+            _discard(session, receipts)
+
+    def _taken(self) -> tuple[bytes, ...]:
+        taken, self._kept, self._of = tuple(self._kept), [], None
+        return taken
+
+
+def drained(session: Session) -> tuple[bytes, ...]:
+    """Drain a session; return the receipts, none where rows are not staged."""
+    return session.drain() or ()
+
+
+def _discard(session: StagedSession, receipts: Sequence[bytes]) -> None:
+    if not receipts:
+        return
+    try:
+        session.discard(receipts)
+    except Exception as error:  # noqa: BLE001 -- no reader sees what is left over
+        logger.warning("what was staged and is not needed could not be deleted: %r", error)
+
+
+_LEDGER_LOOK_US = 1_000_000
+"""How old the last look at the ledger may be before the next slice (rule 15)."""
+
+_FINISH_TRIES = 5
+
+_READ_EVERY_S = 60.0
+"""So often a pass reads the row although it is known: some things are done only where it was read."""
+
+_ANSWERS = "See that the target answers conditional updates; the flush goes on by itself."
+
+
+class TargetConnection:
+    """One session at a time with the target of one query. Its methods are called by the flush's thread.
+
+    Every method that talks to the target raises `TargetRefused`, `TargetUnavailable`, or what the session
+    raises as an error of ours, such as `SchemaMismatch`; see `target_errors`.
+
+    :param owner: whose ledger row it is; the flusher corrects it when it has read the log's identity.
+    :param reporter: told when it connects; its observer, of requests under way and sent again.
+    :param clock_us: microseconds since 1970.
+    """
+
+    def __init__(
+        self, target: Target, owner: Owner, reporter: Reporter, clock_us: Callable[[], int]
+    ) -> None:
+        self.target = target
+        self.owner = owner
+        self._reporter = reporter
+        self._clock_us = clock_us
+        self._session: Session | None = None
+        self._receipts = Receipts()
+        self._looked_us = 0
+        self._before: Mark | None = None
+        """The row before the window that is finished next: as it was planned, or found begun."""
+        self._seen: Mark | None = None
+        """The row as it was read last, with nothing begun, unless it was asked to change since."""
+        self._known: Mark | None = None
+        """The row from which this pass goes on, if that was not read in it."""
+        self._read_s = float("-inf")
+        self._asked = ""
+        self._interrupted = False
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """Lend the session; connect when there is none."""
+        with target_errors(self.target):
+            if self._session is None:
+                self._reporter.say("connecting", None)
+                self._session = self.target.connect(self.owner)
+                self._session.report_to(self._reporter.observer)
+            yield self._session
+
+    def close(self) -> None:
+        """Release the session; the next call connects again."""
+        session, self._session = self._session, None
+        self._seen = None
+        self._reporter.observer.in_flight = 0
+        if session is not None:
+            self._receipts.discard(session)
+            session.close()
+
+    # --- the ledger -------------------------------------------------------------------------------
+
+    def row(self, recorded: int | None) -> tuple[Mark | None, bool]:
+        """Return the ledger row, and whether it is that which this flusher saw last; else it was read.
+
+        One that was not read is good for `begin` alone, which compares all of it (rule 14). It is returned
+        where the epoch that it says is flushed is the newest with a record, and nothing is begun.
+
+        :param recorded: that epoch; None: there is none.
+        """
+        now_s, seen = time.monotonic(), self._seen
+        if seen is not None and seen.flushed == recorded and now_s - self._read_s < _READ_EVERY_S:
+            self._known = seen
+            return seen, True
+        self._known, self._read_s = None, now_s
+        return self.read_ledger(), False
+
+    def read_ledger(self) -> Mark | None:
+        """Read the ledger row; None when there is none."""
+        with self.session() as session:
+            mark = session.read_ledger()
+        self._looked_us = self._clock_us()
+        self._seen = mark if mark is not None and mark.begun is None else None
+        if mark is not None and mark.begun is not None:
+            self._before = mark
+        return mark
+
+    def now_us(self) -> int | None:
+        """Ask for the target's time, microseconds since 1970; None when it has no clock."""
+        with self.session() as session:
+            return session.now_us()
+
+    def create(self, flushed: int) -> None:
+        """Create the ledger row (rule 13).
+
+        :raises TargetUnavailable: afterwards there is none.
+        """
+        self._seen = None
+        with self.session() as session:
+            session.create(flushed)
+        if self.read_ledger() is None:
+            raise TargetUnavailable("The ledger row could not be created", _ANSWERS)
+
+    def begin(self, window: Window, seen: Mark, rows: Iterator[tuple[Plan, Slice]]) -> bool:
+        """Begin a window; return whether this flusher has won it, and so may write its rows (rule 14).
+
+        :param seen: the row from which the window was planned; if it has moved on, `begin` is refused.
+        :param rows: of the window; the session may encode some meanwhile. All come by `write` as well.
+        :raises TargetUnavailable: the row is what it was.
+        """
+        self._before, self._seen = seen, None
+        with self.session() as session:
+            if isinstance(session, TakesOffers):
+                session.offer(rows)
+            # What `begin` compares is enough only for a row that was read just now.
+            if seen is self._known:
+                outcome = session.replace_row(seen, msgspec.structs.replace(seen, begun=window))
+            else:
+                outcome = session.begin(window)
+        if outcome is Outcome.APPLIED:
+            self._looked_us = self._clock_us()
+        return self._won(outcome, window, seen)
+
+    def begin_again(self, attempt: Window, seen: Mark) -> bool:
+        """Take another attempt at a begun window; return whether this flusher has it (rule 26).
+
+        :param seen: the row that names the attempt before; if it has moved on, nothing is taken.
+        :raises TargetUnavailable: the row is what it was.
+        """
+        self._seen = None
+        with self.session() as session:
+            outcome = session.replace_row(seen, msgspec.structs.replace(seen, begun=attempt))
+        return self._won(outcome, attempt, seen)
+
+    def _won(self, outcome: Outcome, window: Window, seen: Mark) -> bool:
+        """Whether the ledger has what this flusher begins."""
+        read_back = None if outcome is Outcome.APPLIED else self.read_ledger()
+        if is_mine(outcome, window, read_back):
+            return True
+        if read_back == seen:
+            raise TargetUnavailable(f"Epoch {window.first} could not be begun", _ANSWERS)
+        return False
+
+    def start(self, window: Window) -> None:
+        """Announce the rows of a begun window, all of them (rule 15)."""
+        with self.session() as session:
+            self._receipts.start(session, window)
+
+    def pass_over(self, refused: OnRefused) -> None:
+        """Let the session go on behind rows that the target refuses, if it can (rule 24)."""
+        with self.session() as session:
+            if isinstance(session, PassesOver):
+                session.pass_over(refused)
+
+    def staged(self, receipts: Sequence[bytes]) -> None:
+        """Take the receipts of what other sessions have staged for the window since `start`."""
+        self._receipts.add(receipts)
+
+    def give_up_rows(self) -> None:
+        """Leave nothing of a window that is not finished: no transaction with its locks, nothing staged."""
+        if self._counted_by_finish:
+            self.close()
+
+    def finish(self, window: Window) -> bool:
+        """Wait until every row is acknowledged, then move the mark, unless another flusher has (rule 16).
+
+        :returns: whether the window is finished; False when the row has moved on without naming it.
+        :raises LedgerShadowed, LedgerBehindLog: see `after_finish`.
+        :raises TargetUnavailable: it is not finished; where rows count by `finish`, all are written again.
+        """
+        applied = False
+        with self.session() as session:
+            self._receipts.add(drained(session))
+        for left in reversed(range(1 if self._counted_by_finish else _FINISH_TRIES)):
+            self._reporter.say("finishing", window.last)
+            with self.session() as session:
+                outcome = self._receipts.finish(session, window)
+            applied |= outcome is Outcome.APPLIED
+            if outcome is not Outcome.REFUSED:
+                self._asked = window.nonce
+            try:
+                read_back = self.read_ledger()
+            except TargetUnavailable:
+                if not left:
+                    raise
+                continue  # `finish` again is harmless; another try of the step writes all rows
+            became = after_finish(
+                window,
+                read_back,
+                applied=applied,
+                atomic=self._counted_by_finish,
+                before=self._before,
+            )
+            if became != "again":
+                return became == "finished"
+        raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
+
+    @property
+    def _counted_by_finish(self) -> bool:
+        """Whether rows count by `finish` alone, which then is never repeated without them."""
+        return self.target.delivery is not Delivery.CELLS
+
+    def claim_count(self, window: Window) -> bool:
+        """Return True once for each window whose mark this flusher has moved.
+
+        A row counts when the mark moves over it, not when it is written: a window that is written again,
+        after an error or a crash, would count twice. The answer to `finish` may be lost, and the next look
+        at the ledger tells whether the mark has moved. So a window is remembered once its `finish` was
+        asked for, unless that was refused: then another flusher has moved the mark, and counts.
+        """
+        if self._asked != window.nonce:
+            return False
+        self._asked = ""
+        return True
+
+    # --- while rows are written -------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """Let no further slice be written; called from another thread, or a signal handler."""
+        self._interrupted = True
+
+    def is_over(self, window: Window) -> bool:
+        """Whether to write no more of a window: interrupted, or another flusher has it (rules 15 and 26).
+
+        Asked before each slice; looks at the ledger at most once a second. A look that fails for now stops
+        nothing: the rows meet the same outage, or else the target is slow, and what it has taken is not to
+        be written again. Late rows lose by their timestamps.
+        """
+        if self._interrupted:
+            return True
+        if abs(self._clock_us() - self._looked_us) < _LEDGER_LOOK_US:  # the clock may be set back
+            return False
+        try:
+            mark = self.read_ledger()
+        except TargetUnavailable:
+            self._looked_us = self._clock_us()
+            return False
+        if mark is None:
+            return False
+        return mark.flushed >= window.last or (window.sent_once and mark.begun != window)
+
+    def is_finished(self, window: Window) -> bool:
+        """Whether the ledger, read now, says that the window is flushed."""
+        mark = self.read_ledger()
+        return mark is not None and mark.flushed >= window.last
+
+
+@contextlib.contextmanager
+def target_errors(target: Target) -> Iterator[None]:
+    """Give the target's own exceptions a kind; errors of ours pass as they are (rule 21).
+
+    :raises TargetRefused: it would refuse again.
+    :raises TargetUnavailable: it does not answer.
+    """
+    try:
+        yield
+    except WalSinkError:
+        raise
+    except Exception as error:
+        if target.classify(error) == "fatal":
+            raise TargetRefused(
+                f"The target refused for good: {type(error).__name__}: {error}",
+                "Repair the target; the flush goes on by itself.",
+            ) from error
+        raise TargetUnavailable(
+            f"The target does not answer: {type(error).__name__}: {error}",
+            "Nothing, if this is an outage: the flush goes on by itself when it is over.",
+        ) from error
+
+
+_PATIENCE_S = 15.0
+
+
+class Attempts:
+    """The attempts of one flusher.
+
+    Of two flushers that live, each would take the window from the other again and again. So one from which it
+    was taken waits before it takes it back, twice as long each time: one of them comes to the end.
+
+    :param clock_s: monotonic.
+    """
+
+    def __init__(
+        self, target: TargetConnection, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._target = target
+        self._clock_s = clock_s
+        self._mine: Window | None = None
+        """What this flusher has begun, or was about to take, last."""
+        self._others = ""
+        """The nonce of another flusher's attempt, seen after that."""
+        self._since_s = 0.0
+        self._times = 0
+        """How often the window was taken from this flusher."""
+
+    def begins(self, window: Window) -> None:
+        """Note the window that this flusher is about to begin."""
+        self._mine, self._others, self._times = window, "", 0
+
+    def due(self, step: Resume) -> Resume | Rest:
+        """Return the step, or that the flusher waits, as another one has taken the window from it."""
+        window, mine = step.window, self._mine
+        if not window.sent_once or mine is None or mine.first != window.first:
+            return step
+        if window.nonce == mine.nonce:
+            return step
+        if window.nonce != self._others:
+            self._others, self._since_s = window.nonce, self._clock_s()
+            self._times += 1
+        left_s = self._since_s + _PATIENCE_S * 2**self._times - self._clock_s()
+        if left_s <= 0:
+            return step
+        return Rest(
+            f"another flusher has taken epoch {window.first} from this one, which waits in case that it dies"
+        )
+
+    def take(self, window: Window, view: View) -> Window | None:
+        """Take the next attempt at a begun window; return it, None when the ledger has moved on.
+
+        :param view: what was seen; its ledger row names the window.
+        :returns: the window itself where its rows may be sent again.
+        :raises TargetUnavailable: the row is what it was.
+        """
+        if not window.sent_once:
+            return window
+        assert view.mark is not None
+        again = next_attempt(window, uuid.uuid4().hex)
+        if self._mine is None or self._mine.first != window.first:
+            self._others, self._times = "", 0
+        self._mine = again  # also if the answer is lost, and the update takes effect
+        if not self._target.begin_again(again, view.mark):
+            return None
+        logger.info("attempt %s at epochs %d to %d", again.attempt, again.first, again.last)
+        return again

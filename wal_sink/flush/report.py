@@ -1,0 +1,392 @@
+"""Says what a flusher does and what stops it: in `flusher.json`, in the process's log, to an observer.
+
+Remembers what this process saw of the runs of a query: which one Spark kept, which one goes on (rule 11).
+
+Spark's progress event for epoch N comes after its run has written `commits/N`, in the process of that run. So
+it proves whose attempt was kept, which nothing in the checkpoint does. Events can be lost: what was not seen
+proves nothing. But a run can also be asked, as long as its JVM lives: `caught_up`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from state_backends import StateBackendError
+from wal_sink.clock import now_us
+from wal_sink.errors import WalSinkError
+from wal_sink.log_context import line_logger, log_epoch
+from wal_sink.model import paths
+from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.observer import Observer
+from wal_sink.progress.heartbeat import (
+    BEAT_BILLED_S,
+    BEAT_S,
+    ENDED,
+    FlusherWatch,
+    read_report,
+    seems_alive,
+    this_process,
+)
+from wal_sink.text import counted
+from wal_sink.wal.log import Log
+
+logger = line_logger(__name__)
+
+AGAIN_S = 60.0
+"""How often the same error is logged again; a weekend's outage would be fifty thousand lines."""
+
+HUNG_S = 900.0
+"""A flusher that says nothing for so long is taken for hung: its heartbeat stops. One slice may take long
+where the target is slow."""
+
+_LOOK_S = 1.0
+"""How often the heartbeat's thread looks whether a report is due."""
+
+
+class Reporter:
+    """Writes hints for people and for `await_flushed`. A hint that cannot be written never stops the flush.
+
+    The flush's thread says what it does. While `beating`, a thread of its own repeats that every few seconds:
+    a flusher in the middle of a long request is alive, and others see it by nothing else.
+
+    :param log: the query's log; None: nothing is written.
+    :param clock_us: microseconds since 1970.
+    :param gives_way: write nothing while another process reports: a flusher that works for a moment must
+        not hide, by ending, that the query's own flusher lives.
+    :param observer: counts; None: nothing is counted.
+    """
+
+    def __init__(
+        self,
+        log: Log | None,
+        clock_us: Callable[[], int] = now_us,
+        *,
+        gives_way: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        self._log = log
+        self.observer = observer or Observer()
+        self._clock_us = clock_us
+        self._gives_way = gives_way
+        self._doing = "starting"
+        self._epoch: int | None = None
+        self._error: ErrorReport | None = None
+        self._waits = ""
+        self._writing = threading.Lock()
+        self._beats = 0
+        self._beat_s = BEAT_BILLED_S if log is not None and log.backend.billed else BEAT_S
+        self._said_s = 0.0
+        self._written_s = 0.0
+        self._written: FlusherReport | None = None
+        self._another = FlusherWatch()
+        self._failures = FailureLog()
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[None]:
+        """Go on reporting from a thread, while the flush's thread is in this block."""
+        over = threading.Event()
+        thread = threading.Thread(
+            target=self._beat, args=(over,), name="wal_sink-heartbeat", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def say(self, doing: str, epoch: int | None) -> None:
+        """Note what the flusher is about to do; written at once when it concerns no epoch."""
+        if epoch is not None:
+            log_epoch(epoch)
+        at_once = epoch is None and doing != self._doing
+        self._said_s = time.monotonic()
+        self._doing, self._epoch, self._waits = doing, epoch, ""
+        if at_once or self._is_due():
+            self._write()
+
+    def succeeded(self) -> None:
+        """Note that a step was done: the error, if there was one, is over."""
+        log_epoch(None)
+        self.observer.succeeded()
+        if self._error is not None:
+            self.forget_error()
+        self._failures.over()
+
+    def failed(self, error: BaseException, *, tried: int = 1, wait_s: float | None = None) -> None:
+        """Note an error; log it if the step is tried again.
+
+        :param tried: how often in a row by now.
+        :param wait_s: seconds until the next try; None: the caller decides, and says what it decides.
+        """
+        self._said_s = time.monotonic()
+        ours = error if isinstance(error, WalSinkError) else None
+        kind, transient = type(error).__name__, ours is not None and ours.transient
+        self.observer.failed(kind if ours else "bug", transient=transient)
+        self._waits = ""
+        if wait_s is not None:
+            where = "" if self._epoch is None else f" at epoch {self._epoch}"
+            state = "trying again" if transient else "stopped until the error is repaired"
+            self._waits = (
+                f"{state}{where}: {counted(tried, 'try', 'tries')}, the next in {wait_s:.0f} s"
+            )
+        self._error = ErrorReport(
+            kind=kind,
+            what=ours.what if ours else repr(error),
+            remedy=ours.remedy if ours else "Report this as a bug.",
+            epoch=self._epoch,
+            at_us=self._clock_us(),
+            transient=transient,
+        )
+        self._write()
+        if wait_s is not None:
+            self._failures.met(error, tried=tried)
+
+    def keep_error(self, behind: int) -> None:
+        """Go on reporting at what a flusher has stopped, if that is an epoch behind `behind`."""
+        last = read_report(self._log) if self._log is not None else None
+        error = last.error if last is not None else None
+        if error is not None and error.epoch is not None and error.epoch > behind:
+            self._error = error
+
+    def forget_error(self) -> None:
+        """Drop the error, before another try whose outcome a caller waits for."""
+        self._error, self._waits = None, ""
+        self._write()
+
+    def ended(self) -> None:
+        """Note that the flusher has ended, and the error at which it stood, unless another reports since.
+
+        Without it a process that lives on would seem to flush for half a minute more. While two flushers
+        report in turn, the end of one may hide the other, until that reports again.
+        """
+        if self._log is None or self._written is None:
+            return
+        self._doing, self._epoch, self._waits = ENDED, None, ""
+        try:
+            last = read_report(self._log)
+        except (OSError, StateBackendError):
+            return  # a log that cannot be read is not written either
+        if last == self._written:
+            self._write()
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._written_s > self._beat_s
+
+    def _beat(self, over: threading.Event) -> None:
+        """Repeat the last report when it is old; not before there is one, nor for a flusher that hangs."""
+        while not over.wait(_LOOK_S):
+            if time.monotonic() - self._said_s > HUNG_S:
+                continue
+            if self._written is not None and self._is_due():
+                self._write()
+
+    def _write(self) -> None:
+        with self._writing:
+            self._write_report()
+
+    def _write_report(self) -> None:
+        self._written_s = time.monotonic()
+        if self._log is None:
+            return
+        self._beats += 1
+        doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
+        report = FlusherReport(
+            flusher=this_process(),
+            doing=self._waits or doing,
+            heartbeat_us=self._clock_us(),
+            beat=self._beats,
+            error=self._error,
+        )
+        try:
+            if not (self._gives_way and self._another_reports(self._log)):
+                self._log.report(report)
+                self._written = report
+        except (OSError, StateBackendError) as error:
+            logger.warning("%s cannot be written: %r", self._log.where(paths.FLUSHER), error)
+
+    def _another_reports(self, log: Log) -> bool:
+        """Whether another process does; at the first look, whether it may, by the time of its report.
+
+        Where that guess is wrong, the other one reports again within seconds, and is seen to.
+        """
+        last = read_report(log)
+        if last is None or last.flusher == this_process():
+            return False
+        alive = self._another.look(last)
+        return seems_alive(last, self._clock_us()) if alive is None else alive
+
+
+class FailureLog:
+    """Logs the errors that a flusher meets in a row: a new kind at once, and every minute that it lasts.
+
+    :param clock_s: seconds, never backwards.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._kind: str | None = None
+        self._since_s = 0.0
+        self._said_s = 0.0
+
+    def met(self, error: BaseException, *, tried: int) -> None:
+        """Log an error, unless one of its kind was logged a moment ago.
+
+        :param tried: how often in a row by now.
+        """
+        now_s = self._clock_s()
+        # Texts of one outage differ: they name hosts and times.
+        kind = type(error).__name__
+        if self._kind is None:
+            self._since_s = now_s
+        elif kind == self._kind and now_s - self._said_s < AGAIN_S:
+            return
+        new, self._kind, self._said_s = kind != self._kind, kind, now_s
+        logger.warning(
+            "the flush failed (%s in %.0f s; it is tried again until it succeeds): %s",
+            counted(tried, "try", "tries"),
+            now_s - self._since_s,
+            error,
+            exc_info=error if new and not isinstance(error, WalSinkError) else None,
+        )
+
+    def over(self) -> None:
+        """Log that the flush goes on, if an error had stopped it."""
+        if self._kind is not None:
+            self._kind = None
+            logger.warning("the flush goes on, after %.0f s", self._clock_s() - self._since_s)
+
+
+_EPOCHS_KEPT = 100
+"""Newest events of a query that are remembered; an older doubt is settled by the epochs after it."""
+
+_RUNS_KEPT = 100
+"""Newest runs of a query that are remembered: a supervisor may start it again every minute for a year."""
+
+
+@dataclass
+class _Seen:
+    """What was seen of one query."""
+
+    events: OrderedDict[int, tuple[str, int]] = field(default_factory=OrderedDict)
+    """By epoch: the run that has written its `commits/` file, and how many runs had started before that."""
+    runs: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    """How many runs had started before each."""
+    count: int = 0
+    """Runs that have started."""
+    running: str | None = None
+    gave_way: dict[str, int] = field(default_factory=dict)
+    """The last epoch that each run had written when it ended because a file of another run was there."""
+
+    def started(self, run_id: str) -> None:
+        self.running = run_id
+        if run_id in self.runs:
+            return
+        self.runs[run_id] = self.count
+        self.count += 1
+        while len(self.runs) > _RUNS_KEPT:
+            run, before = self.runs.popitem(last=False)
+            self.gave_way.pop(run, None)
+            # Whether this run started after an event of before is not known any more.
+            for epoch in [epoch for epoch, (_, then) in self.events.items() if then <= before]:
+                del self.events[epoch]
+
+    def note(self, epoch: int, run_id: str, before: int) -> None:
+        self.events.pop(epoch, None)
+        self.events[epoch] = run_id, before
+        while len(self.events) > _EPOCHS_KEPT:
+            self.events.popitem(last=False)
+
+
+class RunHistory:
+    """Remembers events of the queries that this process flushes. Used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, _Seen] = {}
+
+    def watch(self, query_id: str) -> None:
+        """Remember events of this query from now on."""
+        with self._lock:
+            self._queries.setdefault(query_id, _Seen())
+
+    def forget(self, query_id: str) -> None:
+        """Remember nothing of this query any more: it has ended, and all of it is flushed."""
+        with self._lock:
+            self._queries.pop(query_id, None)
+
+    def started(self, query_id: str, run_id: str) -> None:
+        """Note that a run starts. Spark has one run of a query at a time in a process."""
+        with self._lock:
+            if seen := self._queries.get(query_id):
+                seen.started(run_id)
+
+    def progressed(self, query_id: str, run_id: str, epoch: int) -> None:
+        """Note that a run has written `commits/<epoch>`."""
+        with self._lock:
+            if seen := self._queries.get(query_id):
+                seen.note(epoch, run_id, seen.count)
+
+    def caught_up(self, query_id: str, run_id: str, epoch: int) -> bool:
+        """Note what a run says of itself: that it goes on after `commits/<epoch>`; whether that is news.
+
+        Its event may have been missed. If the run has published the epoch, it has written that file, since
+        Spark ends a run that finds the file of another one. When it has is not known. So every run that
+        started after this one counts as later than the file: see `committed`.
+        """
+        with self._lock:
+            seen = self._queries.get(query_id)
+            if seen is None or run_id not in seen.runs or epoch in seen.events:
+                return False
+            seen.note(epoch, run_id, seen.runs[run_id] + 1)
+            return True
+
+    def terminated(self, query_id: str, run_id: str, *, gave_way: bool = False) -> None:
+        """Note that a run has ended; a late event of an earlier run does not end the current one.
+
+        :param gave_way: it ended because a file that it was to write was there: another run's. Only if
+            no event of the run was missed, or it has caught up.
+        """
+        with self._lock:
+            if (seen := self._queries.get(query_id)) is None:
+                return
+            if seen.running == run_id:
+                seen.running = None
+            if gave_way and run_id in seen.runs:
+                written = [epoch for epoch, (run, _) in seen.events.items() if run == run_id]
+                seen.gave_way[run_id] = max(written, default=-1)
+
+    def lost(self, query_id: str, epoch: int, rivals: Collection[str]) -> frozenset[str]:
+        """Return those of `rivals` that gave way before they were seen to have committed the epoch."""
+        with self._lock:
+            seen = self._queries.get(query_id, _Seen())
+            last = seen.gave_way
+            return frozenset(run for run in rivals if run in last and last[run] < epoch)
+
+    def running(self, query_id: str) -> str | None:
+        """Return the run that was seen to start here, and not to end."""
+        with self._lock:
+            return self._queries.get(query_id, _Seen()).running
+
+    def committed(self, query_id: str, epoch: int, rivals: Collection[str]) -> str | None:
+        """Return the run that was seen to have written `commits/<epoch>`.
+
+        None also when one of `rivals`, runs that have published the epoch, started afterwards: it
+        would not have computed the epoch, had `commits/<epoch>` not been deleted since.
+        """
+        with self._lock:
+            seen = self._queries.get(query_id, _Seen())
+            if epoch not in seen.events:
+                return None
+            run_id, before = seen.events[epoch]
+            later = any(seen.runs.get(rival, -1) >= before for rival in rivals)
+        return None if later else run_id
+
+
+RUN_HISTORY = RunHistory()
+"""The listener of this process tells it, and the flushers of this process ask it."""

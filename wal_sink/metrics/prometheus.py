@@ -1,0 +1,388 @@
+"""Collects every metric: its name, its help text, and where its value comes from.
+
+A `QueryObserver` counts what the flush does, as it does it. What waits is read from log and checkpoint at
+each scrape: so it is right while the flush stands in a request, fails, or has ended. Every series has the
+label `query_id`; `wal_sink_query_info` says which checkpoint and table that is.
+
+The series of a query whose flush has ended stay while anything of it waits, since an alert has to go on,
+and for `KEEP_S` afterwards, so that its last counts are seen. Then they go, at a scrape or, where nothing
+scrapes, when another query starts: an application may start any number of queries.
+
+Answers a few HTTP requests at a time, each within seconds, so that no client can hold up the process.
+
+prometheus_client's own server takes any number of connections, a thread for each, and waits for ever for one
+that says nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from wal_sink import clock
+from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
+from wal_sink.model.records import Backlog
+from wal_sink.observer import Delivered, Observer
+from wal_sink.progress.backlog import BacklogReader
+from wal_sink.wal.log import Log
+
+KEEP_S = 900.0
+"""How long the series of a query stay after its flush has ended and nothing of it waits any more."""
+
+ENDED_KEPT = 100
+"""With more queries than this that have ended, one that starts looks whether some of them are over."""
+
+_LOOKS = 2
+"""At so many it looks: more than one, so that they become fewer."""
+
+_SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
+
+_LABELS = ("query_id", "target")
+"""Of every series; the target is empty where the query has one without a name."""
+
+BACKLOG: Mapping[str, tuple[str, Callable[[Backlog, int], float]]] = {
+    "wal_sink_checkpointed_epoch": (
+        "The last epoch that is checkpointed, -1 for none.",
+        lambda seen, _now_us: seen.checkpointed,
+    ),
+    "wal_sink_flushed_epoch": (
+        "The last epoch that is in the target, as the log says, -1 for none.",
+        lambda seen, _now_us: seen.flushed,
+    ),
+    "wal_sink_pending_epochs": (
+        "Epochs that are checkpointed and not flushed.",
+        lambda seen, _now_us: seen.epochs,
+    ),
+    "wal_sink_pending_rows": ("Rows of pending epochs.", lambda seen, _now_us: seen.rows),
+    "wal_sink_pending_bytes": (
+        "Bytes of segments of pending epochs.",
+        lambda seen, _now_us: seen.bytes,
+    ),
+    "wal_sink_oldest_pending_seconds": (
+        "Since the oldest pending epoch was published, 0 for none. The one to alert on.",
+        lambda seen, now_us: seen.oldest_seconds(now_us),
+    ),
+    "wal_sink_quarantined_rows": (
+        "Rows that the target refused, in quarantine until an operator sends them again.",
+        lambda seen, _now_us: seen.quarantined_rows,
+    ),
+    "wal_sink_pending_read_timestamp_seconds": (
+        "When log and checkpoint were last read for what waits, seconds since 1970.",
+        lambda seen, _now_us: seen.read_us / 1_000_000,
+    ),
+}
+"""Gauges of what waits; a query has none until log and checkpoint were read once."""
+
+FLUSH: Mapping[str, tuple[str, Callable[[QueryObserver], float]]] = {
+    "wal_sink_flushers": (
+        "Threads of this process that flush the query; 0 when its flush has ended.",
+        lambda observer: observer.running,
+    ),
+    "wal_sink_line_stopped": (
+        "1 while the flush stands at an error that trying again does not cure, else 0.",
+        lambda observer: observer.stopped,
+    ),
+    "wal_sink_requests_in_flight": (
+        "Requests with rows on their way to the target, from this process.",
+        lambda observer: observer.in_flight,
+    ),
+}
+"""Gauges of what the flush does now."""
+
+INFO = "wal_sink_query_info"
+
+RETRIES = ("retry", "throttle")
+"""Kinds of errors after which a request is sent again, see `Target.classify`."""
+
+
+class Metrics(Collector):
+    """Has the metrics of all queries that one process flushes, in a registry of their own.
+
+    :param clock_s: seconds since 1970.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.time) -> None:
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry, buckets=_SECONDS)
+        self.rows = counter(
+            "wal_sink_flushed_rows", "Rows that are in the target, and marked.", _LABELS
+        )
+        self.bytes = counter("wal_sink_flushed_bytes", "Bytes of their segments.", _LABELS)
+        self.epochs = counter("wal_sink_flushed_epochs", "Epochs that are in the target.", _LABELS)
+        self.flush_seconds = histogram(
+            "wal_sink_flush_seconds",
+            "From the look that finds a window of epochs to its mark; of tries that succeed.",
+            _LABELS,
+        )
+        self.visible_seconds = histogram(
+            "wal_sink_commit_to_visible_seconds",
+            "From Spark's commits/N to the mark, for each epoch: all of it is visible then.",
+            _LABELS,
+        )
+        self.errors = counter(
+            "wal_sink_flush_errors",
+            "Steps of the flush that failed and are tried again, by the error's kind.",
+            [*_LABELS, "kind"],
+        )
+        self.retries = counter(
+            "wal_sink_request_retries",
+            "Requests with rows that were sent again: retry, or throttle where the target asks for less.",
+            [*_LABELS, "kind"],
+        )
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._queries: dict[tuple[str, str], QueryObserver] = {}
+        self.registry.register(self)
+
+    def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> QueryObserver:
+        """Return the observer of a query; one that starts again goes on with its counts."""
+        self._look_at_ended()
+        with self._lock:
+            known = self._queries.get((query_id, log.target))
+            if known is None:
+                known = QueryObserver(self, query_id, checkpoint, log, table)
+                self._queries[known.labels] = known
+            known.watched()
+            return known
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Read what waits, and yield the gauges; each scrape calls it in a thread of its own."""
+        now_s = self._clock_s()
+        with self._lock:
+            observers = list(self._queries.values())
+        looks = [(observer, observer.backlog.look()) for observer in observers]
+        looks = [(each, seen) for each, seen in looks if not self._forget(each, seen, now_s)]
+        info = _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")
+        for observer, _ in looks:
+            info.add_metric([*observer.labels, observer.checkpoint_url, observer.table], 1)
+        yield info
+        for name, (text, state) in FLUSH.items():
+            family = _gauge(name, text)
+            for observer, _ in looks:
+                family.add_metric(observer.labels, state(observer))
+            yield family
+        for name, (text, value) in BACKLOG.items():
+            family = _gauge(name, text)
+            for observer, seen in looks:
+                if seen is not None:
+                    family.add_metric(observer.labels, value(seen, round(now_s * 1_000_000)))
+            yield family
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges without a value: to register the collector reads nothing."""
+        for name, (text, _) in {**FLUSH, **BACKLOG}.items():
+            yield _gauge(name, text)
+        yield _gauge(INFO, "")
+
+    def _look_at_ended(self) -> None:
+        """Drop the series of queries that are over, the one that was looked at last after all others."""
+        with self._lock:
+            ended = [each for each in self._queries.values() if not each.running]
+            looks = ended[:_LOOKS] if len(ended) > ENDED_KEPT else []
+            for observer in looks:
+                self._queries[observer.labels] = self._queries.pop(observer.labels)
+        for observer in looks:
+            self._forget(observer, observer.backlog.look(), self._clock_s())
+
+    def _forget(self, observer: QueryObserver, seen: Backlog | None, now_s: float) -> bool:
+        """Drop the series of a query that is over; whether it is."""
+        with self._lock:
+            if not observer.is_over(seen, now_s):
+                return False
+            if self._queries.pop(observer.labels, None) is None:
+                return True  # another scrape was quicker
+            for counter in (self.rows, self.bytes, self.epochs):
+                counter.remove(*observer.labels)
+            for histogram in (self.flush_seconds, self.visible_seconds):
+                histogram.remove(*observer.labels)
+            for kind in observer.error_kinds:
+                self.errors.remove(*observer.labels, kind)
+            for kind in RETRIES:
+                self.retries.remove(*observer.labels, kind)
+        return True
+
+
+class QueryObserver(Observer):
+    """Counts what the flush of one query does; made by `Metrics.watch`."""
+
+    def __init__(
+        self, metrics: Metrics, query_id: str, checkpoint: Checkpoint, log: Log, table: str
+    ) -> None:
+        self.labels = query_id, log.target
+        self.checkpoint_url = checkpoint.url
+        self.table = table
+        self.backlog = BacklogReader(checkpoint, log)
+        self.running: int = 0
+        """Threads that flush the query."""
+        self.stopped: int = 0
+        """1 while the flush stands at an error that trying again does not cure."""
+        self.error_kinds = {"TargetUnavailable", "LogUnavailable"}
+        self._lock = threading.Lock()
+        self._idle_since_s: float | None = None
+        self._metrics = metrics
+        self._rows = metrics.rows.labels(*self.labels)
+        self._bytes = metrics.bytes.labels(*self.labels)
+        self._epochs = metrics.epochs.labels(*self.labels)
+        self._flush_seconds = metrics.flush_seconds.labels(*self.labels)
+        self._visible_seconds = metrics.visible_seconds.labels(*self.labels)
+        # At 0 from the start: `increase` does not see the first step of a series that begins at 1.
+        for kind in RETRIES:
+            metrics.retries.labels(*self.labels, kind)
+        for kind in self.error_kinds:
+            metrics.errors.labels(*self.labels, kind)
+
+    def watched(self) -> None:
+        """Note that the query starts: it is not over, although no thread flushes it yet."""
+        self._idle_since_s = None
+
+    def is_over(self, seen: Backlog | None, now_s: float) -> bool:
+        """Whether its flush has ended a while ago, and nothing waits."""
+        if self.running or seen is None or seen.epochs:
+            self._idle_since_s = None
+            return False
+        if self._idle_since_s is None:
+            self._idle_since_s = now_s
+        return now_s - self._idle_since_s > KEEP_S
+
+    def started(self) -> None:
+        """See `Observer`."""
+        with self._lock:
+            self.running += 1
+
+    def ended(self) -> None:
+        """See `Observer`. The error at which it stood stays: it will be met again."""
+        with self._lock:
+            self.running -= 1
+
+    def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
+        """See `Observer`."""
+        now_us = clock.now_us()
+        self._rows.inc(sum(epoch.rows for epoch in epochs))
+        self._bytes.inc(sum(epoch.bytes for epoch in epochs))
+        self._epochs.inc(len(epochs))
+        self._flush_seconds.observe(seconds)
+        for epoch in epochs:
+            since_us = committed_us(self.checkpoint_url, epoch.epoch, epoch.published_us)
+            self._visible_seconds.observe(max(0, now_us - since_us) / 1_000_000)
+
+    def retried(self, kind: str) -> None:
+        """See `Observer`."""
+        self._metrics.retries.labels(*self.labels, kind).inc()
+
+    def failed(self, kind: str, *, transient: bool) -> None:
+        """See `Observer`."""
+        self.error_kinds.add(kind)
+        self._metrics.errors.labels(*self.labels, kind).inc()
+        self.stopped = int(not transient)
+
+    def succeeded(self) -> None:
+        """See `Observer`."""
+        self.stopped = 0
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=[*_LABELS, *labels])
+
+
+logger = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 16
+"""Connections that are answered at a time, a thread for each; one more is closed at once."""
+
+REQUEST_S = 5.0
+"""Seconds in which a client has to send its whole request, however it divides it."""
+
+SEND_S = 10.0
+"""Seconds in which a client has to take the answer."""
+
+
+class BoundedServer(ThreadingMixIn, WSGIServer):
+    """Listens as soon as it is made; `serve_forever` answers.
+
+    :param host: address, or name of one, to listen on.
+    :param port: 0 for one that is free, see `server_port`.
+    :raises OSError: it cannot listen there.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+    """Connections that wait in the kernel: a burst of clients is answered, or hung up on, without delay."""
+
+    def __init__(self, host: str, port: int, app: Any) -> None:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = found[0]
+        self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__((str(address[0]), int(address[1])), _Handler)
+        self.set_app(app)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, or hang up where too many are answered already."""
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread that would give it back
+            self._slots.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer one request."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """Note what a client did wrong where it disturbs no one: it may do it any number of times."""
+        logger.debug("a request of %s was not answered: %r", client_address, sys.exception())
+
+
+class _Handler(WSGIRequestHandler):
+    """Handles one request."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Request(self.connection))
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+class _Request(io.RawIOBase):
+    """What a client sends, as long as it is in time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._until_s = time.monotonic() + REQUEST_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Receive some bytes.
+
+        :raises TimeoutError: the client is late, whatever it has sent before.
+        """
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(left_s)
+        size = self._connection.recv_into(buffer)
+        self._connection.settimeout(SEND_S)
+        return size

@@ -1,0 +1,182 @@
+"""Decides which attempt at an epoch is flushed (rules 11, 12 and 22).
+
+Every run that may have written `commits/N` had published N before, so with one manifest there is nothing to
+choose. Of several, the one counts whose run is proven to have written `commits/N`: an older run may have
+stood still after it published N, and written `commits/N` when a newer run had published N, too.
+`docs/protocol.md#which-attempt-is-flushed` says what proves it, and why.
+
+Decides whether a record about an epoch is still about what Spark has under that number. Pure.
+
+A record names an epoch by its number. An operator may set the checkpoint back behind it, and Spark then
+computes the number again, from other source offsets perhaps. A run that does so starts after the record was
+written, so it claims a generation above all that were claimed by then (rules 2 and 3); and no other run
+publishes an epoch that is checkpointed (rule 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from wal_sink import errors
+from wal_sink.errors import Diverged, MissingManifest
+from wal_sink.model.ledger import Mark
+from wal_sink.model.manifest import Attempt, Published
+from wal_sink.model.records import Chosen, FlushedEpoch
+from wal_sink.protocol.next_step import Begin, Contender, Evidence, ManifestMissing, PassOver, Rest
+
+
+def still_covers(
+    highest: int | None, digest: str, generations: Iterable[int], planned: str | None
+) -> bool:
+    """Whether a record about an epoch holds for what is under its number now.
+
+    :param highest: the highest generation claimed when the record was written; None: it does not say.
+    :param digest: of the source offsets that the record is about; empty: it does not say.
+    :param generations: those that have published the epoch.
+    :param planned: digest of the source offsets from which Spark has planned the epoch; None: purged.
+    """
+    if planned is not None and digest and planned != digest:
+        return False
+    return highest is None or all(generation <= highest for generation in generations)
+
+
+def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Rest:
+    """Decide about the epoch that is flushed next.
+
+    :raises Diverged: what is published under it is not what Spark's checkpoint says.
+    """
+    if (passed := _passed_over(evidence)) is not None:
+        return passed
+    if not evidence.contenders:
+        return ManifestMissing(evidence.epoch)  # rule 12
+    candidates = [c for c in evidence.contenders if _covers_the_plan(c, evidence)]
+    if not candidates:
+        raise Diverged(
+            f"Epoch {evidence.epoch} is checkpointed with other source offsets than any of its"
+            f" {len(evidence.contenders)} manifests",
+            "The checkpoint was set back, and the epoch computed without this sink. Restore the"
+            " newer checkpoint, or start with a new one.",
+        )
+    if len(candidates) > 1 and (proven := proven_attempts(evidence, candidates)):
+        return Begin((max(proven),))
+    candidates = [c for c in candidates if c.attempt not in evidence.swept]  # rule 18
+    if not candidates:
+        return ManifestMissing(evidence.epoch)
+    candidates = [c for c in candidates if c.run_id not in evidence.lost] or candidates
+    highest = max(candidate.attempt for candidate in candidates)
+    if len(candidates) > 1 and any(c.run_id == evidence.running for c in candidates):
+        return Rest(
+            f"epoch {evidence.epoch} was published by {len(candidates)} runs; waiting until it is"
+            " known which one Spark has kept"
+        )
+    return Begin((highest,), proven=len(candidates) == 1)
+
+
+def as_chosen(
+    chosen: Chosen, read: Mapping[Attempt, Published]
+) -> Begin | PassOver | ManifestMissing:
+    """Return the choice about an epoch that was made for all targets of a log.
+
+    :param read: the manifests of the epoch that are there.
+    """
+    if not chosen.digest:
+        return PassOver(chosen.epoch, chosen.generation, chosen.offsets_digest)
+    attempt = Attempt(chosen.epoch, chosen.generation)
+    found = read.get(attempt)
+    if found is None or found.digest != chosen.digest:
+        return ManifestMissing(chosen.epoch)
+    return Begin((attempt,), manifests=(found,))
+
+
+def refuse_missing_manifest(epoch: int, mark: Mark | None) -> None:
+    """After `ManifestMissing`: raise unless the ledger, read again, says that the epoch is done (rule 12).
+
+    :raises MissingManifest: the manifest is needed and not there.
+    """
+    if mark is not None and mark.flushed >= epoch:
+        return
+    raise MissingManifest(
+        f"Epoch {epoch} is checkpointed but has no manifest in the log",
+        "Restore the log's manifests/ folder from a copy. The epoch is not taken for an empty one. To"
+        f" give its rows up: {errors.skip_lost(epoch)}. {errors.VERIFY}",
+    )
+
+
+def proven_attempts(evidence: Evidence, candidates: Sequence[Contender]) -> list[Attempt]:
+    """Return the attempts whose run is known to have written `commits/N`; the last one counts.
+
+    The proofs: a later manifest of the same generation (for the highest one only), a note in `kept/` that no
+    higher generation had been claimed, and the run's progress event. There are two only where an older run
+    has written `commits/N` again, after Spark had purged it: then the later manifest proves the highest.
+    """
+    highest = max(candidate.attempt for candidate in candidates)
+    later = {attempt.generation for attempt in evidence.attempts if attempt.epoch > evidence.epoch}
+    noted = {
+        (kept.generation, kept.run_id)
+        for kept in evidence.kept
+        if highest.generation <= kept.highest
+    }
+    return [
+        candidate.attempt
+        for candidate in candidates
+        if (candidate.attempt == highest and highest.generation in later)
+        or (candidate.attempt.generation, candidate.run_id) in noted
+        or candidate.run_id == evidence.committed
+    ]
+
+
+def doubts(step: Begin, recorded: FlushedEpoch | None) -> list[str]:
+    """Say what speaks against a choice, for an operator who reads the log later (rule 11).
+
+    :param recorded: the newest epoch that is flushed.
+    """
+    said = []
+    if not step.proven:
+        epoch, generation = step.attempts[0]
+        said.append(
+            f"nothing proves which attempt at epoch {epoch} Spark has kept; that of generation"
+            f" {generation}, the highest, is taken unproven"
+        )
+    before = [Attempt(recorded.epoch, recorded.generation)] if recorded else []
+    said += [
+        f"the generation falls from {one.generation} at epoch {one.epoch} to"
+        f" {following.generation} at epoch {following.epoch}"
+        for one, following in pairwise([*before, *step.attempts])
+        if one.generation > following.generation
+    ]
+    return said
+
+
+def _covers_the_plan(contender: Contender, evidence: Evidence) -> bool:
+    """Whether Spark has not gone back behind it; not known when `offsets/N` is purged."""
+    return evidence.planned is None or contender.offsets_digest == evidence.planned.digest
+
+
+def _passed_over(evidence: Evidence) -> PassOver | None:
+    if (decided := evidence.decision) is not None:  # rule 22
+        why = f"given up by {decided.by} ({decided.verb}): {decided.why}"
+        return PassOver(
+            evidence.epoch, decided.generation, decided.offsets_digest, why, decided=True
+        )
+    if (planned := without_rows(evidence)) is not None:
+        published = [contender.attempt.generation for contender in evidence.contenders]
+        return PassOver(evidence.epoch, max(published, default=0), planned)
+    return None
+
+
+def without_rows(evidence: Evidence) -> str | None:
+    """Return the digest of the source offsets of a batch that Spark has made without a sink (rule 12)."""
+    planned, note = evidence.planned, evidence.without_sink
+    if note is not None:
+        generations = [contender.attempt.generation for contender in evidence.contenders]
+        now = planned.digest if planned else None
+        if still_covers(note.highest, note.offsets_digest, generations, now):
+            return note.offsets_digest
+    if planned is None:
+        return None
+    # The batch of a repartition copies the one before it, or the one before a batch passed over.
+    copies = any(other is not None and planned.repartitions(other) for other in evidence.before)
+    before, after = evidence.before[0], evidence.after
+    skipped = before is not None and after is not None and after.repartitions(before)
+    return planned.digest if copies or skipped else None

@@ -1,0 +1,283 @@
+"""Decides what a flusher writes into the ledger row, and what the answers mean (rules 14, 16, 17 and 26)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from statistics import median_low
+from typing import Literal
+
+import msgspec
+
+from wal_sink import errors
+from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable
+from wal_sink.model import paths
+from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Window
+from wal_sink.model.manifest import Published
+from wal_sink.model.records import FlushedEpoch
+from wal_sink.protocol.next_step import PassOver
+
+CLOCKS_DIFFER_US = 60_000_000
+"""How far two clocks may lie apart before one of them is taken to be wrong."""
+
+NODES_DIFFER_US = 30_000_000
+"""How far apart the clocks of a target's servers may lie, where they date rows themselves."""
+
+
+def clocks_differ(now_us: int, told_us: Sequence[int]) -> bool:
+    """Whether the flusher's clock and the target's lie further apart than synchronized ones do.
+
+    :param told_us: what the target told when it was asked, microseconds since 1970; empty: it has no clock.
+    """
+    return bool(told_us) and abs(now_us - median_low(told_us)) > CLOCKS_DIFFER_US
+
+
+def bounded_now(now_us: int, told_us: Sequence[int]) -> int:
+    """Return the time of `begin`: the flusher's, but at most `CLOCKS_DIFFER_US` after the target's (rule 14).
+
+    Of several answers the one in the middle counts: a single node of the target may be wrong.
+
+    :param now_us: the flusher's clock, microseconds since 1970.
+    :param told_us: what the target told when it was asked; empty: it has no clock.
+    """
+    return min(now_us, median_low(told_us) + CLOCKS_DIFFER_US) if told_us else now_us
+
+
+def after_dated(mark: Mark, target_us: int) -> Mark:
+    """Return the ledger row from which a window is planned after rows that the target has dated (rule 14).
+
+    Its `last_us` lies above all that the target can have given to rows that it has acknowledged.
+
+    :param target_us: what the target's clock says, now.
+    """
+    return msgspec.structs.replace(mark, last_us=max(mark.last_us, target_us + NODES_DIFFER_US))
+
+
+def refuse_dated_early(mark: Mark, target_us: int) -> None:
+    """Refuse to begin rows that the target dates, while it may date them before those that are there.
+
+    :param target_us: what the target's clock says, now.
+    :raises TargetUnavailable: it may; this passes by itself.
+    """
+    early_us = mark.last_us + NODES_DIFFER_US - target_us
+    if mark.last_us and not mark.target_dated and early_us > 0:
+        raise TargetUnavailable(
+            f"The target dates the rows of epoch {mark.flushed + 1} itself, and what is there may be newer by"
+            f" up to {early_us / 1_000_000:.0f} s: it might hide them",
+            "Nothing: the flush goes on by itself after that time. If it is too long, as a clock was wrong,"
+            f" {errors.reset_timestamps(mark.flushed)}",
+        )
+
+
+def plan_window(
+    manifests: Sequence[Published],
+    mark: Mark,
+    now_us: int,
+    nonce: str,
+    *,
+    sent_once: bool = False,
+    target_dated: bool = False,
+) -> Window:
+    """Fix attempts and write timestamps of a window (rule 14).
+
+    :param manifests: one an epoch, contiguous.
+    :param now_us: the flusher's clock as `bounded_now` has it, microseconds since 1970.
+    :param sent_once: no row may be sent twice with one timestamp: the flusher that resumes the window takes
+        another attempt at it, see `next_attempt` (rule 26).
+    :param target_dated: the target dates these rows itself.
+
+    `base = max(min(published, now), last + 1)`: near the time when the rows were computed, and above every
+    timestamp used before; `docs/protocol.md#rule-14` says why. Refused rows have the timestamps right before
+    it, which then lie above those used before, too (rule 24).
+    """
+    epochs: list[BegunEpoch] = []
+    last_us = mark.last_us
+    for manifest, digest in manifests:
+        epochs.append(
+            BegunEpoch(
+                epoch=manifest.epoch,
+                generation=manifest.generation,
+                manifest=paths.manifest(manifest.attempt),
+                digest=digest,
+                offsets_digest=manifest.offsets_digest,
+                base_us=max(
+                    min(manifest.published_us, now_us), last_us + 1 + manifest.refused_rows
+                ),
+                rows=manifest.rows,
+                bytes=manifest.bytes,
+                published_us=manifest.published_us,
+            )
+        )
+        last_us = epochs[-1].last_us
+    attempt = 1 if sent_once else msgspec.UNSET
+    return Window(
+        nonce=nonce,
+        begun_us=now_us,
+        epochs=tuple(epochs),
+        attempt=attempt,
+        target_dated=target_dated or msgspec.UNSET,
+    )
+
+
+def next_attempt(window: Window, nonce: str) -> Window:
+    """Fix the write timestamps of another attempt at a begun window: above all of those before (rule 26).
+
+    Its rows follow each other without gaps, so that an attempt takes no more than a microsecond a row, also
+    where the epochs of a backlog lie hours apart.
+    """
+    assert window.attempt is not msgspec.UNSET
+    epochs: list[BegunEpoch] = []
+    used_us = window.last_us
+    for begun in window.epochs:
+        epochs.append(msgspec.structs.replace(begun, base_us=used_us + 1))
+        used_us = epochs[-1].last_us
+    return msgspec.structs.replace(
+        window, nonce=nonce, epochs=tuple(epochs), attempt=window.attempt + 1
+    )
+
+
+def plan_without_rows(
+    step: PassOver, mark: Mark, now_us: int, nonce: str, *, target_dated: bool = False
+) -> Window:
+    """Fix the window of an epoch that is passed over (rules 12 and 22): it uses up a timestamp.
+
+    :param now_us: the flusher's clock, microseconds since 1970.
+    :param target_dated: the target may have dated rows before it.
+    """
+    begun = BegunEpoch(
+        epoch=step.epoch,
+        generation=step.generation,
+        manifest="",
+        digest="",
+        offsets_digest=step.offsets_digest,
+        base_us=max(now_us, mark.last_us + 1),
+        rows=0,
+        bytes=0,
+        published_us=now_us,
+    )
+    return Window(
+        nonce=nonce,
+        begun_us=now_us,
+        epochs=(begun,),
+        target_dated=target_dated or msgspec.UNSET,
+    )
+
+
+def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:
+    """Whether `begin` was won: acknowledged, or read back after a lost or negative answer (rule 14).
+
+    :param read_back: the ledger read after the answer; not looked at when it was APPLIED.
+    """
+    if outcome is Outcome.APPLIED:
+        return True
+    return read_back is not None and read_back.begun == window
+
+
+def after_finish(
+    window: Window,
+    mark: Mark | None,
+    *,
+    applied: bool,
+    atomic: bool = False,
+    before: Mark | None = None,
+) -> Literal["finished", "again", "overtaken"]:
+    """Decide what became of `finish`, from its answers and the ledger read after it (rule 16).
+
+    "overtaken" says nothing about the window: the row has moved on without naming it, by a flusher that
+    finished it and a later one, or after a rewind by another log. The flusher looks again, and records
+    nothing: a flusher that moves the row past a window has recorded that window first (rule 17).
+
+    "again" is safe for `atomic` even if the target had acknowledged `finish`: a database that has lost the
+    transaction by now, in a failover to a replica that lagged behind, has lost its rows with the row.
+
+    :param applied: whether the target has acknowledged `finish`, now or at an earlier try.
+    :param atomic: rows and `finish` are one transaction; "again" then means all rows, too.
+    :param before: the row from which the window was begun, or in which it was found begun; None: not known.
+    :raises LedgerShadowed: an update was acknowledged, of `finish` or of `begin`, but is not there.
+    :raises LedgerBehindLog: the row is gone.
+    """
+    if mark is None:
+        raise LedgerBehindLog(
+            f"The ledger row vanished while epoch {window.last} was flushed",
+            f"Restore the ledger table, or make the row anew: {errors.rewind(window.first - 1)}.",
+        )
+    if mark.flushed >= window.last:
+        return "finished" if applied or mark.last == window else "overtaken"
+    if mark.begun == window and (atomic or not applied):
+        return "again"
+    if atomic:
+        return "overtaken"
+    if mark.flushed != window.first - 1 or mark.begun not in (None, window):
+        return "overtaken"  # neither as before `begin` nor as after it: it was rewound meanwhile
+    if before is not None and mark.last not in (before.last, window):
+        return "overtaken"  # the same, and another log has brought it to the same epoch since
+    raise LedgerShadowed(
+        f"The ledger acknowledged an update for epoch {window.last} and still says that epoch"
+        f" {mark.flushed} is flushed",
+        shadow_remedy(window.first - 1),
+    )
+
+
+def flush_records(window: Window, now_us: int, given_up: Collection[int]) -> list[FlushedEpoch]:
+    """Say of each epoch of a window what was flushed; see `flush_record`.
+
+    :param given_up: the epochs that are passed over.
+    """
+    return [
+        flush_record(begun, window, now_us, given_up=begun.epoch in given_up)
+        for begun in window.epochs
+    ]
+
+
+def flush_record(
+    begun: BegunEpoch, window: Window, now_us: int, *, given_up: bool = False
+) -> FlushedEpoch:
+    """Say what was flushed, from the ledger alone (rule 17).
+
+    :param now_us: the flusher's clock, microseconds since 1970.
+    :param given_up: an operator gave the epoch up when it was begun: it is passed over (rule 22).
+    """
+    if given_up:
+        begun = msgspec.structs.replace(begun, manifest="", rows=0, bytes=0)
+    return FlushedEpoch(
+        epoch=begun.epoch,
+        generation=begun.generation,
+        manifest=begun.manifest,
+        digest=begun.digest if begun.manifest else msgspec.UNSET,
+        offsets_digest=begun.offsets_digest,
+        rows=begun.rows,
+        bytes=begun.bytes,
+        base_us=begun.base_us,
+        published_us=begun.published_us,
+        begun_us=window.begun_us,
+        recorded_us=now_us,
+    )
+
+
+def refuse_shadowed(mark: Mark, written_us: int | None, now_us: int) -> None:
+    """See that the row can still be updated, before an update is lost.
+
+    :param written_us: when the target says that the row's newest cell was written.
+    :raises LedgerShadowed: further in the future than clocks differ.
+    """
+    if written_us is not None and written_us > now_us + CLOCKS_DIFFER_US:
+        raise LedgerShadowed(
+            f"The ledger row, which says that epoch {mark.flushed} is flushed, was written"
+            f" {(written_us - now_us) // 1_000_000} seconds in the future: until then no conditional"
+            " update of it counts",
+            shadow_remedy(mark.flushed),
+        )
+
+
+def shadow_remedy(flushed: int) -> str:
+    """Say what to do: a conditional update has the time of now, so this row is lost for long.
+
+    Deleting it leaves a tombstone of the same future, so that is no way out.
+    """
+    return (
+        "The ledger row was written with a timestamp in the future, by a plain write or a clock"
+        " that runs ahead: see the write time of its column flushed. Deleting the row does not help, as what"
+        " is inserted after it is older. Make it anew in another table:"
+        f" {errors.rewind(flushed, f' --option {errors.LEDGER_TABLE}=NAME')}. Then start the query with"
+        " that option, where TARGET is what option target says. What was begun is written again, which"
+        " changes nothing."
+    )

@@ -1,0 +1,98 @@
+"""Says before a query starts what its first micro-batch would say; creates nothing.
+
+`wal_sink.check` and `wal-sink check` are two doors to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pyarrow as pa
+
+from wal_sink.configuration import configure
+from wal_sink.model.plan import several_plans_key, spark_ddl
+from wal_sink.publish.micro_batch import refuse_quarantine, with_epoch_field
+
+
+class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """A column, and what it is written to."""
+
+    name: str
+    source: str
+    """Its Arrow type, as tasks get it."""
+    spark: str
+    """Its type in the DataFrame, in Spark's words."""
+    type: str
+    """The type of the target's column, in the target's words."""
+    role: str
+    """What the target says of the column: part of its key, `required` (it takes no null), `regular`, …"""
+
+    column: str = ""
+    """The name of the target's column, where it is another one."""
+
+    target: str = ""
+    """Name of the target, if it is one of several."""
+
+    @property
+    def heading(self) -> str:
+        """Say which column it is."""
+        return f"{self.target}.{self.name}" if self.target else self.name
+
+    @property
+    def fits(self) -> str:
+        """Say how the column is written."""
+        name = f"{self.column} " if self.column else ""
+        return f"{self.spark} to {name}{self.type} ({self.role})"
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """The options and the schema fit the target: what is in force when the query starts."""
+
+    in_force: dict[str, str]
+    """By heading: target, table, log, checkpoint, budget, …; no secrets."""
+    columns: tuple[CheckedColumn, ...]
+    """In the order of the DataFrame, for each target."""
+
+    def __str__(self) -> str:
+        width = max(map(len, [*self.in_force, *(column.heading for column in self.columns)]))
+        lines = [f"{heading:<{width}}  {text}" for heading, text in self.in_force.items()]
+        lines += [f"{column.heading:<{width}}  {column.fits}" for column in self.columns]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def preflight(raw: Mapping[str, str], schema: pa.Schema) -> Checked:
+    """Check options, and compare a DataFrame with the target's table.
+
+    :param raw: the options that the query would be given, by their names.
+    :param schema: of the DataFrame, timestamps in UTC.
+    :raises OptionError: an option is missing, unknown, or does not fit.
+    :raises SchemaMismatch: the DataFrame does not fit, or the table cannot be written exactly once.
+    :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
+    """
+    configuration = configure(raw)
+    columns = with_epoch_field(schema, configuration.sink.epoch_column)
+    named = {
+        each.name: (each.target.name, each.target.shape) for each in configuration.destinations
+    }
+    key = several_plans_key(columns, named)
+    plans = {each.name: each.target.dry_plan(columns, key) for each in configuration.destinations}
+    refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
+    return Checked(
+        in_force=configuration.in_force(f"{configuration.location.logs}/<query id>"),
+        columns=tuple(
+            CheckedColumn(
+                name=each.name,
+                source=each.source,
+                spark=spark_ddl(columns.field(each.name).type),
+                type=each.type,
+                role=each.role,
+                column=each.column,
+                target=target,
+            )
+            for target, plan in plans.items()
+            for each in plan.columns
+        ),
+    )

@@ -1,0 +1,268 @@
+"""Says once, as a query starts, what is in force: one block, and a warning for each surprise that looms.
+
+Says in one line how many epochs wait in the log, when an application starts again or ends.
+
+The lines are warnings: that is the lowest level that Python shows when the application has not configured
+logging.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from state_backends import StateBackendError
+from wal_sink import errors
+from wal_sink.clock import now_us
+from wal_sink.configuration import Configuration, Destination, options_of
+from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.options import parse
+from wal_sink.progress.backlog import waiting_epochs
+from wal_sink.progress.heartbeat import read_report, said_ago, seems_alive, this_process
+from wal_sink.spark.internals import Source
+from wal_sink.spark.query import QueryFlush
+from wal_sink.text import counted
+from wal_sink.wal.location import Location, left_behind
+from wal_sink.wal.log import Log
+from wal_sink.wal.targets import options_of_newest_run
+
+logger = logging.getLogger(__name__)
+
+CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
+"""Class names of those of Spark's own sources that cannot give out a row again: the socket. The others of
+Spark's own can; about a source that is not Spark's own the message claims nothing."""
+
+
+def say_in_force(
+    query_id: str,
+    configuration: Configuration,
+    log: Log,
+    sources: Iterable[Source],
+    hand_over: str,
+    *,
+    flush: bool,
+) -> None:
+    """Log the block and its warnings. An error in here never keeps the query from starting.
+
+    :param hand_over: how Spark hands rows over.
+    :param flush: whether this process flushes.
+    """
+    try:
+        lost = cannot_replay(sources)
+        _log_visibly(
+            block(query_id, in_force(configuration, log.url, lost, hand_over, flush=flush))
+        )
+        if lost:
+            logger.warning("query %s: %s", query_id, unreplayable(lost))
+        if configuration.path:
+            logger.warning("query %s: %s", query_id, passed_over(configuration))
+        if there := other_place(options_of_newest_run(log), configuration):
+            logger.warning("query %s: %s", query_id, there)
+        if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(log), log.url):
+            logger.warning("query %s: %s", query_id, short)
+        if log.backend.open_to_others():
+            logger.warning("query %s: %s", query_id, errors.open_to_others(log.url))
+    except Exception:
+        logger.warning("query %s: what is in force cannot be said", query_id, exc_info=True)
+
+
+def in_force(
+    configuration: Configuration, log: str, lost: Iterable[str], hand_over: str, *, flush: bool
+) -> dict[str, str]:
+    """Return the lines of the block by their headings; none has a secret.
+
+    :param log: URL of the query's log.
+    :param lost: descriptions of sources that cannot replay.
+    :param hand_over: how Spark hands rows over.
+    """
+    names = ", ".join(lost)
+    once = "exactly-once: only checkpointed rows become visible, each of them once"
+    by_hand = f"`wal-sink flush {configuration.location.checkpoint} --follow`"
+    return {
+        "guarantee": f"at-most-once from {names}, which cannot replay" if names else once,
+        **configuration.in_force(log),
+        "hand-over": hand_over,
+        "flushed by": f"this process, {this_process()}" if flush else f"another process: {by_hand}",
+    }
+
+
+def block(query_id: str, lines: Mapping[str, str]) -> str:
+    """Lay out the block: a line that names the query, then one for each of `lines`."""
+    width = max(map(len, lines))
+    return "\n".join(
+        [
+            f"wal_sink: query {query_id} starts",
+            *(f"  {heading:<{width}}  {text}" for heading, text in lines.items()),
+        ]
+    )
+
+
+def cannot_replay(sources: Iterable[Source]) -> list[str]:
+    """Return the descriptions of the sources whose rows are lost if a micro-batch is run again."""
+    found = [source.description for source in sources if source.kind in CANNOT_REPLAY]
+    return list(dict.fromkeys(found))
+
+
+def unreplayable(lost: Iterable[str]) -> str:
+    """Say what a source that cannot replay means for the guarantee."""
+    return (
+        f"it reads from {', '.join(lost)}, which cannot give out a row again: rows of a micro-batch that did"
+        " not get to its checkpoint before a crash are lost. From there it is at-most-once. Put what"
+        " replays in between, such as Kafka or files."
+    )
+
+
+def passed_over(configuration: Configuration) -> str:
+    """Say that no row goes to the path that `start` was given, or the table of `toTable`."""
+    where = ", ".join(_named(each) for each in configuration.destinations)
+    return (
+        f"nothing is written to the path {configuration.path}: its rows go to {where}, as its options say."
+        " Call start() without a path, and not toTable(…), which makes a table in Spark's catalog."
+    )
+
+
+def other_place(published_with: Mapping[str, str], now: Configuration) -> str | None:
+    """Say that rows go elsewhere than those that were published before; None when they do not.
+
+    Nothing else tells: the ledger row is that of the query, whatever table its options name.
+
+    :param published_with: options of the newest run that has published; empty for none.
+    """
+    for each in now.destinations:
+        before, here = _place(options_of(each.name, published_with), each), _named(each)
+        if before not in (None, here):
+            return (
+                f"what it has published until now is for {before}, and from here on its rows go to {here}."
+                " What is in the former stays there, and the latter begins without it; epochs that wait for"
+                " the former stop the flush, whose error has the command that flushes them. If that is not"
+                " meant, stop the query and set its options back."
+            )
+    return None
+
+
+def _place(given: Mapping[str, str], now: Destination) -> str | None:
+    """Return where the rows of a target went; None where that cannot be told.
+
+    What only the log names is not imported: it may be forged.
+    """
+    if not given:
+        return None  # it is new
+    lower = {name.lower(): value for name, value in given.items()}
+    if (kind := lower.get("target", "cassandra")) != now.kind:
+        return kind
+    try:
+        options = parse(lower, type(now.options))
+    except OptionError:
+        return None  # of another version; or it takes a secret, which no log has
+    return _named(now._replace(target=type(now.target)(options)))
+
+
+def _named(destination: Destination) -> str:
+    tables = sorted(destination.target.writes_to.split(", "))
+    return f"{destination.kind} {', '.join(tables)}".rstrip()
+
+
+def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | None:
+    """Say that the disk will be full before the budget is; None when it will not.
+
+    :param free_bytes: on the log's disk; None where that is unknown, and then nothing is said.
+    """
+    if free_bytes is None or free_bytes >= max_bytes:
+        return None
+    return (
+        f"{free_bytes:,} bytes are free where {log} is, and wal.maxBytes is {max_bytes:,}: should the target"
+        " be down for long, the disk is full before the query waits. Set wal.maxBytes lower, or make room."
+    )
+
+
+def _free_bytes(log: Log) -> int | None:
+    try:
+        return log.backend.free_bytes()
+    except (OSError, StateBackendError):
+        return None  # the first task that writes a segment says what is wrong
+
+
+def _log_visibly(text: str) -> None:
+    """Log at INFO; where the application has not set up logging, print it as Python prints warnings."""
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("%s", text)
+    elif not logger.hasHandlers() and (last := logging.lastResort) is not None:
+        last.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, text, (), None))
+
+
+def say_left(flush: QueryFlush) -> None:
+    """At a start: say what an earlier run, perhaps killed, could not flush any more."""
+    query = f"query {flush.query_id}"
+    if waiting := _epochs(flush):
+        logger.warning(
+            "%s left in %s by an earlier run; now the flush goes on",
+            counted(waiting, f"epoch of {query} was", f"epochs of {query} were"),
+            flush.log.url,
+        )
+
+
+def say_left_behind(query_id: str, location: Location) -> None:
+    """At the first start: say what waits in logs of this checkpoint, which was deleted and made anew.
+
+    An error in here never keeps the query from starting.
+    """
+    try:
+        for left in left_behind(location, query_id):
+            logger.warning(
+                "query %s: the checkpoint %s was deleted before all rows of its former query, %s, were in the"
+                " target. %s",
+                *(query_id, location.checkpoint, left.query_id),
+                errors.left_behind(left.log.url, left.epochs),
+            )
+    except (OSError, StateBackendError, WalSinkError) as error:
+        logger.warning(
+            "query %s: cannot see whether an earlier checkpoint has left epochs in %s: %s",
+            *(query_id, location.logs, error),
+        )
+
+
+def say_flushing(flushes: Iterable[QueryFlush], timeout: float) -> None:
+    """At an interrupt: say why the application does not end at once."""
+    if waiting := sum(map(_epochs, flushes)):
+        logger.warning(
+            "flushing %s before the end, for %g s at most; another Ctrl-C leaves the rest in the log for the"
+            " next start",
+            counted(waiting, "epoch"),
+            timeout,
+        )
+
+
+def say_waiting(flush: QueryFlush, *, flushes_here: bool) -> None:
+    """At an end: say what waits, and how it gets flushed.
+
+    :param flushes_here: whether this process flushes; where another one does, say whether it is alive.
+    """
+    if not (waiting := _epochs(flush)):
+        return
+    checkpoint, query = flush.checkpoint.url, f"query {flush.query_id}"
+    if flushes_here:
+        how = (
+            ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
+            f" the flush, or run `wal-sink flush {checkpoint}`."
+        )
+    elif (report := read_report(flush.log)) and seems_alive(report, now_us()):
+        how = f" for the process that flushes: {report.flusher} does, as it said {said_ago(report, now_us())}"
+    else:
+        how = " for the process that flushes: no process does now;"
+        how += f" run `wal-sink flush {checkpoint} --follow`"
+    logger.warning(
+        "%s in %s%s",
+        counted(waiting, f"epoch of {query} waits", f"epochs of {query} wait"),
+        flush.log.url,
+        how,
+    )
+
+
+def _epochs(flush: QueryFlush) -> int:
+    try:
+        return waiting_epochs(flush.checkpoint, flush.log)
+    except (WalSinkError, StateBackendError, OSError) as error:
+        logger.warning(
+            "query %s: cannot see what waits in %s: %s", flush.query_id, flush.log.url, error
+        )
+        return 0

@@ -1,0 +1,101 @@
+"""One query: its flush, as the handles of this process hold it, and where its checkpoint and log are.
+
+Hands the flush of a query to another handle when a notebook starts it again in a new session.
+
+A notebook stops its session without closing the handle, and runs its cells again. The old handle's flush
+needs no Spark, so it goes on by itself, until its query starts under the new handle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from state_backends import StateBackendError
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.configuration import configure
+from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.flush.loop import FlushLoops
+from wal_sink.progress.backlog import waiting_epochs
+from wal_sink.spark import internals
+from wal_sink.spark.arrow_batching import HandOver
+from wal_sink.spark.batch_writer import options_at
+from wal_sink.spark.data_source import FORMAT
+from wal_sink.wal.log import Log
+
+
+@dataclass
+class QueryFlush:
+    """A query, and the threads that flush it; there are none where another process does."""
+
+    query_id: str
+    run_id: str
+    """Of the run with which this flush began; an event of an earlier run does not concern it."""
+    checkpoint: Checkpoint
+    log: Log
+    loop: FlushLoops
+    hand_over: HandOver
+    taken_over: bool = False
+    """Whether the query has started again under another handle, which flushes it since."""
+    terminated: bool = False
+    """Whether the run has ended."""
+
+    def is_done(self) -> bool:
+        """Whether nothing more can come of it: run and flush have ended, and all of it is in the target.
+
+        Asks log and checkpoint.
+        """
+        if not self.terminated or self.loop.is_alive():
+            return False
+        try:
+            return waiting_epochs(self.checkpoint, self.log) == 0
+        except (OSError, StateBackendError, WalSinkError):
+            return False  # nothing is known of it
+
+
+def locate(query: StreamingQuery) -> tuple[Checkpoint, Log]:
+    """Find checkpoint and log of a query of this process by what Spark knows of it.
+
+    :raises OptionError: it is not of this sink, or was refused, or Spark does not answer.
+    """
+    try:
+        started = internals.started_query(query, FORMAT, options_at)
+    except WalSinkError:
+        raise
+    except Exception as error:  # of py4j: the query failed before it had a plan, or Spark is gone
+        raise OptionError(
+            f"Spark does not tell where the checkpoint of query {query.id} is: {error!r}",
+            "Pass the location of its checkpoint to wal_sink.status() or wal_sink.await_flushed().",
+        ) from error
+    if started is None:
+        raise OptionError(
+            f"Query {query.id} writes neither to format {FORMAT} nor by wal_sink.batch_writer.",
+            "Pass a query of this sink, or the location of its checkpoint.",
+        )
+    location = configure(started.options, started.folder).location
+    return location.open_checkpoint(), location.open_log(started.query_id)
+
+
+_offered: list[QueryFlush] = []
+_lock = threading.Lock()
+
+
+def offer(flushes: Iterable[QueryFlush]) -> None:
+    """Let flushes of a stopped session be taken over; they go on until then."""
+    with _lock:
+        _offered[:] = [flush for flush in _offered if flush.loop.is_alive()]
+        _offered.extend(flushes)
+
+
+def take_over(query_id: str) -> bool:
+    """Stop the flushes of a query that stopped sessions have left; whether there was one."""
+    with _lock:
+        found = [flush for flush in _offered if flush.query_id == query_id]
+        _offered[:] = [flush for flush in _offered if flush.query_id != query_id]
+    for flush in found:
+        flush.taken_over = True
+        flush.loop.stop()
+    return bool(found)

@@ -1,0 +1,345 @@
+"""Casts from a DataFrame's columns to what the log holds for scalar types; vectorised, in the tasks.
+
+Takes columns of lists and maps apart into one column of their elements. Kernels of Arrow only.
+
+Constraints on values: what the server would refuse or could not hold, found in the tasks by kernels.
+
+The sizes of values on the wire, nested ones included.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal_sink.targets import arrow_values
+from wal_sink.targets.arrow_values import FALSE, long
+
+_DAY_0 = arrow_values.text("1970-01-01T")
+_NO_TEXT = arrow_values.text("")
+_THOUSAND = arrow_values.long(1_000)
+
+
+def as_is(column: pa.Array) -> pa.Array:
+    """Return the column, decoded when it is a dictionary."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def cast_to(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Return a cast to a type that holds every value: a wider number, or any layout of strings or bytes."""
+    return lambda column: column.cast(kind)
+
+
+as_text = cast_to(pa.string())
+
+
+def is_text(column: pa.Array) -> bool:
+    """Whether a column, which is no dictionary, has strings in some layout."""
+    kind = column.type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def as_float(column: pa.Array) -> pa.Array:
+    """Round to 32 bits; what is out of range becomes infinite."""
+    return column.cast(pa.float32(), safe=False)
+
+
+def as_number(column: pa.Array) -> pa.Array:
+    """Make decimals of scale 0 of integers; decimals stay as they are, and so do texts, of any length."""
+    column = as_is(column)
+    if is_text(column):
+        return as_text(column)
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.int64()).cast(pa.decimal128(19, 0))
+    return column
+
+
+def as_milliseconds(column: pa.Array) -> pa.Array:
+    """Floor an instant in microseconds to milliseconds since 1970, before 1970 too."""
+    micros = as_is(column).cast(pa.int64())
+    truncated = pc.divide(micros, _THOUSAND)  # towards zero
+    below = pc.less(micros, pc.multiply(truncated, _THOUSAND)).cast(pa.int64())
+    return pc.subtract(truncated, below)
+
+
+def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
+    """Count from midnight; strings are those that match `constraints.TIME_PATTERN`."""
+    column = as_is(column)
+    if not pa.types.is_time64(column.type):
+        texts = pc.binary_join_element_wise(_DAY_0, as_text(column), _NO_TEXT)
+        column = texts.cast(pa.timestamp("ns"))  # no kernel makes a time of a string
+    return column.cast(pa.int64())
+
+
+def as_nanoseconds(column: pa.Array) -> pa.Array:
+    """Turn microseconds into nanoseconds; `constraints.DURATION` has refused what overflows."""
+    return pc.multiply_checked(as_is(column).cast(pa.int64()), _THOUSAND)
+
+
+def sub_milliseconds(column: pa.Array) -> pa.Array:
+    """Return which instants have digits below the millisecond."""
+    micros = as_is(column).cast(pa.int64())
+    return pc.not_equal(pc.multiply(pc.divide(micros, _THOUSAND), _THOUSAND), micros)
+
+
+ZERO = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
+_NONE = long(0).cast(pa.int32())
+
+
+class Unnested(NamedTuple):
+    """The elements of many lists in one column."""
+
+    offsets: pa.Array
+    """Int32, one more than there are lists: where each begins and ends; a null is an empty list."""
+    values: pa.Array
+    """The elements; structs of key and value for a map."""
+
+
+def unnest(column: pa.Array) -> Unnested:
+    """Take a column of lists, or of maps, apart.
+
+    It may have any offset and any layout of lists, and anything beneath its nulls.
+    """
+    if pa.types.is_map(column.type):
+        column = _entries(column)
+    elif not pa.types.is_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
+    lengths = pc.list_value_length(column).fill_null(_NONE)
+    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
+    return Unnested(pa.concat_arrays([ZERO, ends]).cast(pa.int32()), column.flatten())
+
+
+def count_in(offsets: pa.Array, flags: pa.Array) -> pa.Array:
+    """Return how many elements of each list are flagged, int64; 0 for a null.
+
+    :param offsets: as `unnest` returns them.
+    """
+    before = pa.concat_arrays([ZERO, pc.cumulative_sum(flags.fill_null(FALSE).cast(pa.int64()))])
+    return pc.subtract(before.take(offsets[1:]), before.take(offsets[:-1]))
+
+
+def lists_with(offsets: pa.Array, flags: pa.Array) -> pa.Array:
+    """Return which lists have an element that is flagged."""
+    return pc.greater(count_in(offsets, flags), long(0))
+
+
+def _entries(column: pa.Array) -> pa.Array:
+    """Return a map's entries as lists of structs, without copying them: few kernels take maps."""
+    entries = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"])
+    return pa.Array.from_buffers(
+        pa.list_(entries.type),
+        len(column),
+        column.buffers()[:2],
+        offset=column.offset,
+        children=[entries],
+    )
+
+
+TIME_PATTERN = r"\A([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?\z"
+_DAY = long(86_400 * 10**9)
+_NO_VALUES = pa.nulls(0, pa.bool_())
+"""No value is bad."""
+_MOST_MICROS = long((2**63 - 1) // 1_000)
+
+
+class Constraint(NamedTuple):
+    """A condition that values must not meet."""
+
+    bad: Callable[[pa.Array], pa.Array]
+    """Returns which values are bad; empty for none. Anything for nulls, unless it is about them."""
+    problem: str
+    """Continues "Column c of t (value) …"."""
+    remedy: str
+    """A sentence; `{name}` stands for the column's path."""
+
+
+def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
+    def bad(column: pa.Array) -> pa.Array:
+        return pc.invert(pc.match_substring_regex(as_text(column), pattern))
+
+    return bad
+
+
+def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
+    """Say it of texts; a number is one whatever it is."""
+    unlike = _unlike(pattern)
+
+    def bad(column: pa.Array) -> pa.Array:
+        if not is_text(as_is(column)):
+            return _NO_VALUES
+        length = pc.binary_length(as_text(column)).cast(pa.int64())
+        return pc.or_(unlike(column), pc.greater(length, long(arrow_values.MOST)))
+
+    return bad
+
+
+def _beyond_ascii(column: pa.Array) -> pa.Array:
+    return pc.invert(pc.string_is_ascii(as_text(column)))
+
+
+def _no_time(column: pa.Array) -> pa.Array:
+    column = as_is(column)
+    if not pa.types.is_time64(column.type):
+        return _unlike(TIME_PATTERN)(column)
+    nanos = column.cast(pa.int64())
+    return pc.or_(pc.less(nanos, long(0)), pc.greater_equal(nanos, _DAY))
+
+
+def _too_long(column: pa.Array) -> pa.Array:
+    micros = as_is(column).cast(pa.int64())
+    return pc.or_(pc.greater(micros, _MOST_MICROS), pc.less(micros, pc.negate(_MOST_MICROS)))
+
+
+def _no_address(column: pa.Array) -> pa.Array:
+    """No kernel parses addresses: each distinct string is parsed once."""
+    encoded = as_text(column).dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    flags = pa.py_buffer(bytes(not is_address(each) for each in distinct))
+    bad = pa.Array.from_buffers(pa.uint8(), len(distinct), [None, flags])
+    return bad.take(encoded.indices).cast(pa.bool_())
+
+
+def is_address(text: str) -> bool:
+    """Whether this is an IPv4 or an IPv6 address, without zone and port."""
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    try:
+        socket.inet_pton(family, text)
+    except (OSError, ValueError):  # ValueError: a NUL
+        return False
+    return True
+
+
+ASCII = (
+    Constraint(
+        _beyond_ascii,
+        "has characters that ascii cannot hold",
+        "Replace them, or make the table's type text.",
+    ),
+)
+UUID = (
+    Constraint(
+        arrow_values.are_none,
+        "is not a uuid",
+        "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or as 16 bytes, "
+        "or make the table's type text.",
+    ),
+)
+TIMEUUID = (
+    Constraint(
+        arrow_values.are_not_of_version_1,
+        "is not a uuid of version 1",
+        "A timeuuid is written as 8-4-4-4-12 hexadecimal digits, the third group of which begins "
+        "with 1, or as its 16 bytes. For other uuids make the table's type uuid.",
+    ),
+)
+INET = (
+    Constraint(
+        _no_address,
+        "is not an IPv4 or IPv6 address",
+        "Write it as 192.0.2.1 or 2001:db8::1, without port and zone, or make the table's type text.",
+    ),
+)
+TIME = (
+    Constraint(
+        _no_time,
+        "is not a time of day",
+        "Write it as HH:MM:SS or HH:MM:SS.nnnnnnnnn, from 00:00:00 to 23:59:59.999999999.",
+    ),
+)
+DURATION = (
+    Constraint(
+        _too_long,
+        "is more than the 2^63 nanoseconds, 292 years, that CQL's duration can hold",
+        "Write it to a bigint in a unit of your choice.",
+    ),
+)
+MILLISECONDS = (
+    Constraint(
+        sub_milliseconds,
+        "has digits below the millisecond, which CQL's timestamp cannot hold: two could become one",
+        'Truncate it knowingly, by date_trunc("MILLISECOND", …); the keys of a map within transform_keys, an '
+        "array's elements within transform.",
+    ),
+)
+WHOLE = (
+    Constraint(
+        _no_digits(arrow_values.WHOLE),
+        "is not a whole number",
+        f"Write it as digits, -12 or 12, at most {arrow_values.MOST:,} of them, or make the"
+        " table's type text.",
+    ),
+)
+DECIMAL = (
+    Constraint(
+        _no_digits(arrow_values.DECIMAL),
+        "is not a decimal number",
+        f"Write it as -12.50 or 1.25e-30, in at most {arrow_values.MOST:,} characters and with at most"
+        " four digits behind the e, or make the table's type text.",
+    ),
+)
+WHOLE_KEY = (
+    Constraint(
+        _no_digits(arrow_values.WHOLE_ONCE),
+        "can be written in another way, and in a key two texts of a number would be one",
+        "Write it without a plus sign and without zeros in front.",
+    ),
+)
+DECIMAL_KEY = (
+    Constraint(
+        _no_digits(arrow_values.DECIMAL_ONCE),
+        "can be written in another way, and in a key two texts of a number would be one",
+        "Write it as -12.5: no exponent, no plus sign, no zeros in front or at the end of the fraction.",
+    ),
+)
+NO_NULLS = (
+    Constraint(
+        pc.is_null,
+        "is null, which a collection cannot hold",
+        "Drop such elements, filter(c, x -> x IS NOT NULL), map_filter(c, (k, v) -> v IS NOT NULL), "
+        "or fill them in.",
+    ),
+)
+
+
+_NOTHING = long(0)
+_LENGTH = 4
+"""Bytes before a collection, and before each element and each field of a struct."""
+
+
+def sizes(stored: pa.Array) -> pa.Array:
+    """Return the bytes of each value on the wire, int64; 0 for null, an upper bound for decimals."""
+    kind = stored.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pc.binary_length(stored).cast(pa.int64()).fill_null(_NOTHING)
+    if pa.types.is_struct(kind):
+        of_each = _of_struct(stored)
+    elif pa.types.is_list(kind) or pa.types.is_map(kind):
+        of_each = _of_list(stored)
+    elif pa.types.is_decimal(kind):
+        of_each = long(4 + kind.bit_width // 8 + 1)  # scale, then the unscaled number
+    else:
+        of_each = long(max(kind.bit_width // 8, 1) if kind != pa.null() else 0)
+    return pc.if_else(stored.is_valid(), of_each, _NOTHING)
+
+
+def _of_struct(stored: pa.Array) -> pa.Array:
+    total = long(_LENGTH * stored.type.num_fields)
+    for field in stored.flatten():
+        total = pc.add(total, sizes(field))
+    return total
+
+
+def _of_list(stored: pa.Array) -> pa.Array:
+    offsets, values = unnest(stored)
+    of_each = sizes(values)
+    if not pa.types.is_map(stored.type):  # a map's entry is a struct, which has them counted
+        of_each = pc.add(of_each, long(_LENGTH))
+    before = pa.concat_arrays([ZERO, pc.cumulative_sum(of_each)])
+    ends, begins = before.take(offsets[1:]), before.take(offsets[:-1])
+    return pc.add(pc.subtract(ends, begins), long(_LENGTH))

@@ -1,0 +1,254 @@
+"""Judges exceptions of the driver: for rows (`classify`), and for the ledger (`effect_unknown`).
+
+Waits for answers, and not for ever.
+
+The driver ends each request: by an answer, or by its own timer. Answers and timers come from one thread of
+the driver, though. When that stands still or has died, no request ends (3.30.1), and a flusher that waits for
+one would never report, never try again, and never connect anew.
+
+Repeats a request for as long as its error may pass.
+
+Asks which time it is in Cassandra: the clock of the node that coordinates the request.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC
+from typing import Any
+
+import tenacity
+from cassandra import (
+    AuthenticationFailed,
+    CDCWriteFailure,
+    CoordinationFailure,
+    InvalidRequest,
+    OperationTimedOut,
+    RequestValidationException,
+    Timeout,
+    Unavailable,
+    UnresolvableContactPoints,
+    WriteFailure,
+)
+from cassandra.cluster import NoHostAvailable
+
+from wal_sink.errors import WalSinkError
+from wal_sink.targets.base import Kind
+from wal_sink.targets.cassandra.driver.internals import (
+    CAS_WRITE_UNKNOWN,
+    ConnectionBusy,
+    ConnectionException,
+    ErrorMessage,
+    IsBootstrappingErrorMessage,
+    NoConnectionsAvailable,
+    OverloadedErrorMessage,
+    ProtocolError,
+    ProtocolException,
+    ProtocolVersionUnsupported,
+    ServerError,
+    SyntaxException,
+)
+
+_FATAL = (
+    AuthenticationFailed,
+    RequestValidationException,  # InvalidRequest, Unauthorized, AlreadyExists
+    SyntaxException,
+    ProtocolException,
+    ProtocolVersionUnsupported,
+    ProtocolError,
+)
+_UNKNOWN = 0
+"""A replica's reason for a failure in WriteFailure (native protocol, version 5, section 9)."""
+_THROTTLE = (OverloadedErrorMessage, CDCWriteFailure, ConnectionBusy, NoConnectionsAvailable)
+_RETRY = (
+    Timeout,  # WriteTimeout, ReadTimeout
+    CoordinationFailure,  # WriteFailure, ReadFailure
+    Unavailable,
+    OperationTimedOut,
+    ConnectionException,
+    IsBootstrappingErrorMessage,
+    ServerError,
+    UnresolvableContactPoints,
+)
+
+
+def classify(error: Exception) -> Kind:
+    """Say whether to try again at once, to slow down first, or to stop the flush.
+
+    Rows are idempotent, so an error that may pass is worth another attempt. An unknown error is fatal: a
+    bug must not be retried for ever.
+    """
+    if isinstance(error, WalSinkError):
+        return "retry" if error.transient else "fatal"
+    if isinstance(error, NoHostAvailable):
+        return _of_hosts(error)
+    if isinstance(error, _FATAL):
+        return "fatal"
+    if isinstance(error, _THROTTLE):
+        return "throttle"
+    if isinstance(error, _RETRY) or _is_cas_unknown(error):
+        return "retry"
+    return "fatal"
+
+
+def asks_to_slow_down(error: Exception) -> bool:
+    """Whether the cluster is overloaded: it says so, or did not answer in time."""
+    return classify(error) == "throttle" or isinstance(error, Timeout | OperationTimedOut)
+
+
+def was_not_sent(error: Exception) -> bool:
+    """Whether the driver refused a request because the socket has no room for it at this moment.
+
+    The driver takes no request while the socket's send buffer is full, which it is whenever requests are
+    made faster than the network takes them. That says nothing about the cluster.
+    """
+    errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
+    return bool(errors) and all(isinstance(each, ConnectionBusy) for each in errors)
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether the server says that a request is wrong, so that it would be refused again."""
+    errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
+    return bool(errors) and all(isinstance(each, InvalidRequest) for each in errors)
+
+
+def may_be_a_row(error: Exception) -> bool:
+    """Whether a request may have failed for what one of its rows holds, though nothing says so.
+
+    What fails inside of a server while it writes, such as an index that cannot take a value, comes as
+    WriteFailure of reason UNKNOWN from every replica that failed, or as a ServerError. A full disk does, too.
+    """
+    errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
+    return bool(errors) and all(_is_unexplained(each) for each in errors)
+
+
+def _is_unexplained(error: Exception) -> bool:
+    if isinstance(error, WriteFailure):
+        # Before version 5 of the protocol there are no reasons.
+        return all(reason == _UNKNOWN for reason in (error.error_code_map or {}).values())
+    return isinstance(error, ServerError)
+
+
+def effect_unknown(error: Exception) -> bool:
+    """Whether a conditional update that raised `error` may have taken effect, or may take effect later.
+
+    `Unavailable` is such an error: a coordinator raises it for the commit, too, after the proposal was
+    accepted. So is every error that the server reports once it has started to work. `NoHostAvailable` is
+    not: nothing is retried under the ledger's profile, so it means that nothing was sent.
+    """
+    return isinstance(
+        error,
+        Timeout
+        | CoordinationFailure
+        | CDCWriteFailure
+        | Unavailable
+        | OperationTimedOut
+        | ConnectionException
+        | ServerError,
+    ) or _is_cas_unknown(error)
+
+
+def _is_cas_unknown(error: Exception) -> bool:
+    return isinstance(error, ErrorMessage) and error.code == CAS_WRITE_UNKNOWN
+
+
+def _of_hosts(error: NoHostAvailable) -> Kind:
+    """Judge by the error of each host: an error is fatal for the cluster only if it is for every host."""
+    errors = _by_host(error)
+    if errors and all(isinstance(each, _FATAL) for each in errors):
+        return "fatal"
+    if errors and all(isinstance(each, _THROTTLE) for each in errors):
+        return "throttle"
+    return "retry"
+
+
+def _by_host(error: NoHostAvailable) -> list[Exception]:
+    return list(error.errors.values()) if isinstance(error.errors, dict) else []
+
+
+_LOST_S = 10.0
+"""How much later than its timeout a request may end; a busy process is late by less."""
+
+
+def longest_s(request_timeout: float) -> float:
+    """Return after how many seconds a request that has not ended counts as lost."""
+    return request_timeout + _LOST_S
+
+
+def execute(
+    session: Any,
+    statement: Any,
+    values: Any,
+    *,
+    profile: str,
+    timeout_s: float,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Any:
+    """Send a request and return its result, as `session.execute` does.
+
+    :param timeout_s: after which it counts as lost, see `longest_s`.
+    :param meanwhile: called while it is on its way; raises nothing.
+    :raises OperationTimedOut: the driver has not ended it; it may have had its effect, or have it later.
+    """
+    future = session.execute_async(statement, values, execution_profile=profile)
+    meanwhile()
+    return result(future, timeout_s)
+
+
+def result(future: Any, timeout_s: float) -> Any:
+    """Wait for the result of a request that was sent.
+
+    :param timeout_s: after which it counts as lost, see `longest_s`.
+    :raises OperationTimedOut: the driver has not ended it.
+    """
+    ended = threading.Event()
+    future.add_callbacks(lambda _rows: ended.set(), lambda _error: ended.set())
+    if not ended.wait(timeout_s):
+        raise OperationTimedOut(f"the driver did not end a request within {timeout_s:.0f} s")
+    return future.result()
+
+
+PATIENCE_S = 10.0
+"""Seconds without any acknowledgement after which a request's error is raised.
+
+Short, because the flusher goes on trying for as long as it takes, and can report meanwhile why. But a cluster
+that still acknowledges a request now and then is slow and not away: giving up on it would write again all
+that it has taken, and make it slower.
+"""
+
+
+def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
+    """Repeat a call with growing, random pauses, until it succeeds, its error is fatal or time is up."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(_may_pass),
+        wait=tenacity.wait_random_exponential(multiplier=0.2, max=3.0),
+        stop=tenacity.stop_after_delay(patience_s),
+        reraise=True,
+    )
+
+
+def _may_pass(error: BaseException) -> bool:
+    if isinstance(error, WalSinkError):
+        return False  # it was judged already
+    return isinstance(error, Exception) and classify(error) != "fatal"
+
+
+_QUERY = "SELECT currentTimestamp() AS now FROM system.local"
+"""Not `now()`: a node's timeuuids never go back, so one glitch of its clock would stay in them."""
+
+
+def server_now_us(session: Any) -> int | None:
+    """Return a node's time, microseconds since 1970; None from a server that does not know the function.
+
+    The driver asks one node after the other, so several calls hear several clocks.
+
+    :param session: the driver's session.
+    """
+    try:
+        row = retrying()(session.execute, _QUERY).one()
+    except (InvalidRequest, SyntaxException):
+        return None
+    if row is None or row.now is None:
+        return None
+    return int(row.now.replace(tzinfo=UTC).timestamp() * 1_000) * 1_000

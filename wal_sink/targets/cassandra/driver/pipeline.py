@@ -1,0 +1,410 @@
+"""Light requests: rows go through the driver's connections, many requests by one push.
+
+The driver makes a future for each request, with a timer, a plan of nodes and a write of its own, and each
+answer wakes a thread: five times what a request of ten rows costs otherwise, or more. Here the requests of a
+**group** for one node share a push, a deadline and the news that all have ended. The driver's connections
+are kept: it has negotiated their protocol, login, TLS and compression, watches them, and replaces them.
+
+Nothing is repeated here. What is refused, times out or is lost with its connection ends with its error, as it
+does by the driver's own way, by which the caller sends it again. And what cannot go this way at all is left
+to that way: where the driver has no connection, or `canary` has found that answers do not come as expected.
+
+A stream whose answer is late stays out of use until it comes, as the driver itself does it: another request
+on it would take the old answer for its own.
+
+The canary of light requests: two requests by one push over each connection, before rows go that way.
+
+What `Streams` and `Envelope` rely on is no promise of the driver. So two OPTIONS, which every node answers,
+go by the same push, streams and decoder as rows will: each answer has to come once, to its own stream, and
+afterwards the driver's counters and stream ids have to be what they were. And a batch is framed both ways.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import cassandra
+from cassandra import OperationTimedOut
+
+from wal_sink.log_context import line_logger
+from wal_sink.targets.cassandra.driver.connection import ROWS
+from wal_sink.targets.cassandra.driver.frames import (
+    EncodedBatch,
+    EncodedRows,
+    EncodedRowsHandler,
+    Envelope,
+    Frames,
+    envelope,
+    message,
+)
+from wal_sink.targets.cassandra.driver.internals import (
+    ConnectionException,
+    ErrorMessage,
+    OptionsMessage,
+    Streams,
+    SupportedMessage,
+    borrow,
+    connection_of,
+    is_result,
+    pools,
+)
+
+_PUSHED = 2
+_LOOK_EVERY_S = 0.001
+_STREAM = 0x1234
+_KEYSPACE = "ks"
+_ROWS = EncodedRows(1, bytes(range(256)) * 4)
+"""Stands for rows: nothing reads them."""
+
+
+class NoAnswer(Exception):
+    """The connection was lost, or has no stream, or the node is late: nothing can be told."""
+
+
+def canary(session: Any, pool: Any, profile: str, timeout_s: float) -> str:
+    """Return what is not as it should be, '' for nothing.
+
+    :param pool: of the driver, whose connection is tested.
+    :param profile: of rows.
+    :raises NoAnswer: there is nothing to judge by.
+    :raises Exception: of any kind, when the driver is built otherwise than these modules assume.
+    """
+    streams = borrow(pool, _PUSHED)
+    if streams is None:
+        raise NoAnswer("the connection has no free streams")
+    connection = streams.connection
+    beyond = streams.beyond() - _PUSHED
+    heard: list[Any] = []
+    all_heard = threading.Event()
+
+    def answered(response: Any) -> None:
+        heard.append(response)
+        if len(heard) >= _PUSHED or _is_of_the_connection(response):
+            all_heard.set()
+
+    streams.push(b"".join(_options(session, each) for each in streams.ids), answered)
+    if not all_heard.wait(timeout_s):
+        streams.returned(streams.abandoned(streams.ids))
+        raise NoAnswer(f"no answer within {timeout_s:g} s")
+    streams.returned(0)
+    if lost := [each for each in heard if _is_of_the_connection(each)]:
+        raise NoAnswer(repr(lost[0]))
+    if any(not isinstance(each, SupportedMessage) for each in heard):
+        return f"OPTIONS were answered by {heard!r}"
+    if Counter(each.stream_id for each in heard) != Counter(streams.ids):
+        return f"answers came to streams {[each.stream_id for each in heard]}, not to {streams.ids}"
+    return _left_behind(streams, beyond, timeout_s) or _framed(session, profile, connection)
+
+
+def _is_of_the_connection(response: Any) -> bool:
+    """Whether it is no answer, but an exception that ends all requests of a connection."""
+    return isinstance(response, Exception) and not hasattr(response, "stream_id")
+
+
+def _left_behind(streams: Streams, before: int, timeout_s: float) -> str:
+    """Return what of the driver's counters is not as it was; it frees a stream after the answer is heard.
+
+    Futures of the same connection may end meanwhile, and be counted a moment later.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        lost, found = streams.kept(), streams.beyond()
+        if not lost and min(before, 0) <= found <= max(before, 0):
+            return ""
+        if time.monotonic() > until:
+            return (
+                f"streams {lost} are not free again; {found} are in flight beyond those that are awaited, and"
+                f" were {before} before"
+            )
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _options(session: Any, stream: int) -> bytes:
+    cluster = session.cluster
+    return bytes(
+        EncodedRowsHandler.encode_message(
+            OptionsMessage(),
+            stream,
+            cluster.protocol_version,
+            None,
+            cluster.allow_beta_protocol_version,
+        )
+    )
+
+
+def _framed(session: Any, profile: str, connection: Any) -> str:
+    """Return how a batch is framed otherwise than by the driver."""
+    cluster, request = session.cluster, EncodedBatch(_ROWS, _KEYSPACE, b"key")
+    sent = message(session, request, profile)
+    around = envelope(sent, _ROWS, cluster)
+    expected = EncodedRowsHandler.encode_message(
+        sent,
+        _STREAM,
+        cluster.protocol_version,
+        connection.compressor,
+        cluster.allow_beta_protocol_version,
+    )
+    found = around.frames([request], [_STREAM]).on_wire(connection.compressor)
+    return "" if found == expected else f"{found!r} instead of {expected!r}"
+
+
+log = line_logger(__name__)
+
+MOST_BYTES = 128 * 1024 - 1
+"""Of a group: the payload of one segment (native protocol 5, section 2.2); a frame above it goes alone."""
+
+
+_CANARY_S = 2.0
+"""Seconds that the flush waits for a canary's answers."""
+_AGAIN_S = 30.0
+"""Seconds until the next one over a connection that gave none."""
+
+
+class Failed(NamedTuple):
+    """A request that is not acknowledged."""
+
+    request: EncodedBatch
+    """With bytes of its own."""
+    error: Exception
+
+
+class Sent:
+    """Requests that went by one push.
+
+    It holds their frames until all have ended, and neither the requests nor the slice that they are part of.
+
+    :param frames: of the requests, one for each stream.
+    :param sent: seconds of the monotonic clock.
+    :param told: called once, by one of the driver's threads or by `expire`, when all have ended.
+    """
+
+    def __init__(
+        self,
+        frames: Frames,
+        streams: Streams,
+        sent: float,
+        told: Callable[[Sent], None],
+    ) -> None:
+        self.sent = sent
+        self.ended = float("inf")
+        """When all had ended, once they have."""
+        self.failed: list[Failed] = []
+        self.acknowledged = 0
+        """How many requests are, and below what returns one of them, until that was told."""
+        self.last: Callable[[], EncodedBatch] | None = None
+        self._frames: Frames | None = frames
+        self._streams = streams
+        self._waiting = {stream: place for place, stream in enumerate(streams.ids)}
+        """Where in the frames each request is that has not ended, by its stream."""
+        self._written = -1
+        """The place of one that is acknowledged."""
+        self._told = told
+        self._lock = Lock()  # the driver ends many requests of a lost connection in another thread
+
+    def push(self) -> None:
+        """Send the requests; those that cannot be sent have ended."""
+        try:
+            assert self._frames is not None, "not pushed yet"
+            frames = self._frames.on_wire(self._streams.connection.compressor)
+            self._streams.push(frames, self._answered)
+        except Exception as error:  # noqa: BLE001 -- the caller judges it
+            if self._end_all(error):
+                self._streams.unsent()
+                self._tell()
+
+    def expire(self, timeout_s: float) -> None:
+        """End what has no answer yet."""
+        late = self._end_all(OperationTimedOut(f"no answer within {timeout_s:g} s"))
+        if late:
+            self._streams.returned(self._streams.abandoned(late))
+            self._tell()
+
+    def _answered(self, response: Any) -> None:
+        """Take answers; called by the driver's threads.
+
+        :param response: streams whose rows are written; or a message; or what ends the connection.
+        """
+        error: Exception | None = None
+        if isinstance(response, list):
+            streams = response
+        elif hasattr(response, "stream_id"):
+            streams, error = [response.stream_id], _error(response)
+        else:
+            if self._end_all(response):
+                self._streams.returned(0)
+                self._tell()
+            return
+        with self._lock:
+            waiting = self._waiting
+            ended = [waiting.pop(each) for each in streams if each in waiting]
+            if not ended:
+                return  # they have ended before
+            if error is None:
+                self.acknowledged += len(ended)
+                self._written = ended[-1]
+            else:
+                self._fail(ended, error)
+            if waiting:
+                return
+        self._streams.returned(0)
+        self._tell()
+
+    def _end_all(self, error: Exception) -> list[int]:
+        """End each request that has no answer with an error, and return their streams."""
+        with self._lock:
+            ended, self._waiting = self._waiting, {}
+            if ended:
+                self._fail(ended.values(), error)
+            return list(ended)
+
+    def _fail(self, places: Iterable[int], error: Exception) -> None:
+        assert self._frames is not None, "not all had ended"
+        self.failed += [Failed(self._frames.request(place), error) for place in places]
+
+    def _tell(self) -> None:
+        self.ended = time.monotonic()
+        if self._frames is not None and self._written >= 0:
+            self.last = functools.partial(self._frames.request, self._written)
+        self._frames = None
+        self._told(self)
+        self.last = None  # `expire` finds these behind an earlier one that may be late for seconds
+
+
+def _error(response: Any) -> Exception | None:
+    """Return what a message of the driver says has failed; None: rows are written."""
+    if isinstance(response, ErrorMessage):
+        refused: Exception = response.to_exception()
+        return refused
+    if is_result(response):
+        return None
+    unknown: Exception = ConnectionException(f"an answer to rows that is none: {response!r}")
+    return unknown
+
+
+class LightRequests:
+    """Sends groups over the connections of one session. One thread uses it.
+
+    :param session: the driver's, whose batches `frames.hook` has tested.
+    :param datacenter: the local one.
+    :param timeout_s: after which a request without an answer has failed.
+    """
+
+    def __init__(self, session: Any, datacenter: str, timeout_s: float) -> None:
+        self._session = session
+        self._datacenter = datacenter
+        self._timeout_s = timeout_s
+        self._in_flight: deque[Sent] = deque()
+        self._tested: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Connections over which the canary has lived."""
+        self._not_before: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+        """When to send it again over those that gave no answer."""
+        self._envelopes: dict[str, Envelope] = {}
+        self._next = 0
+        self._is_off = False
+        for pool in self._pools().values():
+            self._may_use(pool)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing goes this way, as the driver is built otherwise than this module assumes."""
+        return self._is_off
+
+    def send(
+        self, requests: Sequence[EncodedBatch], node: Any, told: Callable[[Sent], None]
+    ) -> bool:
+        """Send requests to a node; whether they went this way, and `told` is called when they have ended.
+
+        :param requests: at least one, of one keyspace; of more than one the frames have `MOST_BYTES` at most.
+        :param node: the driver's host; None: any of the datacenter.
+        """
+        if self._is_off:
+            return False
+        around = self._around(requests[0])
+        if (streams := self._borrowed(node, len(requests))) is None:
+            return False
+        frames = around.frames(requests, streams.ids)
+        these = Sent(frames, streams, time.monotonic(), told)
+        self._in_flight.append(these)
+        these.push()
+        return True
+
+    def expire(self) -> float:
+        """End the requests that have waited too long; return the seconds until others will have."""
+        while self._in_flight:
+            these = self._in_flight[0]
+            if these.ended == float("inf"):
+                left = these.sent + self._timeout_s - time.monotonic()
+                if left > 0:
+                    return left
+                these.expire(self._timeout_s)
+            self._in_flight.popleft()
+        return float("inf")
+
+    def _around(self, request: EncodedBatch) -> Envelope:
+        if request.keyspace not in self._envelopes:
+            sent = message(self._session, request, ROWS)
+            self._envelopes[request.keyspace] = envelope(sent, request.rows, self._session.cluster)
+        return self._envelopes[request.keyspace]
+
+    def _borrowed(self, node: Any, number: int) -> Streams | None:
+        for pool in self._candidates(node):
+            if self._may_use(pool) and (streams := borrow(pool, number)) is not None:
+                return streams
+        return None
+
+    def _candidates(self, node: Any) -> Iterator[Any]:
+        """Yield the pools to try: of the node, or of all, another one first each time."""
+        found = self._pools()
+        if node is not None:
+            yield from [found[node]] if node in found else []
+            return
+        self._next += 1
+        every = list(found.values())
+        for number in range(len(every)):
+            yield every[(self._next + number) % len(every)]
+
+    def _pools(self) -> dict[Any, Any]:
+        try:
+            return pools(self._session, self._datacenter)
+        except Exception as error:  # noqa: BLE001 -- a name is missing, or means something else
+            self._turn_off(f"{type(error).__name__}: {error}")
+            return {}
+
+    def _may_use(self, pool: Any) -> bool:
+        """Whether the canary of the pool's connection has lived; it is sent when that is first seen."""
+        connection = connection_of(pool)
+        if connection is None or self._is_off:
+            return False
+        if connection in self._tested:
+            return True
+        if self._not_before.get(connection, 0.0) > time.monotonic():
+            return False
+        try:
+            why = canary(self._session, pool, ROWS, min(self._timeout_s, _CANARY_S))
+        except NoAnswer as error:
+            log.debug("the canary of light requests has no answer: %s", error)
+            self._not_before[connection] = time.monotonic() + _AGAIN_S
+            return False
+        except Exception as error:  # noqa: BLE001 -- a name is missing, or means something else
+            why = f"{type(error).__name__}: {error}"
+        if why:
+            self._turn_off(why)
+            return False
+        self._tested.add(connection)
+        return True
+
+    def _turn_off(self, why: str) -> None:
+        self._is_off = True
+        log.warning(
+            "cassandra-driver %s with native protocol %d takes requests and answers in a way that is not"
+            " known here (%s). Rows are written by its futures, which takes several times the CPU where"
+            " rows are scattered.",
+            *(cassandra.__version__, self._session.cluster.protocol_version, why),
+        )

@@ -1,1 +1,0 @@
-"""CQL types: which Spark type fits, how values are cast, which are refused."""

@@ -1,0 +1,283 @@
+"""Sends idempotent requests, several in flight, until all of them are acknowledged."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from wal_sink.errors import TargetUnavailable, WalSinkError
+from wal_sink.log_context import line_logger
+from wal_sink.observer import Observer
+from wal_sink.targets.cassandra.driver.connection import ROWS
+from wal_sink.targets.cassandra.driver.errors import (
+    PATIENCE_S,
+    asks_to_slow_down,
+    classify,
+    execute,
+    is_refused,
+    longest_s,
+    may_be_a_row,
+    retrying,
+    was_not_sent,
+)
+from wal_sink.targets.cassandra.driver.frames import of_driver
+from wal_sink.targets.cassandra.driver.pipeline import LightRequests
+from wal_sink.targets.cassandra.write.in_flight import (
+    PARTS,
+    Concurrency,
+    Failure,
+    InFlight,
+    grouped,
+    is_unprepared,
+    worst,
+)
+from wal_sink.targets.cassandra.write.prepared import Refusals
+from wal_sink.text import counted
+
+log = line_logger(__name__)
+
+_WARN_EVERY_S = 10.0
+_LOOK_AT_ROWS = 4
+"""Attempts, a second in all, after which a failure that may pass is looked at row by row."""
+
+
+class Sender:
+    """Sends requests over one connection. Some are in flight between two calls.
+
+    One thread uses it. The driver's threads only put requests that have ended into a queue.
+
+    :param session: the driver's session.
+    :param concurrency: how many may be in flight.
+    :param patience: seconds to go on trying while no request is acknowledged.
+    :param describe: names the first row of a request.
+    :param timeout_s: seconds to wait for requests in flight of which none ends: then they are lost.
+    :param light: by which encoded rows go at first; what fails goes by the driver's futures.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        concurrency: Concurrency,
+        patience: float = PATIENCE_S,
+        describe: Callable[[Any], str] = str,
+        timeout_s: float = longest_s(PATIENCE_S),
+        light: LightRequests | None = None,
+    ) -> None:
+        self._session = session
+        self._concurrency = concurrency
+        self._patience = patience
+        self._timeout_s = timeout_s
+        self._in_flight = InFlight(session, concurrency, light, timeout_s)
+        self._unsent: deque[Any] = deque()
+        """Requests for which the socket had no room at that moment; each goes out when another has ended."""
+        self._failures: list[Failure] = []
+        self._acknowledgements = self._present = 0
+        self.repeats = True
+        """Whether a request that has failed is sent again. Not where that would double what it has written:
+        then its error is raised at once. What was certainly not carried out is sent again all the same."""
+        self._taken: Callable[[], Any] | None = None
+        """Returns the request that was acknowledged last, of those since the last `drain`."""
+        self.refusals = Refusals(describe, self._try, self._takes_others)
+        self._warned = float("-inf")
+
+    @property
+    def observer(self) -> Observer:
+        """Told of requests in flight, and of those that are sent again."""
+        return self._in_flight.observer
+
+    @observer.setter
+    def observer(self, observer: Observer) -> None:
+        self._in_flight.observer = observer
+
+    def send(self, statements: Iterable[Any]) -> None:
+        """Send every statement; return when the last is under way, without waiting for its answer.
+
+        The first failure stops the feed, also that of a statement which an earlier call has sent. The sender
+        then awaits what is in flight and repeats what failed, with growing pauses, before it goes on: a
+        cluster that struggles is not buried in requests.
+
+        Once this has raised, any of the statements sent since the last `drain` may be lost.
+
+        :param statements: idempotent, each sent at least once; made while others are in flight.
+        :raises TargetUnavailable: no success for as long as `patience`, or the driver does not end what is
+            in flight. Of a sender that has raised the latter only `abandon` is called, or nothing.
+        :raises TargetRefused: the server refuses a row, which is named, and takes others.
+        :raises Exception: of the driver, at once, when trying again cannot help.
+        """
+        for group in grouped(statements, self._concurrency):
+            self._await_room(group.parts)
+            if self._failures:
+                self._recover()
+            self._in_flight.start_group(group)
+
+    def drain(self) -> None:
+        """Wait until every statement that was sent is acknowledged.
+
+        :raises Exception: what `send` raises.
+        """
+        self._finish()
+        while self._failures:
+            self._recover()
+            self._finish()
+        self._taken = None
+        self.refusals.forget()
+
+    def take_present(self) -> int:
+        """Return how many rows with a condition have found one of their key, since the last call."""
+        present, self._present = self._present, 0
+        return present
+
+    def abandon(self) -> None:
+        """Wait until nothing is in flight, and forget what failed: its rows are no longer wanted.
+
+        :raises TargetUnavailable: the driver does not end what is in flight.
+        """
+        self._await_all()
+        self._forget()
+
+    def _await_room(self, parts: int = PARTS) -> None:
+        """Wait until requests of so many parts may be in flight; those that the socket refused go first."""
+        while True:
+            while self._in_flight.have_ended or self._in_flight.is_full(parts):
+                self._take()
+            if not self._unsent:
+                return
+            if self._in_flight:
+                self._take()
+            self._in_flight.start(self._unsent.popleft())
+
+    def _await_all(self) -> None:
+        while self._in_flight:
+            self._take()
+
+    def _finish(self) -> None:
+        """Send what the socket refused, and wait until nothing is in flight."""
+        while self._in_flight or self._unsent:
+            self._await_room()
+            self._await_all()
+
+    def _forget(self) -> None:
+        self._failures.clear()
+        self._unsent.clear()
+        self._taken = None
+        self.refusals.forget()
+
+    def _take(self) -> None:
+        """Wait until one request or more have ended, and count them; what has failed is kept.
+
+        :raises TargetUnavailable: none has, for much longer than a timeout.
+        """
+        ended = self._in_flight.take()
+        if ended.acknowledged:
+            self._acknowledgements += ended.acknowledged
+            self._present += ended.present
+            self._taken = ended.last
+        for failure in ended.failures:
+            if (self._in_flight and was_not_sent(failure.error)) or is_unprepared(failure):
+                self._unsent.append(failure.statement)
+                continue
+            self._failures.append(failure)
+            if asks_to_slow_down(failure.error):
+                self._concurrency.overloaded(failure.sent, failure.ended)
+
+    def _recover(self) -> None:
+        """Repeat what failed until it is acknowledged, or patience ends."""
+        self._await_all()
+        self._warn()
+        try:
+            while not self._is_recovered():
+                pass  # some were acknowledged: patience begins anew
+        except Exception as error:
+            left, suspect = len(self._failures), self.refusals.suspect
+            self._forget()  # the caller writes everything again
+            if isinstance(error, WalSinkError) or classify(error) == "fatal":
+                raise
+            waited = f" for {self._patience:.0f} s" if self.repeats else ""
+            raise TargetUnavailable(
+                f"Cassandra did not acknowledge {counted(left, 'request')}{waited}: {error}{suspect}",
+                "See to the cluster; the rows are safe in the log and will be written again.",
+            ) from error
+
+    def _is_recovered(self) -> bool:
+        """Repeat what failed, with growing pauses; return False when some of it is acknowledged, and not all.
+
+        :raises Exception: patience has ended, or the error is fatal.
+        """
+        taken = self._acknowledgements
+        for attempt in retrying(self._patience if self.repeats else 0.0):
+            with attempt:
+                # The first attempt was the one that failed.
+                if attempt.retry_state.attempt_number > 1:
+                    self._send_failures()
+                if self._failures and self._acknowledgements == taken:
+                    self._look_for_a_row(attempt.retry_state.attempt_number)
+                if self._failures and self._acknowledgements == taken:
+                    raise worst(self._failures)
+        return not self._failures
+
+    def _look_for_a_row(self, attempt: int) -> None:
+        """Find the rows for which a request fails, if it is they; a request whose parts are taken is done.
+
+        :param attempt: the number of the attempt after which nothing was acknowledged.
+        :raises TargetRefused: the server says that the row is wrong; or does not say it, but fails again and
+            again for this row, and takes others.
+        """
+        first = self._failures[:1] if attempt == _LOOK_AT_ROWS else []
+        found = [each for each in self._failures if is_refused(each.error)]
+        found += [each for each in first if may_be_a_row(each.error)]
+        if not found:
+            return
+        failed = found[0]
+        number = self.refusals.look(failed.statement, failed.error)
+        if number is None:
+            return
+        self._failures.remove(failed)
+        self._acknowledgements += number  # what is passed over is done
+        if not number:
+            log.warning(
+                "Cassandra refused %d rows in one request and took them in several; cassandra.batchRows or"
+                " cassandra.batchBytes may say what it takes: %r",
+                *(len(failed.statement), failed.error),
+            )
+
+    def _takes_others(self) -> bool:
+        """Whether the server takes rows at all: what it acknowledged last is sent to it again."""
+        return self._taken is not None and self._try(self._taken()) is None
+
+    def _try(self, statement: Any) -> Exception | None:
+        """Send one request, and wait for its answer."""
+        try:
+            sent = of_driver(statement)
+            execute(self._session, sent, None, profile=ROWS, timeout_s=self._timeout_s)
+        except Exception as error:
+            if not (self.repeats or is_refused(error)):
+                raise  # it may have been carried out, so no part of it is sent again
+            return error
+        self._acknowledgements += 1
+        return None
+
+    def _warn(self) -> None:
+        """Log the failures, as a warning every ten seconds: a cluster may be overloaded for hours."""
+        now = time.monotonic()
+        is_due = now - self._warned >= _WARN_EVERY_S
+        log.log(
+            logging.WARNING if is_due else logging.DEBUG,
+            "%s failed, the first with %r",
+            counted(len(self._failures), "request"),
+            self._failures[0].error,
+        )
+        self._warned = now if is_due else self._warned
+
+    def _send_failures(self) -> None:
+        """Repeat what failed until one fails again; what was not repeated by then stays a failure."""
+        waiting, self._failures = deque(self._failures), []
+        while waiting and not self._failures:
+            failed = waiting.popleft()
+            self.observer.retried(classify(failed.error))
+            self._in_flight.start(failed.statement)
+            self._await_room()
+        self._finish()
+        self._failures.extend(waiting)

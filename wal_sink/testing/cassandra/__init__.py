@@ -1,1 +1,0 @@
-"""A real Cassandra for tests: in a container, or embedded."""

@@ -1,0 +1,107 @@
+"""Checks what a target keeps when its server dies: for a suite whose author gives a hook.
+
+For a target with a server that a test can kill. The suite of its delivery is derived together with this one::
+
+    class TestMyTarget(SqlContract, RestartContract):
+        ...
+
+        def restart(self, target: Target) -> None:
+            ...  # kill the server, as a crash does; start it again; return when it answers
+
+Nothing else shows that an answer comes after what it says is durable, or that a driver does not connect anew
+in the middle of a window, and go on in a transaction that has not all of its rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Session, Target
+from wal_sink.testing.contracts.ledger import begun_window, mark_of, new_owner, outcome_of
+from wal_sink.testing.contracts.rows import (
+    BASE_US,
+    Record,
+    RowsContract,
+    deliver,
+    drained,
+    finish,
+    refused,
+    write_and_drain,
+    write_window,
+)
+
+__all__ = ["RestartContract"]
+
+T = TypeVar("T")
+_PATIENCE_S = 60.0
+"""How long errors may go on that pass by themselves, when the server answers again."""
+
+_DONE: list[Record] = [("done", 1, 1, "x"), ("done", 2, 2, "y")]
+_HALVES: tuple[list[Record], list[Record]] = ([("first", 1, 1, "x")], [("second", 1, 1, "x")])
+
+
+class RestartContract(RowsContract):
+    """Derive `Test…` from the suite of the delivery and this one; give `restart`."""
+
+    @abstractmethod
+    def restart(self, target: Target) -> None:
+        """Kill the target's server, as a crash does, and start it again; return when it answers.
+
+        Where there is no server, let everything be gone that was not durable.
+        """
+
+    def test_a_restart_of_the_server(self, target: Target, plan: Plan) -> None:
+        """One window is finished, another one half written: each counts whole afterwards, or not at all."""
+        finished, halfway = new_owner(), new_owner()
+        done = self.slice(target, plan, _DONE)
+        parts = [self.slice(target, plan, half, BASE_US + 10 + n) for n, half in enumerate(_HALVES)]
+        window = begun_window(0, rows=len(parts))
+        with contextlib.ExitStack() as stack:
+            session = stack.enter_context(target.connect(finished))
+            session.create(-1)
+            deliver(session, plan, done)
+            other = stack.enter_context(target.connect(halfway))
+            other.create(-1)
+            assert other.begin(window) is Outcome.APPLIED
+            receipts = write_window(other, window, plan, parts[0])
+            self.restart(target)
+            mark = _patiently(target, finished, mark_of)
+            assert mark.flushed == 0, "finish has answered before it was durable"
+            mark = _patiently(target, halfway, mark_of)
+            assert mark.begun == window, "begin has answered before it was durable"
+            outcome = Outcome.REFUSED
+            with refused(target):
+                receipts += write_and_drain(other, plan, parts[1])
+                outcome = outcome_of(target, lambda: finish(other, window, receipts))
+        moved = _patiently(target, halfway, mark_of).flushed == 0
+        if outcome is not Outcome.UNKNOWN:
+            assert moved == (outcome is Outcome.APPLIED)
+
+        def deliver_whole(again: Session) -> None:
+            if mark_of(again).flushed != 0:
+                again.start(window)
+                for each in parts:
+                    again.write(plan, each)
+                assert finish(again, window, drained(again)) is not Outcome.REFUSED
+
+        _patiently(target, halfway, deliver_whole)
+        assert self.rows(target) == {
+            (str(k), int(n or 0)): (v, t) for k, n, v, t in (*_DONE, *_HALVES[0], *_HALVES[1])
+        }
+
+
+def _patiently(target: Target, owner: Owner, act: Callable[[Session], T]) -> T:
+    """Act over a new session, and again after each error that passes, as a flusher does."""
+    give_up_s = time.monotonic() + _PATIENCE_S
+    results = list[T]()
+    while not results:
+        assert time.monotonic() < give_up_s, "the server does not answer"
+        with refused(target), target.connect(owner) as session:
+            results.append(act(session))
+    return results[0]

@@ -1,1 +1,0 @@
-"""Faults, pauses and kills, injected from outside."""

@@ -1,0 +1,319 @@
+"""Injects faults at the two seams, the state backend and the target; the product has no fail points.
+
+Wrap the real backend or target and give it a `Faults`, which is asked about every operation. It injects
+one of two kinds: an *error* is raised to the caller, which lives on (a lost answer, a refused connection);
+a `Crash` is a `BaseException`, which nothing in the product catches: the process is gone.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import BinaryIO, Literal, TypeVar
+
+import pyarrow as pa
+
+from state_backends import StateBackend
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import Plan
+from wal_sink.observer import Observer
+from wal_sink.targets.base import (
+    Kind,
+    OnRefused,
+    PassesOver,
+    Session,
+    Slice,
+    StagedSession,
+    TakesOffers,
+    Target,
+)
+
+T = TypeVar("T")
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class AnswerLost(Exception):
+    """The operation may have taken effect; a conditional update then has an unknown outcome."""
+
+
+class Faults:
+    """Counts operations, and injects one fault.
+
+    :param at: number of the operation that fails, from 0; None for none.
+    :param when: `before` it takes effect, or `after`: then its answer is lost.
+    :param error: makes what is raised.
+    :param matching: only operations whose name contains this are counted.
+    """
+
+    def __init__(
+        self,
+        at: int | None = None,
+        when: Literal["before", "after"] = "before",
+        error: Callable[[], BaseException] = Crash,
+        matching: str = "",
+    ) -> None:
+        self._at = at
+        self._when = when
+        self._error = error
+        self._matching = matching
+        self.operations: list[str] = []
+        """Names of the counted operations, as `<verb> <path or argument>`."""
+        self.injected: str | None = None
+        """The operation that failed: a harness checks that it injected what it meant to."""
+        self.took_effect = False
+        """Whether the operation that failed was carried out before its caller heard of the fault."""
+        self.begun = 0
+        """How many operations had begun when the fault was raised: one may have others inside."""
+
+    @contextlib.contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """Surround one operation."""
+        due = False
+        if self._matching in name:
+            due = len(self.operations) == self._at
+            self.operations.append(name)
+        if due:
+            self.injected = name
+        if due and self._when == "before":
+            self.begun = len(self.operations)
+            raise self._error()
+        try:
+            yield
+            self.took_effect = self.took_effect or due
+        finally:
+            if due:
+                self.begun = len(self.operations)
+                raise self._error()  # in place of the answer, be it a result or an error
+
+    def call(self, name: str, operation: Callable[[], T]) -> T:
+        """Run one operation."""
+        with self.around(name):
+            return operation()
+
+
+def halves(rows: Slice) -> tuple[Slice, Slice]:
+    """Cut a slice in two; each row keeps its timestamp."""
+    half = rows.batch.num_rows // 2
+    return (
+        rows._replace(batch=rows.batch.slice(0, half)),
+        rows._replace(batch=rows.batch.slice(half), first_us=rows.first_us + half),
+    )
+
+
+def begun_by(seen: Mark | None, new: Mark) -> Window | None:
+    """Return the window that a replaced ledger row begins (rule 14); None: it begins none."""
+    return new.begun if seen is not None and seen.begun is None else None
+
+
+class FaultyBackend(StateBackend):
+    """A state backend whose operations may fail; see `StateBackend` for what they do."""
+
+    def __init__(self, inner: StateBackend, faults: Faults) -> None:
+        self.inner = inner
+        self.faults = faults
+        self.url = inner.url
+        self.process_local = inner.process_local
+        self.billed = inner.billed
+
+    def create(self, path: str, data: bytes) -> None:
+        self.faults.call(f"create {path}", lambda: self.inner.create(path, data))
+
+    def replace(self, path: str, data: bytes) -> None:
+        self.faults.call(f"replace {path}", lambda: self.inner.replace(path, data))
+
+    def read(self, path: str) -> bytes:
+        return self.faults.call(f"read {path}", lambda: self.inner.read(path))
+
+    def size(self, path: str) -> int:
+        return self.faults.call(f"size {path}", lambda: self.inner.size(path))
+
+    @contextlib.contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """Fails when the block is left, before or after the object is durable."""
+        with self.faults.around(f"output {path}"), self.inner.open_output(path) as output:
+            yield output
+
+    def open_input(self, path: str) -> BinaryIO:
+        return self.faults.call(f"input {path}", lambda: self.inner.open_input(path))
+
+    def list(self, prefix: str = "") -> list[str]:
+        return self.faults.call(f"list {prefix}", lambda: self.inner.list(prefix))
+
+    def list_fresh(self, prefix: str = "") -> builtins.list[str]:
+        return self.faults.call(f"list {prefix}", lambda: self.inner.list_fresh(prefix))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        return self.faults.call(f"list {prefix}", lambda: self.inner.sizes(prefix))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Each object counts, so a crash leaves some of them."""
+        for path in list(paths):
+            self.faults.call(f"delete {path}", lambda path=path: self.inner.delete([path]))  # type: ignore[misc]
+
+    def unfinished_bytes(self, folder: str = "") -> int:
+        return self.faults.call("unfinished", lambda: self.inner.unfinished_bytes(folder))
+
+    def sweep_unfinished(self, min_age_s: float, folder: str = "") -> int:
+        return self.faults.call("sweep", lambda: self.inner.sweep_unfinished(min_age_s, folder))
+
+
+class FaultyTarget(Target):
+    """A target whose operations may fail, all but `check`; see `Target` for what they do.
+
+    :param sessions: gets the sessions of `inner` as they are opened: what lives on in the target's server
+        until it notices that a process has died.
+    """
+
+    def __init__(
+        self, inner: Target, faults: Faults, sessions: list[Session] | None = None
+    ) -> None:
+        self.inner = inner
+        self._sessions = sessions
+        self.faults = faults
+        self.name = inner.name
+        self.options_type = inner.options_type
+        self.delivery = inner.delivery
+        self.parallel_writes = inner.parallel_writes
+
+    @property
+    def shape(self) -> Mapping[str, str]:
+        return self.inner.shape
+
+    @property
+    def writes_to(self) -> str:
+        return self.inner.writes_to
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        return self.faults.call("plan", lambda: self.inner.plan(schema, key))
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        return self.inner.check(batch, plan)
+
+    def connect(self, owner: Owner) -> Session:
+        session = self.faults.call("connect", lambda: self._connect(owner))
+        if isinstance(session, StagedSession):
+            return FaultyStagedSession(session, self.faults)
+        return FaultySession(session, self.faults)
+
+    def _connect(self, owner: Owner) -> Session:
+        session = self.inner.connect(owner)
+        if self._sessions is not None:
+            self._sessions.append(session)
+        return session
+
+    def classify(self, error: Exception) -> Kind:
+        return self.inner.classify(error)
+
+
+class FaultySession(Session):
+    """A session whose operations may fail, all but `close`; see `Session` for what they do.
+
+    A write may fail in the middle, too: half of its rows arrive.
+    """
+
+    def __init__(self, inner: Session, faults: Faults) -> None:
+        self.inner = inner
+        self.faults = faults
+
+    def read_ledger(self) -> Mark | None:
+        return self.faults.call("read ledger", self.inner.read_ledger)
+
+    def create(self, flushed: int) -> None:
+        self.faults.call(f"create ledger {flushed}", lambda: self.inner.create(flushed))
+
+    def begin(self, window: Window) -> Outcome:
+        return self._conditional(f"begin {window.first}", lambda: self.inner.begin(window))
+
+    def start(self, window: Window) -> None:
+        self.faults.call(f"start {window.first}", lambda: self.inner.start(window))
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        first, second = halves(rows)
+        self.faults.call(
+            f"write {rows.epoch} {first.first_us}", lambda: self.write_half(plan, first)
+        )
+        self.faults.call(
+            f"write {rows.epoch} {second.first_us}", lambda: self.inner.write(plan, second)
+        )
+
+    def write_half(self, plan: Plan, rows: Slice) -> None:
+        """Write the first half of a slice: a fault behind it finds its rows there."""
+        self.inner.write(plan, rows)
+        self.inner.drain()
+
+    def drain(self) -> tuple[bytes, ...] | None:
+        return self.faults.call("drain", self.inner.drain)
+
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        begun = begun_by(seen, new)
+        name = f"begin {begun.first}" if begun else "replace row"
+        return self._conditional(name, lambda: self.inner.replace_row(seen, new))
+
+    def written_us(self) -> int | None:
+        return self.faults.call("written", self.inner.written_us)
+
+    def now_us(self) -> int | None:
+        return self.faults.call("clock", self.inner.now_us)
+
+    def finish(self, window: Window) -> Outcome:
+        return self._conditional(f"finish {window.last}", lambda: self.inner.finish(window))
+
+    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
+        if isinstance(self.inner, TakesOffers):
+            self.inner.offer(rows)
+
+    def pass_over(self, refused: OnRefused | None) -> None:
+        if isinstance(self.inner, PassesOver):
+            self.inner.pass_over(refused)
+
+    def report_to(self, observer: Observer) -> None:
+        self.inner.report_to(observer)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _conditional(self, name: str, update: Callable[[], Outcome]) -> Outcome:
+        """Run a conditional update; a lost answer is what a driver reports as UNKNOWN."""
+        try:
+            return self.faults.call(name, update)
+        except AnswerLost:
+            return Outcome.UNKNOWN
+
+
+class FaultyStagedSession(FaultySession, StagedSession):
+    """The same for a session whose rows are staged."""
+
+    def __init__(self, inner: StagedSession, faults: Faults) -> None:
+        super().__init__(inner, faults)
+        self._staged = inner
+        self._receipts: tuple[bytes, ...] = ()
+        """Of the halves that are staged before the rest of their slice."""
+
+    def start(self, window: Window) -> None:
+        self._receipts = ()
+        super().start(window)
+
+    def write_half(self, plan: Plan, rows: Slice) -> None:
+        self._staged.write(plan, rows)
+        self._receipts += self._staged.drain()
+
+    def drain(self) -> tuple[bytes, ...]:
+        receipts = self._receipts + self.faults.call("drain", self._staged.drain)
+        self._receipts = ()
+        return receipts
+
+    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+        return self._conditional(
+            f"finish {window.last}", lambda: self._staged.finish(window, receipts)
+        )
+
+    def close(self) -> None:
+        self._staged.discard(self._receipts)
+        super().close()
+
+    def discard(self, receipts: Sequence[bytes]) -> None:
+        self.faults.call("discard", lambda: self._staged.discard(receipts))

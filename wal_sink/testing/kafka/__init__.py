@@ -1,1 +1,0 @@
-"""A real Kafka for tests."""

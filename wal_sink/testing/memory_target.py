@@ -1,0 +1,352 @@
+"""Keeps rows and ledger in memory: a target for tests that need no server.
+
+A row is made of cells with write timestamps. Of two writes to a cell the one with the higher timestamp
+stays, so a row may be written again, late, and by two sessions. A delete leaves a timestamp, too: it hides
+every cell up to that, also one that is written later.
+
+Three options make a target that asks more of a flusher, as targets with cells may do. The rows of `lists` are
+there twice if they are written twice with one timestamp (rule 26). `totals` are added in their order by one
+session (rule 27). With `if_absent` the first row of a key stays, and the target dates it itself (rule 14).
+
+The state lies in the instance, so the successor of a flusher that "crashed" finds what was written. Nothing
+here is code of a real target: a model must not use what it judges.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from wal_sink.clock import now_us
+from wal_sink.errors import InvalidRow, TargetRefused
+from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.plan import ABSENT, Column, Plan
+from wal_sink.options import Options
+from wal_sink.targets.arrow_values import read_operations
+from wal_sink.targets.base import Kind, OnRefused, Session, Slice, Target
+from wal_sink.targets.operations import (
+    DELETE,
+    Operation,
+    OperationColumn,
+    Operations,
+    operation_details,
+    operation_shape,
+    planned_words,
+    read_words,
+    with_operation,
+    without_operation,
+)
+from wal_sink.testing.offered_rows import ReadsOffers
+
+__all__ = ["Cell", "MemoryOptions", "MemorySession", "MemoryTarget", "Row"]
+
+Key = tuple[Any, ...]
+PLACE = "(place)"
+"""The cell of a row with totals that says which row of the log was added last, by epoch and number."""
+
+
+class MemoryOptions(Options, frozen=True, kw_only=True):
+    """Options of the target in memory."""
+
+    keys: Annotated[str, Meta(description="key columns, comma-separated")]
+    nulls: Annotated[
+        Literal["unset", "write"], Meta(description="unset keeps an older value, write clears it")
+    ] = "unset"
+    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
+    operations: Operations = ""
+    lists: Annotated[
+        str,
+        Meta(description="columns of lists, comma-separated, doubled if they are written twice"),
+    ] = ""
+    totals: Annotated[
+        str, Meta(description="columns, comma-separated, that are added to what is there")
+    ] = ""
+    if_absent: Annotated[bool, Meta(description="write a row only where there is none")] = False
+
+    @property
+    def words(self) -> Mapping[str, Operation]:
+        """What each word of the operation column means."""
+        return read_words(self.operation_column, self.operations)
+
+    @property
+    def demands(self) -> dict[str, str]:
+        """What makes a target that asks more of a flusher; nothing where no such option is given."""
+        absent = "true" if self.if_absent else ""
+        given = {"lists": self.lists, "totals": self.totals, ABSENT: absent}
+        return {name: value for name, value in given.items() if value}
+
+
+class Cell(NamedTuple):
+    """A value, None for a deletion, and its write timestamp in microseconds."""
+
+    value: Any
+    us: int
+
+    def merged(self, new: Cell, *, is_list: bool = False) -> Cell:
+        """Return what two writes leave; at equal timestamps a deletion, or else the larger value.
+
+        :param is_list: at equal timestamps the elements of both stay.
+        """
+        if is_list and self.us == new.us and None not in (self.value, new.value):
+            return Cell([*self.value, *new.value], new.us)
+        return max(self, new, key=lambda cell: (cell.us, cell.value is None, str(cell.value)))
+
+
+class Row(NamedTuple):
+    """The cells of a row, by column, and the timestamp of its newest upsert."""
+
+    cells: dict[str, Cell]
+    us: int
+
+
+class MemoryTarget(Target):
+    """Rows and ledger in memory; unlike other targets it does not pickle, since its content is the point."""
+
+    name = "memory"
+    options_type = MemoryOptions
+
+    def __init__(self, options: MemoryOptions) -> None:
+        self.options = options
+        self.lock = threading.Lock()
+        self.table: dict[Key, Row] = {}
+        """Every cell that was written, also those that a delete hides."""
+        self.deleted: dict[Key, int] = {}
+        """Timestamps of deletes."""
+        self.ledger: dict[str, Mark] = {}
+        self.shadowed_until_us: dict[str, int] = {}
+        """Ledger rows that were written with a timestamp of the future: updates change nothing."""
+        self.clock_us: Callable[[], int] = now_us
+        """The clock of the target, microseconds since 1970."""
+        self.refuses: Callable[[Mapping[str, Any]], str] = lambda _row: ""
+        """Says why a row is refused when it is written; empty: it is not."""
+
+    def with_options(self, options: MemoryOptions) -> MemoryTarget:
+        """Return a target with other options over the same rows and ledger."""
+        other = copy.copy(self)
+        other.options = options
+        return other
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of the key."""
+        return _names(self.options.keys)
+
+    @property
+    def shape(self) -> Mapping[str, str]:
+        """What shapes what is written, see `Target.shape`."""
+        given = self.options
+        operation = operation_shape(given.operation_column, given.words)
+        return {"keys": given.keys, "nulls": given.nulls, **operation, **given.demands}
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Take any schema that has the key.
+
+        :raises SchemaMismatch: the operation column is missing, or no text.
+        """
+        given = self.options
+        columns = [
+            Column(
+                name=field.name,
+                source=str(field.type),
+                type=str(field.type),
+                role="partition" if field.name in self.keys else "regular",
+            )
+            for field in without_operation(schema, given.operation_column, self.keys, "cells")
+        ]
+        plan = Plan(
+            key=key,
+            target=self.name,
+            table="cells",
+            columns=with_operation(columns, schema, given.operation_column),
+            details={
+                "nulls": given.nulls,
+                **operation_details(given.operation_column, given.words),
+                **given.demands,
+            },
+        )
+        if given.lists:
+            return plan.as_sent_once()
+        return plan.of_one_session() if given.totals or given.if_absent else plan
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Refuse a null in the key, and a word that is no operation."""
+        for name in self.keys:
+            if batch.column(name).null_count:
+                raise InvalidRow(f"Key column {name} is null", "Filter such rows out.", column=name)
+        if plan.operation is None:
+            return batch
+        operations, bad = read_operations(batch.column(plan.operation), planned_words(plan))
+        if bad:
+            raise InvalidRow(f"Row {bad.row} {bad.problem}", bad.remedy)
+        return batch.set_column(
+            batch.schema.names.index(plan.operation), plan.operation, operations
+        )
+
+    def connect(self, owner: Owner) -> Session:
+        """Connect; always works."""
+        return MemorySession(self, owner)
+
+    def classify(self, error: Exception) -> Kind:
+        """Retry connection errors, which tests inject; nothing of its own can fail."""
+        return "retry" if isinstance(error, ConnectionError) else "fatal"
+
+    def rows(self) -> dict[Key, dict[str, Any]]:
+        """Return what a reader sees, by key."""
+        with self.lock:
+            return {key: row for key in self.table if (row := self.read(key)) is not None}
+
+    def seen(self, key: Key) -> dict[str, Cell]:
+        """Return the cells of a row that no delete hides."""
+        row, deleted_us = self.table.get(key, Row({}, -1)), self.deleted.get(key, -1)
+        return {name: cell for name, cell in row.cells.items() if cell.us > deleted_us}
+
+    def read(self, key: Key) -> dict[str, Any] | None:
+        """Return a row as a reader sees it; None: there is none."""
+        if key not in self.table:
+            return None
+        row, seen = self.table[key], self.seen(key)
+        values = {n: seen[n].value if n in seen else None for n in row.cells if n != PLACE}
+        there = row.us > self.deleted.get(key, -1)
+        return values if there or any(value is not None for value in values.values()) else None
+
+    def upsert(
+        self, key: Key, us: int, cells: Mapping[str, Cell], lists: Collection[str] = ()
+    ) -> None:
+        """Write cells of a row.
+
+        :param lists: the columns that are lists.
+        """
+        row = self.table.get(key, Row({}, -1))
+        merged = dict(cells)
+        for name in row.cells.keys() & cells.keys():
+            merged[name] = row.cells[name].merged(cells[name], is_list=name in lists)
+        self.table[key] = Row(row.cells | merged, max(us, row.us))
+
+
+class MemorySession(ReadsOffers, Session):
+    """A connection to a `MemoryTarget`. The rows of a call are in flight until the next one."""
+
+    def __init__(self, target: MemoryTarget, owner: Owner) -> None:
+        self._target = target
+        self._owner = owner
+        self._in_flight: list[tuple[Plan, Slice]] = []
+        self._refused: OnRefused | None = None
+        self._bases_us: dict[int, int] = {}
+        """Of the begun window: the timestamp of each epoch's first row."""
+
+    def pass_over(self, refused: OnRefused | None) -> None:
+        """Tell of each row that the target refuses, and take the others."""
+        self._refused = refused
+
+    def read_ledger(self) -> Mark | None:
+        """Read the ledger row."""
+        with self._target.lock:
+            return self._target.ledger.get(self._owner.query_id)
+
+    def create(self, flushed: int) -> None:
+        """Create the ledger row unless it is there."""
+        with self._target.lock:
+            self._target.ledger.setdefault(self._owner.query_id, Mark.new(self._owner, flushed))
+
+    def begin(self, window: Window) -> Outcome:
+        """Begin if nothing is begun at the epoch before."""
+        outcome = Outcome.REFUSED
+        with self._target.lock:
+            mark = self._target.ledger.get(self._owner.query_id)
+            if mark is not None and (mark.flushed, mark.begun) == (window.first - 1, None):
+                self._put(mark, begun=window)
+                outcome = Outcome.APPLIED
+        self.read_offered()
+        return outcome
+
+    def start(self, window: Window) -> None:
+        """Expect the rows of a window: totals are added by their places in it."""
+        self._in_flight = []
+        self._bases_us = {begun.epoch: begun.base_us for begun in window.epochs}
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        """Write the rows of the call before; those of this call stay in flight until the next one."""
+        self.drain()
+        self._in_flight = [(plan, rows)]
+
+    def drain(self) -> None:
+        """Write what is in flight."""
+        while self._in_flight:
+            plan, rows = self._in_flight.pop(0)
+            for index, values in enumerate(rows.batch.to_pylist()):
+                self._write(plan, rows.epoch, rows.first_us + index, values)
+
+    def _write(self, plan: Plan, epoch: int, us: int, values: dict[str, Any]) -> None:
+        target = self._target
+        if why := target.refuses(values):
+            error = TargetRefused(why, "Change the target.")
+            if self._refused is None or plan.one_session:
+                raise error
+            self._refused(us, error)
+            return
+        operation = plan.operation and values.pop(plan.operation)
+        key = tuple(values.pop(name) for name in target.keys)
+        with target.lock:
+            if operation == DELETE:
+                target.deleted[key] = max(us, target.deleted.get(key, -1))
+                return
+            if plan.target_dated:
+                if target.read(key) is not None:
+                    return
+                us = target.clock_us()
+            null_us = -1 if plan.details["nulls"] == "unset" else us  # older than any other cell
+            cells = {n: Cell(v, null_us if v is None else us) for n, v in values.items()}
+            if totals := _names(plan.details.get("totals", "")):
+                place = Cell((epoch, us - self._bases_us[epoch]), us)
+                seen = target.seen(key)
+                if PLACE in seen and place.value <= seen[PLACE].value:
+                    return  # they have it already
+                for name in totals:
+                    if name in seen and values[name] is not None:
+                        cells[name] = Cell((seen[name].value or 0) + values[name], us)
+                cells[PLACE] = place
+            target.upsert(key, us, cells, _names(plan.details.get("lists", "")))
+
+    def finish(self, window: Window) -> Outcome:
+        """Finish if exactly this window is begun."""
+        with self._target.lock:
+            mark = self._target.ledger.get(self._owner.query_id)
+            if mark is None or mark.flushed != window.first - 1 or mark.begun != window:
+                return Outcome.REFUSED
+            self._put(mark, **msgspec.structs.asdict(mark.finished(window)))
+            return Outcome.APPLIED
+
+    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+        """Replace the row if it is the one that was seen."""
+        with self._target.lock:
+            mark = self._target.ledger.get(self._owner.query_id)
+            if mark == seen:
+                self._put(mark or new, **msgspec.structs.asdict(new))
+        self.read_offered()
+        return Outcome.APPLIED if mark == seen else Outcome.REFUSED
+
+    def written_us(self) -> int | None:
+        """Return the timestamp of a plain write that shadows the row."""
+        return self._target.shadowed_until_us.get(self._owner.query_id)
+
+    def now_us(self) -> int | None:
+        """Return what the target's clock says."""
+        return self._target.clock_us()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _put(self, mark: Mark, **changes: Any) -> None:
+        """Update the row; without effect where a plain write of the future shadows it (rule 16)."""
+        if self._owner.query_id not in self._target.shadowed_until_us:
+            self._target.ledger[self._owner.query_id] = msgspec.structs.replace(mark, **changes)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))

@@ -1,1 +1,0 @@
-"""A real PostgreSQL for tests: from the installed package, or in a container."""

@@ -1,0 +1,61 @@
+"""A real PostgreSQL for pytest: a private server from the installed package, or a container.
+
+For the tests of a job. In the top-level conftest.py::
+
+    pytest_plugins = ["wal_sink.testing.postgresql_fixtures"]
+
+and in a test, with a fixture `spark` of your own::
+
+    def test_orders_arrive(postgresql, schema, spark, tmp_path):
+        postgresql.execute(f"CREATE TABLE {schema}.orders (id bigint)")
+        with wal_sink.register(spark):
+            run_my_job(spark, postgresql.uri, f"{schema}.orders", tmp_path)
+        assert postgresql.execute(f"SELECT id FROM {schema}.orders")
+
+`postgresql` is a started `wal_sink.testing.servers.postgresql.Server`, one for the whole run; `schema` is the
+name of a new schema in it, dropped after the test. Which server it is stands in pytest's header. The
+environment variable WAL_SINK_TEST_POSTGRESQL forces one: `installed` or `docker`; the default is `auto`.
+Nothing starts before a test asks for it; where there is no PostgreSQL, that test fails, and says what to
+install.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from wal_sink.errors import WalSinkError
+from wal_sink.testing.servers import docker
+from wal_sink.testing.servers import postgresql as server
+from wal_sink.testing.servers.postgresql import VARIABLE, Choice, Server, choose
+
+
+def pytest_report_header() -> str:
+    """Say which PostgreSQL this run uses, or why it has none."""
+    try:
+        return f"postgresql: {_choice().said}"
+    except WalSinkError as error:
+        return f"postgresql: tests that need it fail, since {error.what}"
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """Start the one server; a test that leaves it stopped or paused takes one of its own."""
+    with _choice().server({}) as server:
+        yield server
+
+
+@pytest.fixture
+def schema(postgresql: Server) -> Iterator[str]:
+    """Return the name of a new schema in `postgresql`, dropped after the test."""
+    name = f"test_{secrets.token_hex(8)}"
+    postgresql.execute(f"CREATE SCHEMA {name}")
+    yield name
+    postgresql.execute(f"DROP SCHEMA {name} CASCADE")
+
+
+def _choice() -> Choice:
+    return choose(os.environ.get(VARIABLE, "auto"), server.programs, docker.find)

@@ -1,0 +1,328 @@
+"""Starts, kills, pauses and asks a Cassandra node, wherever that runs.
+
+Chooses which Cassandra the tests of a run use: a container, or the embedded node.
+
+Runs a real Cassandra node in a Docker container, for tests: the official image, by testcontainers.
+
+Runs a real Cassandra node as a child process, for tests and demonstrations: no Docker, no service.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from wal_sink.errors import OptionError
+from wal_sink.testing.servers import maven
+from wal_sink.testing.servers.docker import Container, DockerNotUsable
+from wal_sink.testing.servers.maven import java_command
+from wal_sink.testing.servers.process import AnyServer, Child, DidNotStart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from testcontainers.core.container import DockerContainer
+
+CommitlogSync = Literal["periodic", "batch"]
+
+# What halves the time to start. A test's node does not live long enough for the optimising compiler
+# or a concurrent collector to pay off; 1,000 rows show as well as 100,000 how much memory one
+# takes; there are no peers to wait for.
+QUICK_START = """
+    -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData
+    -Dcassandra.memtable_row_overhead_computation_step=1000
+    -Dcassandra.ring_delay_ms=0 -Dcassandra.skip_wait_for_gossip_to_settle=0
+    -Dcassandra.superuser_setup_delay_ms=0 -Dcassandra.shutdown_announce_in_ms=0
+"""
+_OPTIONS = bytes((4, 0, 0, 0, 5, 0, 0, 0, 0))  # the CQL protocol's smallest request, version 4
+_SUPPORTED = b"\x06"  # the opcode of its answer, the fifth byte
+
+_TIMEOUTS = (
+    *("request_timeout", "read_request_timeout", "range_request_timeout"),
+    *("write_request_timeout", "counter_write_request_timeout", "cas_contention_timeout"),
+)
+_ANSWER_S = 60.0
+"""How long a test's own requests wait for an answer: the driver's ten seconds are few for a busy machine."""
+
+
+class CassandraDidNotStart(DidNotStart):
+    """The node did not come up; where it got that far, the text ends with the last lines of its log."""
+
+
+class Node(AnyServer):
+    """One Cassandra node with durable data, for tests. `execute` and `session` may be called by any thread.
+
+    :param port: the CQL port.
+    """
+
+    did_not_start = CassandraDidNotStart
+    patience_s = 180.0
+
+    def __init__(self, title: str, host: str, port: int) -> None:
+        super().__init__(title, host, port)
+        self._session: Any = None
+        self._session_lock = threading.Lock()
+
+    @property
+    def contact_points(self) -> tuple[str]:
+        """The host, as drivers take it."""
+        return (self.host,)
+
+    def execute(self, cql: str, parameters: Sequence[object] | None = None) -> list[Any]:
+        """Run one statement on `session` and return all its rows; `parameters` fill its `%s`."""
+        return list(self.session().execute(cql, parameters))
+
+    def create_keyspace(self, name: str) -> None:
+        """Create the keyspace of exactly that name, with one replica, if there is none."""
+        self.execute(
+            f'CREATE KEYSPACE IF NOT EXISTS "{name}" WITH replication = '
+            "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+        )
+
+    def session(self) -> Any:
+        """Return a driver session (consistency LOCAL_ONE); it is closed when the node ends."""
+        from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile  # noqa: PLC0415
+        from cassandra.policies import RoundRobinPolicy  # noqa: PLC0415 - a node needs no driver
+
+        self._require_running()
+        with self._session_lock:
+            if self._session is None:
+                profile = ExecutionProfile(RoundRobinPolicy(), request_timeout=_ANSWER_S)
+                profiles = {EXEC_PROFILE_DEFAULT: profile}
+                # The driver would ask for a newer protocol first, which fills the node's log.
+                cluster = Cluster(
+                    [self.host], self.port, protocol_version=5, execution_profiles=profiles
+                )
+                try:
+                    self._session = cluster.connect()
+                except BaseException:
+                    cluster.shutdown()
+                    raise
+            return self._session
+
+    def _disconnect(self) -> None:
+        with self._session_lock:
+            if self._session is not None:
+                self._session.cluster.shutdown()
+                self._session = None
+
+    def _unanswered(self) -> str | None:
+        """Ask whether the port speaks CQL; it is open earlier than that."""
+        try:
+            with socket.create_connection((self.host, self.port), timeout=1) as connection:
+                connection.sendall(_OPTIONS)
+                return None if connection.recv(9)[4:5] == _SUPPORTED else ""
+        except OSError:
+            return ""
+
+
+def cassandra_yaml(
+    commitlog_sync: CommitlogSync, *, rpc_address: str, port: int, storage_port: int
+) -> dict[str, object]:
+    """Make cassandra.yaml of a node without peers; Cassandra's defaults hold for what is not in it.
+
+    What a node alone answers late is late because the machine is busy: it has half a minute for a request,
+    where Cassandra's defaults are 1.8 seconds for a conditional write and 2 for another one.
+
+    `commitlog_sync` is `batch`, which acknowledges a write when it is on the disk, or `periodic`,
+    Cassandra's default, up to 10 seconds earlier.
+    """
+    loopback = "127.0.0.1"
+    provider = "org.apache.cassandra.locator.SimpleSeedProvider"
+    seeds = [{"seeds": f"{loopback}:{storage_port}"}]
+    yaml: Mapping[str, object] = {
+        "num_tokens": 1,
+        "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
+        "endpoint_snitch": "SimpleSnitch",
+        "listen_address": loopback,
+        "rpc_address": rpc_address,
+        "broadcast_rpc_address": loopback,
+        "storage_port": storage_port,
+        "native_transport_port": port,
+        "seed_provider": [{"class_name": provider, "parameters": seeds}],
+        "commitlog_sync": commitlog_sync,
+        "auto_snapshot": False,  # a test's dropped keyspace is not wanted back
+        **dict.fromkeys(_TIMEOUTS, "30s"),
+    }
+    periodic = {"commitlog_sync_period": "10000ms"} if commitlog_sync == "periodic" else {}
+    return {**yaml, **periodic}
+
+
+IMAGE = "cassandra:5.0"
+_YAML = "/etc/cassandra/wal_sink.yaml"
+# The image's own options come first and choose G1, which would touch all of its heap at the start.
+_CONTAINER_FLAGS = (
+    f"-Dcassandra.config=file://{_YAML} -XX:-UseG1GC -XX:-AlwaysPreTouch {QUICK_START}"
+)
+
+
+class CassandraContainer(Container, Node):
+    """One Cassandra node in a container, with the interface of `EmbeddedCassandra`.
+
+    :param image: the official one or one that behaves like it, at least Cassandra 5.0; pulled at
+        the first start.
+    :param heap: of the Java heap, in Java's notation.
+    :param commitlog_sync: as for `EmbeddedCassandra`.
+    :param settings: entries of cassandra.yaml; they override the choices made here.
+    :raises DockerNotUsable: no Docker engine answers.
+    """
+
+    def __init__(
+        self,
+        image: str = IMAGE,
+        *,
+        heap: str = "512M",
+        commitlog_sync: CommitlogSync = "batch",
+        settings: Mapping[str, object] = {},
+    ) -> None:
+        super().__init__(image)
+        yaml = cassandra_yaml(commitlog_sync, rpc_address="0.0.0.0", port=9042, storage_port=7000)  # noqa: S104
+        self._is_to_run(_configured(image, heap, json.dumps({**yaml, **settings})), 9042)
+
+
+def _configured(image: str, heap: str, yaml: str) -> DockerContainer:
+    """Describe the container; nothing is started, and `start` waits for nothing."""
+    from testcontainers.community.cassandra import CassandraContainer as Official  # noqa: PLC0415
+    from testcontainers.core.waiting_utils import WaitStrategy  # noqa: PLC0415
+
+    class Afterwards(WaitStrategy):
+        """`Node.start` waits, also when the container is started again."""
+
+        def wait_until_ready(self, container: object) -> None:
+            """Return."""
+
+    return (
+        Official(image)
+        .with_envs(
+            MAX_HEAP_SIZE=heap, HEAP_NEWSIZE="128M", JVM_OPTS="", JVM_EXTRA_OPTS=_CONTAINER_FLAGS
+        )
+        .with_copy_into_container(yaml.encode(), _YAML)
+        .waiting_for(Afterwards())
+    )
+
+
+__all__ = ["CassandraDidNotStart", "EmbeddedCassandra"]
+
+VERSION = "5.0.9"
+_FLAGS = """
+    -ea -Xss256k -XX:+ExitOnOutOfMemoryError -Djava.net.preferIPv4Stack=true
+    -Djdk.attach.allowAttachSelf=true -Dio.netty.tryReflectionSetAccessible=true
+    -Dcassandra-foreground=yes
+"""
+_OPENED = """
+    java.base/java.io java.base/java.lang java.base/java.lang.module java.base/java.lang.ref
+    java.base/java.nio java.base/java.util java.base/java.util.concurrent
+    java.base/java.util.concurrent.atomic java.base/jdk.internal.loader java.base/jdk.internal.math
+    java.base/jdk.internal.misc java.base/jdk.internal.module java.base/jdk.internal.ref
+    java.base/jdk.internal.reflect java.base/jdk.internal.util.jar java.base/sun.nio.ch
+    java.management.rmi/com.sun.jmx.remote.internal.rmi java.rmi/sun.rmi.registry
+    java.rmi/sun.rmi.server java.sql/java.sql jdk.management/com.sun.management.internal
+    jdk.unsupported/sun.misc
+"""
+"""What Cassandra 5.0 looks into, on Java 17."""
+_LOGBACK = """\
+<configuration><appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
+  <encoder><pattern>%-5level [%thread] %date{ISO8601} %F:%L - %msg%n</pattern></encoder>
+</appender><root level="INFO"><appender-ref ref="OUT"/></root></configuration>
+"""
+
+
+class EmbeddedCassandra(Child, Node):
+    """One Cassandra node on 127.0.0.1, in a process of its own, with durable data.
+
+    Java 17 is needed. The jars are downloaded at the first start of a version and kept in the
+    user's cache folder. On Linux the node dies with this process, however that one ends. `start`
+    also raises `java.JavaNotFound` and `maven.JarsNotResolved`. Java gets what the environment's
+    `JVM_EXTRA_OPTS` says as well, as it does from Cassandra's own scripts.
+
+    :param folder: where data, commit log, log and configuration live; it is kept, and a later node
+        goes on from it. None: a temporary one, removed by `close`.
+    :param version: of `org.apache.cassandra:cassandra-all`.
+    :param heap: the most that the Java heap grows to, in Java's notation.
+    :param commitlog_sync: `batch` acknowledges a write when it is on the disk; `periodic`,
+        Cassandra's default, up to 10 seconds earlier.
+    :param settings: entries of cassandra.yaml; they override the choices made here.
+    """
+
+    ports = 2
+    """For CQL, and the next one for what nodes say to each other."""
+
+    def __init__(
+        self,
+        folder: Path | str | None = None,
+        *,
+        version: str = VERSION,
+        heap: str = "512m",
+        commitlog_sync: CommitlogSync = "batch",
+        settings: Mapping[str, object] = {},
+    ) -> None:
+        super().__init__(f"Cassandra {version}", "cassandra", folder)
+        self.version = version
+        self._heap = heap
+        yaml = cassandra_yaml(
+            commitlog_sync, rpc_address=self.host, port=self.port, storage_port=self.port + 1
+        )
+        self._settings = {**yaml, **settings}
+
+    def _command(self) -> list[str]:
+        """Write the configuration and return the command that runs a node with it."""
+        conf = self.folder / "conf"
+        for folder in (conf, self.log.parent, self.folder / "scratch"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (conf / "cassandra.yaml").write_text(json.dumps(self._settings, indent=1))
+        (conf / "logback.xml").write_text(_LOGBACK)
+        java = java_command("17", _OPENED.split())
+        artifact = maven.Artifact("org.apache.cassandra", "cassandra-all", self.version)
+        jars = maven.jars(artifact, f"cassandra-{self.version}", java)
+        return [
+            *(*java, f"-Xmx{self._heap}", *_FLAGS.split(), *QUICK_START.split()),
+            *shlex.split(os.environ.get("JVM_EXTRA_OPTS", "")),
+            *(f"-javaagent:{jar}" for jar in jars.glob("jamm-*.jar")),
+            f"-Djava.io.tmpdir={self.folder}/scratch",  # native code unpacked there outlives a kill
+            f"-Dcassandra.storagedir={self.folder}",
+            f"-Dcassandra.logdir={self.folder}/log",
+            f"-Dcassandra.config={(conf / 'cassandra.yaml').as_uri()}",
+            f"-Dlogback.configurationFile={conf / 'logback.xml'}",
+            *("-cp", f"{jars}/*", "org.apache.cassandra.service.CassandraDaemon"),
+        ]
+
+
+VARIABLE = "WAL_SINK_TEST_CASSANDRA"
+
+
+class Choice(NamedTuple):
+    """Which node, and a line that says which and why."""
+
+    node: Callable[[], Node]
+    said: str
+
+
+def choose(wanted: str, find: Callable[[str], str]) -> Choice:
+    """Choose the container where Docker can run it, and the embedded node otherwise.
+
+    :param wanted: `auto`, or `docker` or `embedded` to force one.
+    :param find: `docker_engine.find`.
+    :raises DockerNotUsable: a container is forced and there is none to be had.
+    :raises OptionError: anything else is wanted.
+    """
+    embedded = f"embedded node {VERSION}"
+    if wanted == "embedded":
+        return Choice(EmbeddedCassandra, f"{embedded}, as {VARIABLE} says")
+    if wanted not in {"auto", "docker"}:
+        raise OptionError(f"{VARIABLE} is {wanted!r}.", "Set it to auto, docker or embedded.")
+    try:
+        engine = find(IMAGE)
+    except DockerNotUsable as error:
+        if wanted == "docker":
+            raise DockerNotUsable(
+                f"{VARIABLE} is docker, and {error.what}.",
+                f"{error.remedy} Or set {VARIABLE} to auto or embedded.",
+            ) from error
+        return Choice(EmbeddedCassandra, f"{embedded}, since {error.what}")
+    return Choice(CassandraContainer, f"container {IMAGE} (Docker {engine})")

@@ -1,0 +1,248 @@
+"""A server in a Docker container, by testcontainers, with the interface of a child process.
+
+Asks the Docker engine that testcontainers would use whether it answers, and for images and ports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import socket
+import warnings
+import weakref
+from collections.abc import Iterator
+from ipaddress import ip_network
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wal_sink.errors import WalSinkError
+from wal_sink.testing.servers import process
+from wal_sink.testing.servers.process import AnyServer
+
+if TYPE_CHECKING:
+    from testcontainers.core.container import DockerContainer
+
+_PATIENCE_S = 5
+"""For an engine to answer, and for a registry to be found by it."""
+
+
+class DockerNotUsable(WalSinkError):
+    """No Docker engine answers, or an image is neither there nor to be had."""
+
+    exit_code = 4
+
+
+class Place(NamedTuple):
+    """Where a container's ports are published, and where they are reached from here."""
+
+    bind: str
+    host: str
+
+
+def find(image: str) -> str:
+    """Return the version of an engine that can run `image`; nothing is started or pulled.
+
+    :raises DockerNotUsable: there is none.
+    """
+    from testcontainers.core.config import testcontainers_config as config  # noqa: PLC0415
+
+    images = [config.hub_image_name_prefix + image]
+    if not config.ryuk_disabled:
+        images.append(config.ryuk_image)
+    with _connect() as client:
+        for each in images:
+            _require_image(client, each)
+        return str(client.version()["Version"])
+
+
+def place() -> Place:
+    """Find out where ports are to be published, so that they are reached from here and no further.
+
+    :raises DockerNotUsable: no engine answers.
+    """
+    from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415
+    from testcontainers.core.utils import inside_container  # noqa: PLC0415
+
+    loopback = "127.0.0.1"
+    with _connect() as client:
+        host = DockerClient().host()
+        if host not in {"localhost", loopback, "::1"}:
+            return Place("0.0.0.0", host)  # noqa: S104 - an engine elsewhere
+        if not inside_container():
+            return Place(loopback, loopback)
+        bridge = client.networks.get("bridge").attrs["IPAM"]["Config"][0]
+        # An engine that was never asked for a gateway takes the first address, and does not say so.
+        gateway = bridge.get("Gateway") or str(next(ip_network(bridge["Subnet"]).hosts()))
+        # In a container the engine of the host is reached at the bridge, one in here also at home.
+        return Place(loopback, loopback) if _is_local(gateway) else Place(gateway, gateway)
+
+
+@contextlib.contextmanager
+def _connect() -> Iterator[Any]:
+    try:
+        import docker.errors  # noqa: PLC0415
+        from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise DockerNotUsable(
+            f"{error.name} is not installed", "pip install 'wal_sink[testing]'."
+        ) from error
+    client, why = None, ""
+    # docker leaves the socket of a failed connection to the garbage collector, which warns of it.
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        try:
+            client = DockerClient(timeout=_PATIENCE_S).client
+        except docker.errors.DockerException as error:
+            why = _innermost_reason(error)
+        gc.collect()
+    if client is None:
+        raise DockerNotUsable(
+            f"no Docker engine answers ({why})",
+            "Start Docker, or set DOCKER_HOST; `docker version` has to name a server.",
+        )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def _require_image(client: Any, image: str) -> None:
+    import docker.errors  # noqa: PLC0415
+    import requests  # noqa: PLC0415 - what docker raises when it has no patience left
+
+    try:
+        client.images.get(image)
+    except docker.errors.ImageNotFound:
+        try:
+            client.images.get_registry_data(image)
+        except (docker.errors.APIError, requests.RequestException) as error:
+            ryuk = "; testcontainers can do without its ryuk: TESTCONTAINERS_RYUK_DISABLED=true"
+            raise DockerNotUsable(
+                f"the Docker engine has no image {image} and cannot pull it ({_innermost_reason(error)})",
+                f"See to it that `docker pull {image}` works{ryuk if 'ryuk' in image else ''}.",
+            ) from error
+
+
+def _innermost_reason(error: BaseException) -> str:
+    """Return the innermost reason, in one line."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return " ".join(str(getattr(error, "explanation", None) or error).split())
+
+
+def _is_local(address: str) -> bool:
+    """Whether an address belongs to this machine, or to the container that we are in."""
+    try:
+        socket.create_server((address, 0)).close()
+    except OSError:
+        return False
+    return True
+
+
+class Container(AnyServer):
+    """One server in a container.
+
+    The container lives, stopped or running, until `close`; its data goes with it. If this process ends
+    before, the container is removed at the interpreter's exit, and after a SIGKILL by testcontainers' ryuk
+    unless that is disabled. Its port is published on the loopback address, except for an engine on another
+    machine.
+
+    :param image: pulled at the first start.
+    :raises DockerNotUsable: no Docker engine answers.
+    """
+
+    def __init__(self, image: str) -> None:
+        engine = place()
+        super().__init__(f"Container {image}", engine.host, process.choose("127.0.0.1"))
+        self.image = image
+        self._bind = engine.bind
+
+    def _is_to_run(self, container: DockerContainer, port: int) -> None:
+        """Say which container it is, before anything else.
+
+        :param container: described, not started; its `start` waits for nothing.
+        :param port: where the server listens inside.
+        """
+        self._container = container
+        # testcontainers' type knows no address; what it hands on to Docker does.
+        self._container.ports = {f"{port}/tcp": (self._bind, self.port)}  # type: ignore[dict-item]
+        self._remove = weakref.finalize(self, _remove, container)
+
+    @property
+    def running(self) -> bool:
+        """Whether the container runs, be it paused."""
+        return self._status() in {"running", "paused"}
+
+    def stop(self) -> None:
+        """Shut the server down as an operator would; kill it if that takes over 30 seconds."""
+        self._disconnect()
+        if self._thaw():
+            self._docker.stop(timeout=30)
+
+    def kill(self) -> None:
+        """End the container at once, as a crash does; what was acknowledged must survive."""
+        self._disconnect()
+        if self._thaw():
+            self._docker.kill()
+            self._docker.wait()
+
+    def pause(self) -> None:
+        """Freeze the container: connections stay open and nothing answers."""
+        self._require_running()
+        self._docker.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._require_running()
+        self._docker.unpause()
+
+    def close(self) -> None:
+        """Remove the container and its data."""
+        self._disconnect()
+        self._remove()
+
+    @property
+    def _docker(self) -> Any:
+        return self._container.get_wrapped_container()
+
+    def _status(self) -> str:
+        import docker.errors  # noqa: PLC0415
+
+        if not self._container._container or not self._remove.alive:  # noqa: SLF001
+            return "missing"
+        try:
+            self._docker.reload()
+        except docker.errors.NotFound:
+            return "missing"
+        return str(self._docker.status)
+
+    def _thaw(self) -> bool:
+        """Return whether it runs; a paused container takes no signal, so it runs on for a moment."""
+        status = self._status()
+        if status == "paused":
+            self._docker.unpause()
+        return status in {"running", "paused"}
+
+    def _launch(self) -> None:
+        import docker.errors  # noqa: PLC0415
+
+        if not self._remove.alive:
+            raise RuntimeError(f"{self.title} is closed: make a new one.")
+        try:
+            if self._status() == "missing":
+                self._container.start()
+            else:
+                self._docker.start()
+        except docker.errors.APIError as error:
+            raise self.did_not_start(
+                f"Docker could not run {self.title.lower()} on port {self.port}: {error.explanation}",
+                "See to what Docker says; if the port is taken, find out what listens there.",
+            ) from error
+
+    def _printed(self) -> str:
+        return str(self._docker.logs(tail=40).decode(errors="replace"))
+
+
+def _remove(container: DockerContainer) -> None:
+    import docker.errors  # noqa: PLC0415
+
+    with contextlib.suppress(docker.errors.NotFound):  # it was removed from outside
+        container.stop()

@@ -1,0 +1,175 @@
+"""Runs a real Kafka broker as a child process, for tests: no Docker, no service."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wal_sink.testing.servers import maven
+from wal_sink.testing.servers.maven import java_command
+from wal_sink.testing.servers.process import HOST, Child, DidNotStart
+
+VERSION = "4.1.0"
+
+_ANSWER_S, _OPEN_S = 30.0, 1.0
+"""How long a reader waits for a record, and for the end of a transaction."""
+
+
+class KafkaDidNotStart(DidNotStart):
+    """The broker did not come up; the text ends with the last lines of its log."""
+
+
+class Broker(Child):
+    """One Kafka broker on 127.0.0.1 that is its own controller (KRaft), with durable data.
+
+    Java 17 is needed. The jars are downloaded at the first start of a version, see
+    `wal_sink.testing.servers.maven`. On Linux the broker dies with this process, however that one ends.
+
+    :param settings: of server.properties; they override the choices made here.
+    """
+
+    did_not_start = KafkaDidNotStart
+    patience_s = 90.0
+    ports = 2
+    """For clients, and the next one for the controller."""
+
+    def __init__(self, settings: Mapping[str, object] = {}) -> None:
+        super().__init__(f"Kafka {VERSION}", "kafka")
+        self.address = f"{HOST}:{self.port}"
+        self._settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@{HOST}:{self.port + 1}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{HOST}:{self.port + 1}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.folder / "data"),
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
+            # How soon a transaction ends whose time is over: 10 s is what brokers do.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+            "auto.create.topics.enable": "false",
+            **settings,
+        }
+
+    def create_topic(
+        self, name: str, partitions: int = 1, settings: Mapping[str, str] = {}
+    ) -> None:
+        """Create a topic; return when it is there."""
+        from confluent_kafka.admin import NewTopic  # noqa: PLC0415 -- a broker needs no client
+
+        new = NewTopic(name, partitions, 1, config=dict(settings))
+        admin = self._admin()  # which has to live as long as its request
+        (future,) = admin.create_topics([new], operation_timeout=30).values()
+        future.result()
+        while name not in admin.list_topics(timeout=30).topics:  # the controller has it already
+            time.sleep(0.02)
+
+    def records(
+        self, topic: str, isolation: str = "read_committed"
+    ) -> list[tuple[bytes | None, bytes | None]]:
+        """Read a topic from its beginning to its end; return key and value of each record.
+
+        A broker answers a commit before readers see the records, so a reader of what is committed waits for
+        them. It gives up after a second: a transaction may stay open.
+        """
+        from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 -- as above
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.address,
+                "group.id": uuid.uuid4().hex,
+                "isolation.level": isolation,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+            }
+        )
+        found = []
+        try:
+            numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            partitions = [TopicPartition(topic, number, 0) for number in numbers]
+            left = self._ends(partitions)
+            consumer.assign(partitions)
+            answered_s, at_open = time.monotonic(), set[int]()
+            while left:
+                message = consumer.poll(0.1)
+                if message is None:
+                    waited_s = time.monotonic() - answered_s
+                    if waited_s > _OPEN_S and left.keys() <= at_open:
+                        break
+                    assert waited_s < _ANSWER_S, f"{topic} does not answer"
+                    continue
+                answered_s = time.monotonic()
+                number = message.partition()
+                if not message.error():
+                    found.append((message.key(), message.value()))
+                elif message.offset() >= left.get(number, 0):
+                    left.pop(number, None)
+                else:
+                    at_open.add(number)
+        finally:
+            consumer.close()
+        return found
+
+    def _ends(self, partitions: Sequence[Any]) -> dict[int, int]:
+        """Return the offset behind the last record of each partition, in a transaction or not."""
+        from confluent_kafka import IsolationLevel  # noqa: PLC0415 -- as above
+        from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 -- as above
+
+        admin = self._admin()
+        futures = admin.list_offsets(
+            {each: OffsetSpec.latest() for each in partitions},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=_ANSWER_S,
+        )
+        return {each.partition: future.result().offset for each, future in futures.items()}
+
+    def _admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 -- as above
+
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+
+    def _command(self) -> Sequence[object]:
+        java = java_command("17")
+        artifact = maven.Artifact("org.apache.kafka", "kafka_2.13", VERSION)
+        jars = maven.jars(artifact, f"kafka-{VERSION}", java)
+        command = [*java, "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
+        properties = self.folder / "server.properties"
+        if not properties.exists():
+            lines = [f"{name}={value}\n" for name, value in self._settings.items()]
+            properties.write_text("".join(lines))
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            # In one word: one id of 64 begins with a dash, which would be read as an option.
+            tool = (
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={cluster}",
+                "-c",
+                properties,
+            )
+            self._run([*command, *tool], "To make Kafka's folder")
+        return [*command, "kafka.Kafka", properties]
+
+    def _disconnect(self) -> None:
+        """Nothing: each request has a client of its own."""
+
+    def _environment(self) -> Mapping[str, str]:
+        return {**os.environ, "JAVA_TOOL_OPTIONS": ""}
+
+    def _unanswered(self) -> str | None:
+        from confluent_kafka import KafkaException  # noqa: PLC0415 -- as above
+
+        try:
+            self._admin().list_topics(timeout=1)
+        except KafkaException as error:
+            return str(error)
+        return None

@@ -1,0 +1,362 @@
+"""Starts, kills, pauses and asks a PostgreSQL server, wherever that runs.
+
+Chooses which PostgreSQL the tests of a run use: the installed package, or a container.
+
+Runs a real PostgreSQL server in a Docker container, for tests: the official image, by testcontainers.
+
+Runs a private PostgreSQL server from the installed package, for tests and demonstrations: no service.
+
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.testing.servers.docker import Container, DockerNotUsable
+from wal_sink.testing.servers.process import AnyServer, Child, DidNotStart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from testcontainers.core.container import DockerContainer
+
+USER = "postgres"
+DATABASE = "postgres"
+"""What every new server has; the user may do everything."""
+
+
+class PostgresqlDidNotStart(DidNotStart):
+    """The server did not come up; where it got that far, the text ends with the last lines of its log."""
+
+
+class Server(AnyServer):
+    """One PostgreSQL server with durable data, for tests. `execute` may be called by any thread."""
+
+    did_not_start = PostgresqlDidNotStart
+    patience_s = 60.0
+
+    def __init__(self, title: str, host: str, port: int) -> None:
+        super().__init__(title, host, port)
+        self.password = secrets.token_urlsafe(16)
+        self._connection: Any = None
+        self._connection_lock = threading.Lock()
+
+    @property
+    def uri(self) -> str:
+        """Where libpq reaches the database, with user and password."""
+        return self.uri_of(USER, self.password)
+
+    def uri_of(self, user: str, password: str = "", database: str = DATABASE) -> str:
+        """Return the URI by which a user reaches a database."""
+        login = f"{quote(user)}:{quote(password)}" if password else quote(user)
+        return f"postgresql://{login}@{self.host}:{self.port}/{quote(database)}"
+
+    def execute(self, sql: str, parameters: Sequence[object] | None = None) -> list[Any]:
+        """Run statements, each in a transaction of its own, and return the rows of the last one.
+
+        :param parameters: fill the `%s` of a single statement.
+        """
+        self._require_running()
+        with self._connection_lock:
+            if self._connection is None or self._connection.closed:
+                self._connection = self._connect()
+            done = self._connection.execute(sql, parameters)
+            while done.nextset():
+                pass
+            return [] if done.description is None else done.fetchall()
+
+    def _connect(self) -> Any:
+        import psycopg  # noqa: PLC0415 - a server needs no driver
+
+        # Statements that are prepared by the driver would hold on to a table's old columns.
+        return psycopg.connect(
+            self.uri, autocommit=True, prepare_threshold=None, connect_timeout=10
+        )
+
+    def _disconnect(self) -> None:
+        with self._connection_lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _unanswered(self) -> str | None:
+        import psycopg  # noqa: PLC0415 - as above
+
+        try:
+            self._connect().close()
+        except psycopg.OperationalError as error:
+            return str(error)
+        return None
+
+
+IMAGE = "postgres:17"
+
+
+class PostgresqlContainer(Container, Server):
+    """One PostgreSQL server in a container, with the interface of `InstalledPostgresql`.
+
+    :param settings: entries of postgresql.conf.
+    :raises DockerNotUsable: no Docker engine answers.
+    """
+
+    def __init__(self, settings: Mapping[str, object] = {}, *, image: str = IMAGE) -> None:
+        super().__init__(image)
+        self._is_to_run(_configured(image, self.password, settings), 5432)
+
+
+def _configured(image: str, password: str, settings: Mapping[str, object]) -> DockerContainer:
+    """Describe the container; nothing is started, and `start` waits for nothing."""
+    from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415
+    from testcontainers.core.waiting_utils import WaitStrategy  # noqa: PLC0415
+
+    class Plain(PostgresContainer):
+        """`Server.start` waits, also when the container is started again."""
+
+        def _connect(self) -> None:
+            """Return."""
+
+    class Afterwards(WaitStrategy):
+        """As above."""
+
+        def wait_until_ready(self, container: object) -> None:
+            """Return."""
+
+    container = Plain(image, username=USER, password=password, dbname=DATABASE)
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    return container.with_command(["postgres", *options]).waiting_for(Afterwards())
+
+
+FOLDERS = "/usr/lib/postgresql/*/bin"
+"""Where Debian's packages put their programs, beside PATH; the highest version counts."""
+_UNPRIVILEGED = ("postgres", "nobody")
+"""Users of which the first that exists runs the server where this process is root."""
+
+
+class PostgresqlNotInstalled(WalSinkError):
+    """There are no programs of PostgreSQL on this machine, or none that can be run."""
+
+    exit_code = 2
+
+
+class InstalledPostgresql(Child, Server):
+    """One PostgreSQL server on 127.0.0.1, in processes of its own, with durable data in a temporary folder.
+
+    PostgreSQL refuses to run as root; where this process does, the server runs as `postgres`, or as `nobody`.
+    On Linux it dies with this process, however that one ends.
+
+    :param settings: entries of postgresql.conf; they override the choices made here.
+    :raises PostgresqlNotInstalled: there are no programs.
+    """
+
+    ends_by = signal.SIGINT  # its "fast" way
+
+    def __init__(self, settings: Mapping[str, object] = {}) -> None:
+        self._programs = programs()
+        super().__init__(f"PostgreSQL {version(self._programs)}", "postgresql")
+        self._settings = {
+            "listen_addresses": self.host,
+            "port": self.port,
+            "unix_socket_directories": "",
+            "fsync": "on",
+            "log_line_prefix": "%m [%p] ",
+            **settings,
+        }
+
+    @property
+    def data(self) -> Path:
+        """The data folder; it is there after the first start."""
+        return self.folder / "data"
+
+    def kill(self) -> None:
+        """End all processes at once, as a crash of the machine does."""
+        self._disconnect()
+        if self._process is not None and self.running:
+            self._process.send_signal(signal.SIGSTOP)  # it starts no more processes
+            killed = self._signal(signal.SIGKILL)
+            self._process.wait()
+            while any(_is_there(pid) for pid in killed):  # they hold on to the shared memory
+                time.sleep(0.005)
+
+    def pause(self) -> None:
+        """Freeze all processes: connections stay open and nothing answers."""
+        super().pause()  # first: it starts no more processes
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> list[int]:
+        """Send a signal to the first process and to those that it has started; return these."""
+        first = self._alive()
+        children = _children(first.pid)
+        first.send_signal(number)
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+        return children
+
+    def _command(self) -> Sequence[object]:
+        if not self.data.exists():
+            self._make_data()
+        settings = [f"{name}={value}" for name, value in self._settings.items()]
+        options = [part for each in settings for part in ("-c", each)]
+        return _unprivileged([self._programs / "postgres", "-D", self.data, *options], tied=True)
+
+    def _make_data(self) -> None:
+        password = self.folder / "password"
+        password.write_text(self.password)
+        password.chmod(0o600)
+        if (user := _user()) is not None:
+            for path in (self.folder, password):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        command = [
+            *(self._programs / "initdb", "--pgdata", self.data, "--username", USER),
+            *("--auth=scram-sha-256", f"--pwfile={password}", "--encoding=UTF8", "--locale=C"),
+            *("--no-sync", "--no-instructions"),  # nothing is kept that a power loss could take
+        ]
+        self._run(_unprivileged(command), f"initdb of {self.title}")
+        password.unlink()
+
+
+def programs() -> Path:
+    """Find the folder with the programs `postgres` and `initdb`: on PATH, or else where Debian has them.
+
+    :raises PostgresqlNotInstalled: they are nowhere.
+    """
+    on_path = shutil.which("postgres")
+    if on_path and shutil.which("initdb"):
+        return Path(on_path).resolve().parent
+    root, pattern = Path("/"), FOLDERS.removeprefix("/")
+    found = [folder for folder in root.glob(pattern) if (folder / "initdb").exists()]
+    if not found:
+        raise PostgresqlNotInstalled(
+            f"PostgreSQL is not installed: no program `postgres` on PATH or in {FOLDERS}",
+            "Install the server: on Debian and Ubuntu `apt-get install postgresql`. Its service is not used.",
+        )
+    return max(found, key=lambda folder: int(re.sub(r"\D", "", folder.parent.name) or 0))
+
+
+def version(folder: Path) -> str:
+    """Return the version of the programs in a folder, such as "15.18"."""
+    told = subprocess.run(  # noqa: S603 - the programs that were found
+        [folder / "postgres", "--version"], capture_output=True, text=True, check=True
+    )
+    return told.stdout.split()[2]
+
+
+def _user() -> pwd.struct_passwd | None:
+    """Return the user that the server runs as; None: the one of this process."""
+    if os.geteuid() != 0:
+        return None
+    for name in _UNPRIVILEGED:
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise PostgresqlNotInstalled(
+        f"PostgreSQL does not run as root, and there is no user {' or '.join(_UNPRIVILEGED)}",
+        "Run as another user, or create one of these.",
+    )
+
+
+def _unprivileged(command: Sequence[object], *, tied: bool = False) -> Sequence[object]:
+    """Return what runs a command as `_user`.
+
+    :param tied: on Linux, the process dies with the thread that starts it.
+    """
+    user = _user()
+    options = []
+    if user is not None:
+        options += [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
+    if tied and sys.platform == "linux":
+        options += ["--pdeathsig", "QUIT"]
+    return ["setpriv", *options, "--", *command] if options else command
+
+
+def _children(parent: int) -> list[int]:
+    """Return the processes that a process has started."""
+    listed = Path(f"/proc/{parent}/task/{parent}/children")
+    if listed.exists():
+        return [int(pid) for pid in listed.read_text().split()]
+    told = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="],  # noqa: S607 - of the system
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pairs = [line.split() for line in told.stdout.splitlines()]
+    return [int(pid) for pid, ppid in pairs if int(ppid) == parent]
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process still holds memory; one that only waits for its parent to ask does not."""
+    try:
+        os.kill(pid, 0)
+        return not _is_zombie(pid)
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def _is_zombie(pid: int) -> bool:
+    if not Path("/proc/self/stat").exists():
+        return False
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "Z"
+
+
+VARIABLE = "WAL_SINK_TEST_POSTGRESQL"
+
+
+class Choice(NamedTuple):
+    """Which server, and a line that says which and why."""
+
+    server: Callable[[Mapping[str, object]], Server]
+    said: str
+
+
+def choose(wanted: str, programs: Callable[[], Path], find: Callable[[str], str]) -> Choice:
+    """Choose the installed package where there is one, and a container otherwise.
+
+    :param wanted: `auto`, or `installed` or `docker` to force one.
+    :param programs: `installed.programs`.
+    :param find: `docker_engine.find`.
+    :raises PostgresqlNotInstalled: the package is forced, or wanted and no container is to be had either.
+    :raises DockerNotUsable: a container is forced and there is none to be had.
+    :raises OptionError: anything else is wanted.
+    """
+    if wanted not in {"auto", "installed", "docker"}:
+        raise OptionError(f"{VARIABLE} is {wanted!r}.", "Set it to auto, installed or docker.")
+    why = f"as {VARIABLE} says"
+    missing = None
+    if wanted != "docker":
+        try:
+            folder = programs()
+        except PostgresqlNotInstalled as error:
+            if wanted == "installed":
+                raise
+            missing, why = error, "since no package is installed"
+        else:
+            return Choice(InstalledPostgresql, f"installed package {version(folder)}, {folder}")
+    try:
+        engine = find(IMAGE)
+    except DockerNotUsable as error:
+        if missing is None:
+            raise
+        raise PostgresqlNotInstalled(
+            f"{missing.what}; and {error.what}.", f"{missing.remedy} Or: {error.remedy}"
+        ) from error
+    return Choice(PostgresqlContainer, f"container {IMAGE} (Docker {engine}), {why}")

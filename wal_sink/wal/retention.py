@@ -1,0 +1,218 @@
+"""Keeps what is flushed apart while `trim.delay` lasts, so that listings of what waits stay short (rule 18).
+
+A pass of a flusher lists `manifests/` and `flushed/`, and a commit lists `flushed/`. With a long delay they
+would have a name for each epoch of that time. So the manifest of a flushed epoch moves to `retained/`, with a
+copy of its record, since only the newest records stay in `flushed/`. `Log` finds both in either place.
+
+The copies are durable before anything is deleted. A flusher that dies in between leaves the manifest where it
+was; then the epoch is trimmed from there, when its time is over.
+
+Says which flushed epochs may be trimmed: to every attached target, and for `trim.delay` (rule 18).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
+
+from wal_sink.model import paths
+from wal_sink.model.ledger import BegunEpoch
+from wal_sink.model.manifest import Attempt, manifest_digest
+from wal_sink.model.records import FlushedEpoch
+from wal_sink.wal.log import Log
+from wal_sink.wal.targets import flushed_limits
+
+
+class RetainedEpochs:
+    """The epochs that one flusher knows to be retained: listed once, and again now and then.
+
+    What another flusher has retained since is trimmed by that one, or after the next listing.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._paths: dict[int, list[str]] | None = None
+
+    def look(self) -> None:
+        """List them anew."""
+        self._paths = retained_paths(self._log)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._known())
+
+    def __contains__(self, epoch: object) -> bool:
+        """Whether the record of an epoch has a copy; a flusher that died may have made the other only."""
+        return isinstance(epoch, int) and paths.retained_record(epoch) in self.paths_of([epoch])
+
+    def upto(self, epoch: int) -> tuple[int, ...]:
+        """Return those up to an epoch, ascending."""
+        return tuple(takewhile(lambda each: each <= epoch, self._known()))
+
+    def paths_of(self, epochs: Iterable[int]) -> list[str]:
+        """Return the objects of epochs."""
+        return [path for epoch in epochs for path in self._known().get(epoch, ())]
+
+    def forget(self, epochs: Iterable[int]) -> None:
+        """Note that epochs are deleted."""
+        for epoch in epochs:
+            self._known().pop(epoch, None)
+
+    def retain(self, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch]) -> None:
+        """Move flushed epochs, whose records are durable; see `retain`."""
+        known = self._known()
+        for path in retain(self._log, begun, records):
+            epoch = paths.parse_retained(path)
+            assert epoch is not None
+            known.setdefault(epoch, []).append(path)
+
+    def _known(self) -> dict[int, list[str]]:
+        if self._paths is None:
+            self.look()
+            assert self._paths is not None
+        return self._paths
+
+
+def retained_paths(log: Log) -> dict[int, list[str]]:
+    """List the paths of what is retained, by epoch, ascending."""
+    found: dict[int, list[str]] = {}
+    for path in log.backend.list(paths.RETAINED):
+        if (epoch := paths.parse_retained(path)) is not None:
+            found.setdefault(epoch, []).append(path)
+    return found
+
+
+def has_manifest(log: Log, attempt: Attempt) -> bool:
+    """Whether the manifest of an attempt is there, retained or not; it is not read."""
+    for path in (paths.manifest(attempt), paths.retained_manifest(attempt)):
+        with contextlib.suppress(FileNotFoundError):
+            return log.backend.size(path) > 0
+    return False
+
+
+def all_records(log: Log) -> dict[int, FlushedEpoch]:
+    """Read the records of all epochs, retained ones too, by epoch, ascending."""
+    found = {record.epoch: record for record in log.flushed_since(-1)}
+    for epoch in retained_paths(log).keys() - found:
+        if (record := log.read(FlushedEpoch, paths.retained_record(epoch))) is not None:
+            found[epoch] = record
+    return dict(sorted(found.items()))
+
+
+def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch]) -> list[str]:
+    """Move flushed epochs to `retained/`; return the paths of the copies.
+
+    Moves the manifest that was flushed, by its digest, and no other one: `trim` compares those.
+
+    :param records: of the same epochs; they are durable.
+    """
+    copies: dict[str, bytes] = {}
+    moved = []
+    for each, record in zip(begun, records, strict=True):
+        attempt = Attempt(each.epoch, each.generation)
+        data = log.read_bytes(paths.manifest(attempt)) if record.manifest else None
+        if data is not None and manifest_digest(data) == each.digest:
+            copies[paths.retained_manifest(attempt)] = data
+            moved.append(paths.manifest(attempt))
+        path = paths.retained_record(each.epoch)
+        copies[path] = record.to_json()
+        # A flusher that stood still may have left the record from before a rewind: this one counts.
+        if log.read_bytes(path) not in (None, copies[path]):
+            log.delete([path])
+    log.backend.create_missing(copies)
+    log.delete(moved)
+    return list(copies)
+
+
+def put_back(log: Log, to: int) -> None:
+    """Put the manifests of retained epochs above `to` back, and the record of `to`, for `rewind`.
+
+    Can be repeated at any point: what is put back twice is the same, to the byte.
+    """
+    record = log.read_bytes(paths.retained_record(to))
+    if record is not None:
+        log.backend.create_missing({log.own(paths.flushed(to)): record})
+    found = (path for epoch, copies in retained_paths(log).items() if epoch > to for path in copies)
+    manifests = [
+        (path, attempt) for path in found if (attempt := paths.parse_retained_manifest(path))
+    ]
+    for path, attempt in manifests:
+        if (data := log.read_bytes(path)) is not None:
+            log.backend.create_missing({paths.manifest(attempt): data})
+    log.delete(path for path, _ in manifests)
+
+
+class TrimDelay:
+    """Says which flushed epochs have been in the log for `trim.delay`.
+
+    The time of an epoch is that of its `flushed/` record, by the clock of the flusher that wrote it. Another
+    clock may ask: one that is ahead shortens the delay by as much, one that is behind lengthens it. Either
+    is safe, since an epoch that has a record is in the target. A record of the future, by a clock that was
+    wrong, counts no later than the newest record: an epoch was flushed before those that follow it.
+
+    Remembers one record, so that a look costs no read while nothing is due.
+
+    :param seconds: 0 lets every flushed epoch be trimmed at once.
+    :param clock_us: microseconds since 1970.
+    """
+
+    def __init__(self, seconds: float, clock_us: Callable[[], int]) -> None:
+        self.seconds = seconds
+        self.clock_us = clock_us
+        self._oldest = (-1, 0)
+
+    def trimmable(
+        self, log: Log, recorded: FlushedEpoch | None, epochs: Iterable[int]
+    ) -> int | None:
+        """Return the highest epoch that may be trimmed, with all before it; None: all that are flushed.
+
+        :param recorded: the newest record.
+        :param epochs: of which there are manifests, waiting or retained, ascending.
+        """
+        if recorded is None or not self.seconds:
+            return None
+        now_us = self.clock_us()
+        for epoch in itertools.takewhile(lambda each: each <= recorded.epoch, epochs):
+            flushed_us = min(self._recorded_us(log, epoch), recorded.recorded_us)
+            if now_us < flushed_us + self.seconds * 1_000_000:
+                return epoch - 1
+        return None
+
+    def _recorded_us(self, log: Log, epoch: int) -> int:
+        if self._oldest[0] != epoch:
+            record = log.flushed(epoch)
+            # Without a record the epoch is due: `trim` then says what is wrong.
+            self._oldest = epoch, record.recorded_us if record else 0
+        return self._oldest[1]
+
+
+class SharedTrimDelay:
+    """Says the same of a log of several targets, of which each holds back what it lacks.
+
+    :param seconds: since an epoch was flushed to the last one of them.
+    """
+
+    def __init__(self, seconds: float, clock_us: Callable[[], int]) -> None:
+        self.seconds = seconds
+        self._clock_us = clock_us
+        self._delays: dict[str, TrimDelay] = {}
+        self._slowest = ""
+
+    def trimmable(self, log: Log, epochs: Iterable[int]) -> int:
+        """Return the highest epoch that may be trimmed, with all before it.
+
+        :param epochs: of which there are manifests, ascending. If a target lacks the first of them, the
+            others are not asked.
+        """
+        limit, there = None, list(epochs)
+        # Listed after what the caller has seen as flushed: see `wal.attached`.
+        for view, flushed in flushed_limits(log, fresh=True, before=self._slowest):
+            delay = self._delays.setdefault(view.target, TrimDelay(self.seconds, self._clock_us))
+            kept = delay.trimmable(view, view.newest_flushed(), there) if self.seconds else None
+            mine = flushed if kept is None else min(kept, flushed)
+            limit = mine if limit is None else min(limit, mine)
+            if there and limit < there[0]:
+                self._slowest = view.target
+                break
+        return -1 if limit is None else limit

@@ -1,0 +1,304 @@
+"""Says which targets a log has, and how far all of them are (`docs/protocol.md#several-targets`).
+
+A target is announced before it is attached: a flusher that trims lists `targets/` after it has read what is
+flushed, and trims nothing while a target is only announced. So one that did not see the target trims nothing
+above what is found flushed after that, see `trimmable_unseen`.
+
+Reads the options of a log's newest run from its claim: what rows that wait were published with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import NoFlusher, OptionError
+from wal_sink.log_context import line_logger
+from wal_sink.model import paths
+from wal_sink.model.records import Claim, FlushedEpoch, Gap, TargetState, first_epoch, gaps
+from wal_sink.wal.log import Log
+
+logger = line_logger(__name__)
+
+
+def target_names(log: Log, *, fresh: bool = False) -> list[str]:
+    """List the names of a log's targets, those that are detached too; none where it has one without a name.
+
+    :param fresh: to conclude from a name that is missing, see `StateBackend.list_fresh`.
+    """
+    return sorted(_numbers(log, fresh=fresh))
+
+
+def views(log: Log, *, fresh: bool = False) -> list[Log]:
+    """Return the log as each of its targets sees it, those that are detached too."""
+    if log.target or not log.several:
+        return [log]
+    return [log.of(name) for name in target_names(log, fresh=fresh)]
+
+
+def view_of(log: Log, target: str) -> Log:
+    """Return the log as a target sees it that a person names; empty: as it is.
+
+    :raises OptionError: the log has no such target.
+    """
+    names = target_names(log) if log.several else []
+    if target and target not in names:
+        known = f"has the targets {', '.join(names)}" if names else "has one target, without a name"
+        raise OptionError(
+            f"There is no target {target}: {log.url} {known}.",
+            f"Name {' or '.join(names)}." if names else "Leave the name out.",
+        )
+    return log.of(target) if target else log
+
+
+def state_of(log: Log) -> TargetState | None:
+    """Return the newest state of the target whose view this is; None: it was never announced."""
+    count = _numbers(log, log.target).get(log.target, 0)
+    return log.read(TargetState, paths.target_state(log.target, count - 1)) if count else None
+
+
+def absent(log: Log) -> str:
+    """Say why nothing is flushed for a target; empty if it is attached."""
+    found = why_absent(log)
+    return found.what if found else ""
+
+
+def why_absent(log: Log) -> NoFlusher | None:
+    """Return the error for those who want a target flushed that is not attached; None if it is."""
+    if not log.target:
+        return None
+    state = state_of(log)
+    if state is not None and state.verb == "attached":
+        return None
+    attach = f"`wal-sink attach CHECKPOINT --target {log.target}`"
+    if state is not None and state.verb == "detached":
+        return NoFlusher(
+            f"target {log.target} is detached ({state.why}). Nothing is flushed to it",
+            f"{attach} brings it back.",
+        )
+    return NoFlusher(
+        f"target {log.target} is announced, and not attached yet. Nothing is flushed to it, and no epoch"
+        " leaves the log",
+        f"Attaching it was interrupted: run {attach}; or `wal-sink detach` in place of `attach`.",
+    )
+
+
+def is_attached(log: Log) -> bool:
+    """Whether the target whose view this is holds back what is trimmed; a target without a name does."""
+    if not log.target:
+        return True
+    state = state_of(log)
+    return state is not None and state.verb != "detached"
+
+
+def flushed_epoch(log: Log) -> int:
+    """Return the last epoch that is flushed: to the target whose view this is, else to all that are attached.
+
+    -1 for none. Of a target that was added later, epochs before its first count as flushed.
+    """
+    if not log.several:
+        return max(log.flushed_epochs(), default=-1)
+    if log.target:
+        states = log.states()
+        has = states[-1].epoch if states and states[-1].verb == "announced" else -1
+        return max([has, first_epoch(states) - 1, *log.flushed_epochs()])
+    return min((limit for _, limit in flushed_limits(log)), default=-1)
+
+
+def flushed_limits(log: Log, *, fresh: bool = False, before: str = "") -> Iterator[tuple[Log, int]]:
+    """Yield each attached target's view with its last flushed epoch, or what lies before its first one.
+
+    :param fresh: see `target_names`.
+    :param before: the target that comes before the others; each costs a listing when it is asked for.
+    """
+    for view in sorted(views(log.of(""), fresh=fresh), key=lambda each: each.target != before):
+        state = state_of(view)
+        if state is not None and state.verb != "detached":
+            attached = state.verb == "attached"
+            yield view, max([state.epoch - 1, *view.flushed_epochs()]) if attached else -1
+
+
+class Trimmable(NamedTuple):
+    """Of what a flusher may delete something that has not seen a target announced."""
+
+    flushed: int
+    """The last epoch that has a record of any target, -1 for none."""
+    upto: int
+    """The last epoch of which it may delete something: a rewind may have taken its record back."""
+
+
+def trimmable_unseen(log: Log) -> Trimmable:
+    """Say what a flusher may delete that has not seen a target announced; asked after it was announced.
+
+    Such a flusher trims what had a record before that, of a target that was attached then.
+    """
+    flushed, rewound = [-1], [-1]
+    for view in views(log.of(""), fresh=True):
+        flushed += view.flushed_epochs(fresh=True)
+        before = (done.before.get("flushed") for done in view.interventions("rewind"))
+        rewound += [int(epoch) for epoch in before if epoch]
+    return Trimmable(max(flushed), max(*flushed, *rewound))
+
+
+def slowest_view(log: Log) -> Log:
+    """Return the log as that of its attached targets sees it which is flushed least far."""
+    if log.target or not log.several:
+        return log
+    slowest = min(flushed_limits(log), key=lambda each: each[1], default=None)
+    return slowest[0] if slowest else log
+
+
+def newest_anywhere(log: Log) -> FlushedEpoch | None:
+    """Read the newest record of any target: what is flushed anywhere is history (rules 5 and 18)."""
+    newest = [record for view in views(log) if (record := view.newest_flushed()) is not None]
+    return max(newest, key=lambda record: record.epoch, default=None)
+
+
+def record_anywhere(log: Log, epoch: int) -> FlushedEpoch | None:
+    """Read the record of an epoch; of the targets the one whose view this is comes first."""
+    if (record := log.flushed(epoch)) is not None or not log.several:
+        return record
+    found = (view.flushed(epoch) for view in views(log.of("")))
+    return next((record for record in found if record is not None), None)
+
+
+def refuse_other_targets(log: Log, names: Collection[str]) -> None:
+    """Refuse options that do not fit the targets that the log has.
+
+    :param names: of the option `targets`; empty: the query has one target, without a name.
+    :raises OptionError: they do not.
+    """
+    known = target_names(log)
+    if known and not names:
+        raise OptionError(
+            f"{log.url} has the targets {', '.join(known)}, and option targets is not given.",
+            f'Add .option("targets", "{",".join(known)}") again, and the options of each.',
+        )
+    if names and not known and log.identity() is not None:
+        raise OptionError(
+            f"Option targets is {', '.join(names)}, but {log.url} was begun for one target without a name.",
+            "Leave targets out, and give its options without a name; or start with a new checkpoint. A query"
+            " that may get further targets later begins with targets and one name.",
+        )
+    left = [name for name in known if name not in names and is_attached(log.of(name))]
+    if names and left:
+        raise OptionError(
+            f"{log.url} keeps epochs for {', '.join(left)}, which option targets does not name any more.",
+            "Name it again; or, if it is to get nothing any more, run"
+            f" `wal-sink detach CHECKPOINT --target {left[0]}` once.",
+        )
+
+
+def attach_targets(
+    log: Log, checkpoint: Checkpoint, names: Iterable[str], now_us: int, by: str
+) -> None:
+    """Attach the targets that the log does not have yet: from the next epoch on each of them gets all.
+
+    Called before Spark reads the checkpoint. Can be repeated at any point.
+
+    :param now_us: microseconds since 1970.
+    """
+    for name in names:
+        view = log.of(name)
+        state = state_of(view)
+        why = "named in the option targets"
+        if state is None:
+            announce(view, now_us, by, why)
+        states = view.states()
+        if len(states) == 1:
+            first = first_for_new(log, checkpoint)
+            attach(view, first, now_us, by, why)
+            if first:
+                logger.warning(
+                    "target %s gets epochs from %d on; those before are not in it", name, first
+                )
+        elif (left := why_absent(view)) is not None:
+            logger.warning("%s", left.one_line)
+
+
+def first_for_new(log: Log, checkpoint: Checkpoint) -> int:
+    """Return the first epoch that an announced target can get for sure: the next one of the query."""
+    newest = newest_anywhere(log.of(""))
+    return max(checkpoint.last_commit(fresh=True), newest.epoch if newest else -1) + 1
+
+
+def announce(log: Log, now_us: int, by: str, why: str, has: int = -1) -> None:
+    """Announce the target whose view this is: from now on nothing is trimmed until it is attached.
+
+    :param has: the last epoch that it has, -1 for none.
+    """
+    _add(log, TargetState(verb="announced", epoch=has, by=by, at_us=now_us, why=why))
+
+
+def attach(log: Log, first: int, now_us: int, by: str, why: str, rows: int = 0) -> TargetState:
+    """Attach the target whose view this is, which was announced; return the state that stands.
+
+    :param first: the first epoch that it gets.
+    :param rows: how many rows it lacks of epochs before that one; -1: not known.
+    """
+    _add(log, TargetState(verb="attached", epoch=first, by=by, at_us=now_us, why=why, rows=rows))
+    return _standing(log)
+
+
+def detach(log: Log, now_us: int, by: str, why: str) -> TargetState:
+    """Let the target whose view this is hold back nothing any more; return the state that stands."""
+    flushed = max(log.flushed_epochs(), default=-1)
+    _add(log, TargetState(verb="detached", epoch=flushed, by=by, at_us=now_us, why=why))
+    return _standing(log)
+
+
+def lacking(log: Log) -> list[Gap]:
+    """Return which epochs a target lacks since it was detached."""
+    return gaps(log.states())
+
+
+def _standing(log: Log) -> TargetState:
+    state = state_of(log)
+    assert state is not None
+    return state
+
+
+def _add(log: Log, state: TargetState) -> None:
+    """Add a state, unless another process was faster: then that one stands."""
+    number = _numbers(log, log.target).get(log.target, 0)
+    log.create(paths.target_state(log.target, number), state)
+
+
+def _numbers(log: Log, target: str = "", *, fresh: bool = False) -> dict[str, int]:
+    """Return how many states each target has, or one of them."""
+    folder = paths.target_states(target) if target else paths.TARGETS
+    found: dict[str, int] = {}
+    for name, number in map(_parsed, log.names(folder, fresh=fresh)):
+        found[name] = max(found.get(name, 0), number + 1)
+    found.pop("", None)
+    return found
+
+
+def _parsed(path: str) -> tuple[str, int]:
+    return paths.parse_target_state(path) or ("", -1)
+
+
+def options_of_newest_run(log: Log) -> Mapping[str, str]:
+    """Return the options of the newest run that has published, or has claimed its generation in order to.
+
+    Without secrets; empty where no run has claimed one. A run that claims as it starts counts only where
+    there is no other: it may never publish.
+    """
+    generations = log.generations(fresh=False)  # commands that only look may not write
+    claim = log.claimed(max(generations, default=0))
+    if claim is not None and claim.early is True:
+        claim = _newest_at_work(log) or claim
+    return {} if claim is None else claim.options
+
+
+def _newest_at_work(log: Log) -> Claim | None:
+    """Return the newest claim of a run that has published, or claimed in order to; None for none."""
+    flushed = newest_anywhere(log)
+    generations = [attempt.generation for attempt in log.attempts()]
+    published = max([*generations, flushed.generation if flushed else 0])
+    for generation in reversed(log.generations(fresh=False)):
+        claim = log.claimed(generation)
+        if claim is not None and (generation <= published or claim.early is not True):
+            return claim
+    return None
