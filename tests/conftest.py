@@ -40,7 +40,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what needs the server of S3, PostgreSQL or Kafka, so that `make check` can leave it out."""
+    """LedgerState what needs the server of S3, PostgreSQL or Kafka, so that `make check` can leave it out."""
     for server in ("s3", "postgresql", "kafka"):
         if server in getattr(item, "fixturenames", ()):
             item.add_marker(getattr(pytest.mark, server))

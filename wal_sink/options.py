@@ -150,10 +150,10 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     epoch_column: Annotated[
         str, Meta(description="bigint column of the target that gets the epoch of each row")
     ] = msgspec.field(name="epochColumn", default="")
-    trim_delay: Annotated[
+    retention: Annotated[
         float,
         Meta(ge=0, description="seconds that a flushed epoch stays in the log, 0 or more"),
-    ] = msgspec.field(name="trim.delay", default=0.0)
+    ] = msgspec.field(name="wal.retention", default=0.0)
     max_rows_per_second: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="most rows that a flush writes in a second, 1 or more; default: no bound"),

@@ -20,13 +20,13 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.figures import (
     age,
+    arrow_batching,
     cold,
     deletes,
     encoding,
     epochs,
     flush,
     flush_job,
-    hand_over,
     lives,
     long,
     memory,
@@ -57,7 +57,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "flush": flush.alone,
     "encoding": encoding.encoding,
     "requests": requests.requests,
-    "hand-over": hand_over.hand_over,
+    "arrow batches": arrow_batching.arrow_batching,
     "deletes": deletes.deletes,
     "lives": lives.lives,
     "tables": tables.two_tables,

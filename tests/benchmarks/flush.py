@@ -22,7 +22,7 @@ from wal_sink.configuration import configure
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop, FlushLoops
 from wal_sink.flush.report import Reporter
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 
 
 def flush(backlog: Backlog) -> Taken:
@@ -44,7 +44,7 @@ def main(backlog: Backlog) -> Taken:
     used_s = cpu.of_tree(os.getpid())
     with beside(others):
         try:
-            while not isinstance(flusher.run_once(), Rest):
+            while not isinstance(flusher.run_once(), Idle):
                 pass
         finally:
             flusher.close()

@@ -52,7 +52,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
     pause_s: float
     ages: tuple[int, ...]
-    """How many starts, and epochs that `trim.delay` keeps, ascending; from 1,000 records on, which stay."""
+    """How many starts, and epochs that `wal.retention` keeps, ascending; from 1,000 records on."""
     long: Long
 
 

@@ -73,15 +73,15 @@ def said(cost: Costs) -> list[str]:
     lines = [f"{each.shape}, {each.contender}: {each}" for each in (cost.ours, *cost.connectors)]
     if cost.limit_us is None or not cost.connectors:
         return lines
-    hand_over = cost.ours.us[HAND_OVER]
-    least = hand_over + cost.limit_us
+    arrow_batching = cost.ours.us[HAND_OVER]
+    least = arrow_batching + cost.limit_us
     cheapest = min(cost.connectors, key=lambda each: each.total)
     client = min(each.us[CLIENT] for each in cost.connectors)
     bound = (
         f"{cost.ours.shape}: the hand-over, and the server at its limit ({cost.limit_us:.1f}), are"
         f" {least:.1f} us: at most {cheapest.total / least:.2f} times the rows/s of {cheapest.contender}"
         " where client and server share the processors, and at least"
-        f" {hand_over / client:.2f} of a connector's client CPU"
+        f" {arrow_batching / client:.2f} of a connector's client CPU"
     )
     return [*lines, bound]
 

@@ -24,7 +24,7 @@ from tests.benchmarks.session import open_session
 from wal_sink.configuration import configure
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.rows import WindowWrite, WriteInThread, WriteRows
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.protocol.windows import _cut
 from wal_sink.spark.flush_job import WriteByJob
 
@@ -96,7 +96,7 @@ class Line:
         """Make an epoch of these rows, and flush it."""
         self._query.checkpoint(epoch, source, first, last)
         before = _cpu_s(self._server)
-        while not isinstance(self._flusher.run_once(), Rest):
+        while not isinstance(self._flusher.run_once(), Idle):
             pass
         used = (after - then for after, then in zip(_cpu_s(self._server), before, strict=True))
         record = self._log.flushed(epoch)

@@ -37,7 +37,7 @@ from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.pipeline import LightRequests, Sent
+from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests, Sent
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
@@ -433,7 +433,7 @@ def test_tls_with_the_right_certificates(
     encrypted = client | {"clientKey": certificates.encrypted_key}
     with connect(tls(node, **client, clientKey=certificates.client_key)) as connection:
         assert connection.session.execute("SELECT key FROM system.local").one()
-        assert not LightRequests(connection.session, connection.datacenter, 5).is_off
+        assert not PipelinedRequests(connection.session, connection.datacenter, 5).is_off
     with connect(tls(node, **encrypted, clientKeyPassword=PASSWORD)):
         pass
     with pytest.raises(OptionError, match="cannot be used"):
@@ -459,16 +459,16 @@ def test_tls_takes_light_requests(
     keys = [f"{i:04}" * 250 for i in range(count)]
     batch = pa.record_batch({"k": keys, "v": pa.array(range(count), pa.int64())})
     plan = target.plan(batch.schema, "k")
-    send = LightRequests.send
+    send = PipelinedRequests.send
 
-    def counted(self: LightRequests, requests: Any, node: Any, told: Any) -> bool:
+    def counted(self: PipelinedRequests, requests: Any, node: Any, told: Any) -> bool:
         def tell(sent: Sent) -> None:
             pushed.update(pushes=1, requests=len(requests), acknowledged=sent.acknowledged)
             told(sent)
 
         return send(self, requests, node, tell)
 
-    monkeypatch.setattr(LightRequests, "send", counted)
+    monkeypatch.setattr(PipelinedRequests, "send", counted)
     with target.connect(Owner(role, "log", "checkpoint")) as session:
         assert isinstance(session, CassandraSession)
         (pool,) = session._connection.session.get_pools()

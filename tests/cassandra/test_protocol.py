@@ -11,7 +11,7 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable, WrongOwner
 from wal_sink.options import parse
-from wal_sink.protocol.next_step import Rest, Resume
+from wal_sink.protocol.next_step import Idle, Resume
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.faults import AnswerLost, Faults
@@ -138,7 +138,7 @@ def test_two_flushers_at_once(world: World, cassandra: Node, keyspace: str) -> N
     flushers = [world.flusher(), world.flusher()]
     rested = 0
     for turn in range(60):
-        rested = rested + 1 if isinstance(flushers[turn % 2].run_once(), Rest) else 0
+        rested = rested + 1 if isinstance(flushers[turn % 2].run_once(), Idle) else 0
         if rested == 2:
             break
     for flusher in flushers:

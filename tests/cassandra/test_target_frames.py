@@ -111,7 +111,7 @@ MIXED = np.where(np.arange(COUNT) % 3 == 0, 7, np.arange(COUNT) % 500)
 
 
 class Pushes:
-    """Counts what goes by light requests and is acknowledged."""
+    """Counts what goes by pipelined requests and is acknowledged."""
 
     def __init__(self, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.number = self.requests = self.rows = 0

@@ -88,16 +88,16 @@ def test_the_row_as_others_see_it(cassandra: Node, keyspace: str, session: Sessi
 def test_begin_and_finish_are_refused_from_any_other_state(session: Session) -> None:
     """Before, twice, behind a gap, with another window's nonce."""
     mine, other = window(0), window(0)
-    assert session.begin(mine) is Outcome.REFUSED
+    assert session.begin(mine) is Outcome.CONFLICT
     session.create(-1)
-    assert session.finish(mine) is Outcome.REFUSED
-    assert session.begin(window(1)) is Outcome.REFUSED
+    assert session.finish(mine) is Outcome.CONFLICT
+    assert session.begin(window(1)) is Outcome.CONFLICT
     assert session.begin(mine) is Outcome.APPLIED
-    assert session.begin(mine) is Outcome.REFUSED
-    assert session.finish(other) is Outcome.REFUSED
+    assert session.begin(mine) is Outcome.CONFLICT
+    assert session.finish(other) is Outcome.CONFLICT
     assert session.finish(mine) is Outcome.APPLIED
-    assert session.finish(mine) is Outcome.REFUSED
-    assert session.begin(window(0)) is Outcome.REFUSED
+    assert session.finish(mine) is Outcome.CONFLICT
+    assert session.begin(window(0)) is Outcome.CONFLICT
     mark = session.read_ledger()
     assert mark is not None
     assert (mark.flushed, mark.begun, mark.last) == (0, None, mine)

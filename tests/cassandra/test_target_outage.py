@@ -18,7 +18,7 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 
 from tests.cassandra.asyncio_driver import Asyncio
 from wal_sink.errors import TargetUnavailable
-from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.options import parse
@@ -79,8 +79,8 @@ def session(target: CassandraTarget, plan: Plan) -> Iterator[Session]:
     """A session of a new query, everything prepared."""
     with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
         session.create(-1)
-        assert session.begin(window(5)) is Outcome.REFUSED
-        assert session.finish(window(5)) is Outcome.REFUSED
+        assert session.begin(window(5)) is Outcome.CONFLICT
+        assert session.finish(window(5)) is Outcome.CONFLICT
         yield session
 
 
@@ -124,7 +124,7 @@ def begin_in_vain(target: CassandraTarget, session: Session) -> Kind | Outcome:
         return target.classify(error)
 
 
-def eventually(session: Session, expected: Window | None, seconds: float = 30) -> Mark:
+def eventually(session: Session, expected: Window | None, seconds: float = 30) -> LedgerState:
     """Read until `begun` is what is expected, as a flusher's next passes would."""
     deadline = time.monotonic() + seconds
     while True:
@@ -153,7 +153,7 @@ def test_a_lost_answer_is_unknown_and_a_read_tells(
         node.resume()
     mark = eventually(session, None)
     assert (mark.flushed, mark.begun, mark.last) == (0, None, mine)
-    assert session.finish(mine) is Outcome.REFUSED
+    assert session.finish(mine) is Outcome.CONFLICT
 
 
 def test_create_may_be_lost_too(node: EmbeddedCassandra, target: CassandraTarget) -> None:

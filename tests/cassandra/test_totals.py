@@ -18,7 +18,7 @@ from wal_sink.clock import now_us
 from wal_sink.errors import TargetRefused
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.model.ledger import Outcome
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra.write import totals, writer
 from wal_sink.testing.contracts.ledger import begun_window, new_owner
@@ -129,7 +129,7 @@ def flush(folder: str, query_id: str, target: Target) -> None:
     totals.MOST_ROWS = 100
     log, checkpoint = (open_backend(f"{folder}/{name}") for name in ("log", "checkpoint"))
     flusher = Flusher(Pipeline(query_id, Log(log), Checkpoint(checkpoint), target))
-    while not isinstance(flusher.run_once(), Rest):
+    while not isinstance(flusher.run_once(), Idle):
         pass
 
 

@@ -17,7 +17,7 @@ from wal_sink.errors import (
     TargetRefused,
     TargetUnavailable,
 )
-from wal_sink.model.ledger import Mark, Outcome, Owner
+from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.targets.base import Kind, Slice
 from wal_sink.targets.sql import SqlTarget
 from wal_sink.testing.contracts.ledger import begun_window
@@ -143,7 +143,7 @@ def test_a_transaction_that_the_driver_has_replaced_is_not_finished(path: Path, 
                 target.connection.loses = moment == loses
                 if moment != "after the rows":
                     session.write(plan, rows)
-            expected = Outcome.REFUSED if loses else Outcome.APPLIED
+            expected = Outcome.CONFLICT if loses else Outcome.APPLIED
             assert session.finish(window) is expected
             assert len(execute(path, "SELECT Id FROM t")) == (0 if loses else 2)
 
@@ -288,6 +288,6 @@ def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
             ) as caught:
                 deliver(session, plan, rows)
             assert "--option table=t`" in caught.value.remedy
-            session.replace_row(session.read_ledger(), Mark.new(owner, -1))
+            session.compare_and_set(session.read_ledger(), LedgerState.new(owner, -1))
     assert execute(path, "SELECT Id FROM t") == [(1,)]
     assert execute(path, "SELECT Id FROM other") == []

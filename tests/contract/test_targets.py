@@ -10,13 +10,13 @@ import pytest
 from wal_sink.errors import TargetRefused
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice, Target
-from wal_sink.testing.contracts.cells import CellsContract, Table
+from wal_sink.testing.contracts.cells import SequentialContract, Table
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract
 from wal_sink.testing.contracts.ledger import begun_window, mark_of, new_owner
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 
-class TestMemory(CellsContract):
+class TestMemory(SequentialContract):
     """It keeps the contract, so tests over it mean something."""
 
     kind: type[MemoryTarget] = MemoryTarget

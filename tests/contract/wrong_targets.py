@@ -19,7 +19,7 @@ import pyarrow as pa
 from tests.contract import test_sqlite_target, test_staging_target, test_targets
 from tests.protocol.staging_world import StagingSession
 from wal_sink.errors import SchemaMismatch, TargetRefused
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice, Target
 from wal_sink.targets.sql.session import Ledger, SqlSession
@@ -175,7 +175,7 @@ class LateSession(SqlSession):
         self.late = window
         return Outcome.APPLIED
 
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         if self.late is not None:
             super().finish(self.late)
         return super().read_ledger()
@@ -293,7 +293,7 @@ class ComparingFirstSession(StagingSession):
     def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
         seen = self.read_ledger()
         if seen is None or seen.begun != window:
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         meet(self._target)
         cells = {"flushed": window.last, "begun": "", "last": window.to_text()}
         return self._conditional(lambda: self._ledger._update(cells, {}) and self._add(receipts))
@@ -333,7 +333,7 @@ class ComparingFirstCells(MemorySession):
     def finish(self, window: Window) -> Outcome:
         seen = self.read_ledger()
         if seen is None or seen.begun != window:
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         meet(self._target)
         self._put(seen, **msgspec.structs.asdict(seen.finished(window)))
         return Outcome.APPLIED
@@ -344,7 +344,7 @@ class UnconditionalCells(MemorySession):
 
     def finish(self, window: Window) -> Outcome:
         mark = self.read_ledger()
-        if super().finish(window) is Outcome.REFUSED and mark is not None:
+        if super().finish(window) is Outcome.CONFLICT and mark is not None:
             self._put(mark, **msgspec.structs.asdict(mark.finished(window)))
         return Outcome.APPLIED
 

@@ -16,7 +16,7 @@ from deltalake.schema import PrimitiveType
 
 from tests.delta.conftest import SCHEMA, Query, batch, conflict_after_commit, table_of
 from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.delta import DeltaTarget
@@ -71,7 +71,7 @@ def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None
     real = LedgerFiles.write
     done: list[int] = []
 
-    def write(self: LedgerFiles, mark: Mark, table: Table) -> int:
+    def write(self: LedgerFiles, mark: LedgerState, table: Table) -> int:
         if not done:
             done.append(1)
             does()
@@ -92,7 +92,7 @@ def test_another_flusher_is_quicker_by_a_moment(
     staged = other.drain()
     outcomes: list[Outcome] = []
     between(monkeypatch, lambda: outcomes.append(other.finish(window, staged)))
-    assert query.session.finish(window, receipts) is Outcome.REFUSED
+    assert query.session.finish(window, receipts) is Outcome.CONFLICT
     assert outcomes == [Outcome.APPLIED]
     assert table_of(query.path) == [{"k": "a", "v": 1}]
 
@@ -128,7 +128,7 @@ def test_a_table_that_is_altered_after_rows_were_staged(
         monkeypatch,
         lambda: DeltaTable(query.path).alter.add_constraint({"few": "v < 10"}),
     )
-    assert query.session.finish(window, receipts) is Outcome.REFUSED
+    assert query.session.finish(window, receipts) is Outcome.CONFLICT
     assert table_of(query.path) == []
     query.session.start(window)
     with pytest.raises(SchemaMismatch, match="constraint few"):
@@ -223,7 +223,7 @@ def test_a_table_made_again_between_two_looks_has_no_ledger(query: Query) -> Non
     shutil.rmtree(query.path)
     DeltaTable.create(query.path, SCHEMA)
     assert query.session.read_ledger() is None
-    assert query.session.begin(begun_window(1)) is Outcome.REFUSED
+    assert query.session.begin(begun_window(1)) is Outcome.CONFLICT
     assert DeltaTable(query.path).version() == 0
 
 
@@ -232,8 +232,8 @@ def test_a_table_that_is_replaced_has_no_ledger(query: Query) -> None:
     query.add(batch([("a", 1)]))
     DeltaTable.create(query.path, SCHEMA, mode="overwrite")
     assert (query.session.read_ledger(), query.connect().read_ledger()) == (None, None)
-    assert query.session.begin(begun_window(1)) is Outcome.REFUSED
-    assert query.session.replace_row(None, Mark.new(query.owner, 0)) is Outcome.APPLIED
+    assert query.session.begin(begun_window(1)) is Outcome.CONFLICT
+    assert query.session.compare_and_set(None, LedgerState.new(query.owner, 0)) is Outcome.APPLIED
     query.add(batch([("a", 2)]))
     assert table_of(query.path) == [{"k": "a", "v": 2}]
 
@@ -252,7 +252,7 @@ def test_a_table_that_is_replaced_under_a_window(
         receipts = query.stage(batch([("a", 2)]))
     between(monkeypatch, lambda: DeltaTable.create(query.path, SCHEMA, mode="overwrite"))
     if at == "finish":
-        assert query.session.finish(window, receipts) is Outcome.REFUSED
+        assert query.session.finish(window, receipts) is Outcome.CONFLICT
     else:
         query.session.begin(window)
     assert query.session.read_ledger() is None

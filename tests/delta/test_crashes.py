@@ -52,7 +52,7 @@ def flush(query: Query, plan: Plan) -> None:
         session.start(window)
         session.write(plan, query.slice(batch([("a", 1), ("a", 7)]), plan))
         receipts = session.drain()
-        assert session.finish(window, receipts) is not Outcome.REFUSED
+        assert session.finish(window, receipts) is not Outcome.CONFLICT
     raise AssertionError("it does not come to its end")
 
 

@@ -50,7 +50,7 @@ def test_a_table_in_a_bucket(s3: S3) -> None:
     staged, again = query.stage(batch([("a", 2)])), query.stage(batch([("a", 2)]))
     with query.connect() as other:
         assert other.finish(window, staged) is Outcome.APPLIED
-    assert query.session.finish(window, again) is Outcome.REFUSED
+    assert query.session.finish(window, again) is Outcome.CONFLICT
     query.session.discard(again)
     assert mark_of(query.session).flushed == 1
     found: pa.Table = DeltaTable(path, storage_options=storage).to_pyarrow_table()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.protocol.engine import World, in_memory
-from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import Kind
@@ -54,7 +54,7 @@ class TopicWorld(World):
         found = self._broker.records(self.topic)
         return [((key or b"").decode(), int(value or b"")) for key, value in found]
 
-    def ledger(self) -> Mark | None:
+    def ledger(self) -> LedgerState | None:
         """Read the ledger's topic."""
         with self.target.connect(Owner(self.query_id, "", "")) as session:
             return session.read_ledger()

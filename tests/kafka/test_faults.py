@@ -16,9 +16,9 @@ from tests.protocol import raw
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.options import parse
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
@@ -34,7 +34,7 @@ class Unanswered(AnswerLost, ConnectionError):
 
 
 def flush_all(flusher: Flusher) -> None:
-    while not isinstance(flusher.run_once(), Rest):
+    while not isinstance(flusher.run_once(), Idle):
         pass
 
 
@@ -132,8 +132,8 @@ def test_the_ledger_stays_short() -> None:
         with made.connect(owner) as session:
             session.create(-1)
             for flushed in range(100):
-                new = msgspec.structs.replace(Mark.new(owner, flushed), last_us=flushed)
-                assert session.replace_row(session.read_ledger(), new) is Outcome.APPLIED
+                new = msgspec.structs.replace(LedgerState.new(owner, flushed), last_us=flushed)
+                assert session.compare_and_set(session.read_ledger(), new) is Outcome.APPLIED
         ledger = made.options.ledger_of("query")
         until_s = time.monotonic() + 60
         while len(broker.records(ledger)) > 50:

@@ -18,11 +18,11 @@ from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import BASE_US, DoubleRecord, Record
-from wal_sink.testing.contracts.transactional import AtomicContract
+from wal_sink.testing.contracts.transactional import TransactionalContract
 from wal_sink.testing.servers.kafka import Broker
 
 
-class TestKafka(AtomicContract, RestartContract):
+class TestKafka(TransactionalContract, RestartContract):
     """A row is a record: its value is JSON, its key the text k."""
 
     unwritable_error = KafkaException

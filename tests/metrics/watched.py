@@ -12,7 +12,7 @@ from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import Reporter, RunHistory
 from wal_sink.metrics.prometheus import Metrics, QueryObserver
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
 
@@ -64,7 +64,7 @@ class Watched:
                 self.flusher.close()
                 continue
             self.reporter.succeeded()
-            if isinstance(step, Rest):
+            if isinstance(step, Idle):
                 break
         return errors
 

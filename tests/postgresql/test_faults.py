@@ -20,7 +20,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
@@ -62,7 +62,7 @@ def at_write(
 
 
 def flush_all(flusher: Flusher) -> None:
-    while not isinstance(flusher.run_once(), Rest):
+    while not isinstance(flusher.run_once(), Idle):
         pass
 
 

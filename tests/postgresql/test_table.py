@@ -141,7 +141,7 @@ def test_a_table_that_is_made_unlogged_takes_no_rows(
         session.write(plan, high)
         with pytest.raises(SchemaMismatch, match=rf"{relation} is unlogged") as caught:
             session.drain()
-        assert session.finish(window) is Outcome.REFUSED
+        assert session.finish(window) is Outcome.CONFLICT
         assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(2,)]
         for statement in re.findall(r"ALTER\b.*?;", caught.value.remedy):
             postgresql.execute(statement)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlite_target import SqliteOptions, SqliteTarget
 from tests.protocol.engine import World, in_memory
-from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.targets.base import Kind
 
 
@@ -48,7 +48,7 @@ class AddingWorld(World):
         finally:
             connection.close()
 
-    def ledger(self) -> Mark | None:
+    def ledger(self) -> LedgerState | None:
         """Read the ledger as another client does; there is none before the first plan."""
         with self.target.connect(Owner(self.query_id, "", "")) as session:
             try:

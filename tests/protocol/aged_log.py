@@ -1,4 +1,4 @@
-"""A log that looks as after years: so many starts, and so many flushed epochs that `trim.delay` keeps."""
+"""A log that looks as after years: so many starts, and so many flushed epochs that `wal.retention` keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Write = Callable[[Mapping[str, bytes]], None]
 def let_age(world: World, *, starts: int, epochs: int, write: Write | None = None) -> None:
     """Make what that many starts and flushed epochs have left; the next run goes on after them.
 
-    :param world: a new query, with a `trim.delay`.
+    :param world: a new query, with a `wal.retention`.
     :param starts: from 1 on: claims of generations, and tickets.
     :param epochs: from 1 on: retained.
     :param write: writes objects of the log; None: the log's store.

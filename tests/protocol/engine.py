@@ -18,11 +18,11 @@ from state_backends import StateBackend, open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import RunHistory
-from wal_sink.model.ledger import Mark
+from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Appended, Execution, Manifest, Task
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.records import Decision
-from wal_sink.protocol.next_step import Rest, Step
+from wal_sink.protocol.next_step import Idle, Step
 from wal_sink.publish.append import OnInvalidRow, append, most_inline
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.micro_batch import begin_log, note_without_sink
@@ -101,7 +101,7 @@ class World:
         self.target_ahead_us = 0
         """How far the target's clock is ahead of all others."""
         self.store.clock_us = lambda: self.clock.us + self.target_ahead_us
-        self.trim_delay_s = 0.0
+        self.retention_s = 0.0
         self.on_invalid_row: OnInvalidRow = "fail"
         self.inline_from: int | None = None
         """The first partition whose small segments are in the manifest; None: here all are files."""
@@ -170,7 +170,7 @@ class World:
             Log(FaultyBackend(self.log_backend, faults), name),
             Checkpoint(FaultyBackend(self.checkpoint, faults)),
             FaultyTarget(self.targets[name], faults, self._sessions),
-            self.trim_delay_s,
+            self.retention_s,
             self.on_invalid_row == "quarantine",
         )
         return Flusher(pipeline, clock_us=self.clock, run_history=run_history or RunHistory())
@@ -184,7 +184,7 @@ class World:
         try:
             for _ in range(100):
                 steps.append(flusher.run_once())
-                if isinstance(steps[-1], Rest):
+                if isinstance(steps[-1], Idle):
                     return steps
         finally:
             flusher.close()
@@ -198,7 +198,7 @@ class World:
         """Return the rows that a reader of the target sees; one that is there twice comes twice."""
         return [(key[0], row["v"]) for key, row in self.store.rows().items()]
 
-    def ledger(self) -> Mark | None:
+    def ledger(self) -> LedgerState | None:
         """Return the ledger row, as it lies in the target."""
         return self.store.ledger.get(self.query_id)
 

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import msgspec
 
 from wal_sink.errors import LedgerShadowed, MissingManifest
-from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
-from wal_sink.model.records import Chosen, FlushedEpoch, Kept, LogIdentity
+from wal_sink.model.records import Chosen, CommitProof, FlushedEpoch, LogIdentity
 from wal_sink.protocol.attempts import as_chosen, choose, refuse_missing_manifest
 from wal_sink.protocol.ledger import (
     CLOCKS_DIFFER_US,
@@ -41,13 +41,13 @@ from wal_sink.protocol.next_step import (
     Contender,
     CreateLedger,
     Evidence,
+    Idle,
     ManifestMissing,
+    Observation,
     RecordFlushed,
-    Rest,
     Resume,
     Step,
     Trim,
-    View,
     next_step,
 )
 from wal_sink.protocol.orphans import Writer, fate
@@ -218,7 +218,7 @@ class Fl(NamedTuple):
     at: str = "idle"
     com: int = -1
     recorded: FlushedEpoch | None = None
-    mark: Mark | None = None
+    mark: LedgerState | None = None
     listed: frozenset[tuple[int, int, int]] = frozenset()
     notes: Notes | None = None
     window: Window | None = None
@@ -229,7 +229,7 @@ class Fl(NamedTuple):
     """How many rows of a try before are still under the receipts."""
     passed: frozenset[Row] = frozenset()
     """What was in quarantine when it resumed the window."""
-    known: Mark | None = None
+    known: LedgerState | None = None
     """The row as it has left it."""
 
 
@@ -261,7 +261,7 @@ class Side(NamedTuple):
     """What a target has for itself: see `State`."""
 
     recorded: FlushedEpoch | None
-    mark: Mark | None
+    mark: LedgerState | None
     seen: tuple[frozenset[tuple[int, int]], ...]
     cells: tuple[tuple[int, int], ...]
 
@@ -284,7 +284,7 @@ class State(NamedTuple):
     swept: frozenset[tuple[int, int]]
     """Epoch and generation of attempts without manifest whose segments may be gone."""
     recorded: FlushedEpoch | None
-    mark: Mark | None
+    mark: LedgerState | None
     seen: tuple[frozenset[tuple[int, int]], ...]
     """Rows in the table by epoch, as run and number."""
     cells: tuple[tuple[int, int], ...]
@@ -597,7 +597,7 @@ def _decide(  # noqa: C901 - a list of steps
     told, limit = _told(rules, s, me, listed), _limit(rules, s)
     step = decide(rules, me.com, me.recorded, me.mark, told, s.gens, limit)
     match step:
-        case Rest(why):
+        case Idle(why):
             yield f"{who} rests: {why}", to(Fl(known=me.known), s)
         case CreateLedger(flushed):
             if flushed > -1:
@@ -693,7 +693,7 @@ def _without_manifest(rules: Rules, s: State, f: int, n: int) -> Next:
 
 
 def _begin(rules: Rules, s: State, f: int, window: Window) -> Next:
-    mark, outcome, known = s.mark, Outcome.REFUSED, s.fls[f].known
+    mark, outcome, known = s.mark, Outcome.CONFLICT, s.fls[f].known
     assert mark is not None
     as_seen = known is None or not rules.whole or mark == known
     if mark.flushed == window.first - 1 and mark.begun is None and as_seen:
@@ -715,7 +715,7 @@ def _begin_again(rules: Rules, s: State, f: int, seen: Window) -> Next:
     if not rules.above_all:
         epochs = (msgspec.structs.replace(e, base_us=e.base_us + 1) for e in seen.epochs)
         again = msgspec.structs.replace(again, epochs=tuple(epochs))
-    outcome = Outcome.APPLIED if mark.begun == seen else Outcome.REFUSED
+    outcome = Outcome.APPLIED if mark.begun == seen else Outcome.CONFLICT
     if outcome is Outcome.APPLIED and rules.announced:
         mark = msgspec.structs.replace(mark, begun=again)
     won = is_mine(outcome, again, mark) or not rules.announced
@@ -855,7 +855,7 @@ def _next_row(window: Window, written: int) -> tuple[int, BegunEpoch]:
 
 
 def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
-    mark, outcome = s.mark, Outcome.REFUSED
+    mark, outcome = s.mark, Outcome.CONFLICT
     assert mark is not None
     n = window.last
     mine = mark.begun == window or not rules.begin
@@ -1012,7 +1012,7 @@ def decide(
     rules: Rules,
     com: int,
     recorded: FlushedEpoch | None,
-    mark: Mark | None,
+    mark: LedgerState | None,
     told: Told,
     gens: tuple[int, ...],
     trimmable: int | None = None,
@@ -1020,7 +1020,9 @@ def decide(
     """Ask `next_step`, and `choose`, about what a flusher has read."""
     attempts = _attempts(told.listed)
     identity = None if told.first is None else _identity(told.first)
-    view = View(com, recorded, identity, identity is not None, mark, attempts, trimmable=trimmable)
+    view = Observation(
+        com, recorded, identity, identity is not None, mark, attempts, trimmable=trimmable
+    )
     step = next_step(view, OWNER)
     if not isinstance(step, Choose):
         return step
@@ -1048,7 +1050,7 @@ def _chosen(rules: Rules, step: Choose, told: Told, gens: tuple[int, ...]) -> Ch
     if rules.lowest and contenders:
         return Begin((min(contender.attempt for contender in contenders),))
     kept = tuple(
-        Kept(epoch=n, generation=g, run_id=f"run{gens[g - 1]}", highest=highest)
+        CommitProof(epoch=n, generation=g, run_id=f"run{gens[g - 1]}", highest=highest)
         for n, g, highest in sorted(notes.kept)
         if n == step.epoch
     )
@@ -1068,7 +1070,7 @@ def _chosen(rules: Rules, step: Choose, told: Told, gens: tuple[int, ...]) -> Ch
 def plan(
     rules: Rules,
     attempts: tuple[Attempt, ...],
-    mark: Mark,
+    mark: LedgerState,
     gens: tuple[int, ...],
     listed: frozenset[tuple[int, int, int]],
     emp: frozenset[tuple[int, int]],
@@ -1107,9 +1109,9 @@ def _manifest(
 
 
 @cache
-def new_mark(flushed: int) -> Mark:
+def new_mark(flushed: int) -> LedgerState:
     """Return the ledger row as it is created."""
-    return Mark(
+    return LedgerState(
         log_id="log", checkpoint="checkpoint", flushed=flushed, last_us=0, begun=None, last=None
     )
 

@@ -14,7 +14,7 @@ from tests.protocol import raw
 from tests.protocol.adding_world import RetryingTarget
 from tests.protocol.engine import World, in_memory
 from tests.protocol.test_crash_everywhere import flush
-from wal_sink.model.ledger import Mark, Owner, ledger_key
+from wal_sink.model.ledger import LedgerState, Owner, ledger_key
 from wal_sink.targets.base import Target
 from wal_sink.testing.oracle import judge
 
@@ -50,7 +50,7 @@ class SeveralWorld(World):
         finally:
             connection.close()
 
-    def mark(self, name: str) -> Mark | None:
+    def mark(self, name: str) -> LedgerState | None:
         """Return a target's ledger row, as it lies in the target."""
         key = ledger_key(self.query_id, name)
         if name == CELLS:

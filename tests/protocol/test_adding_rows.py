@@ -21,7 +21,7 @@ from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import Outcome, Window
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.faults import Faults
@@ -62,7 +62,7 @@ def test_a_begun_epoch_that_is_given_up_has_no_row_in_the_table(world: AddingWor
 
 
 def flush_all(flusher: Flusher) -> None:
-    while not isinstance(flusher.run_once(), Rest):
+    while not isinstance(flusher.run_once(), Idle):
         pass
 
 
@@ -209,7 +209,7 @@ def test_a_row_that_does_not_fit_is_refused_in_the_task(world: AddingWorld) -> N
 
 def test_a_rewind_says_that_rows_are_added_again(world: AddingWorld) -> None:
     """The operator has to know: nothing in the table tells a repeated row from another one."""
-    world.trim_delay_s = 3600
+    world.retention_s = 3600
     flush(world.flusher())
     plan = plan_rewind(query(world), world.target, -1, NOW_US)
     assert "come twice unless the table, too, is set back to epoch -1" in plan.consequences

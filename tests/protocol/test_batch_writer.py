@@ -205,5 +205,5 @@ def test_columns_get_the_types_that_were_agreed_on() -> None:
 
 def test_options_may_be_values_of_python() -> None:
     """As `writeStream.option` takes them."""
-    given = {"trim.delay": 5, "cassandra.ssl.enabled": True, "table": "t", "cassandra.ttl": None}
-    assert as_texts(given) == {"trim.delay": "5", "cassandra.ssl.enabled": "true", "table": "t"}
+    given = {"wal.retention": 5, "cassandra.ssl.enabled": True, "table": "t", "cassandra.ttl": None}
+    assert as_texts(given) == {"wal.retention": "5", "cassandra.ssl.enabled": "true", "table": "t"}

@@ -69,7 +69,7 @@ class History(World):
         super().__init__(*in_memory())
         self.chance = random.Random(seed)
         self.target_ahead_us = self.chance.choice([-20, 0, 20]) * SECOND
-        self.trim_delay_s = self.chance.choice([0.0, 3_600.0])
+        self.retention_s = self.chance.choice([0.0, 3_600.0])
         self.inline_from = self.chance.choice([None, 0, 1])
         self.steps: list[Step] = []
         self.refuses = refuses
@@ -148,7 +148,7 @@ def test_what_is_flushed_again_by_a_rewind_ends_the_same() -> None:
     """Totals aside, which a rewind to before them may refuse."""
     for seed in range(SEEDS):
         history = History(seed)
-        history.trim_delay_s = 3_600.0
+        history.retention_s = 3_600.0
         history.play([kind for kind in KINDS if kind != "total"])
         mark = history.ledger()
         assert mark is not None

@@ -12,7 +12,7 @@ import pytest
 from state_backends import StateBackend, open_backend
 from tests.protocol.aged_log import let_age
 from tests.protocol.engine import World
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.trim import RECORDS_KEPT, RUNS_KEPT
 
@@ -59,13 +59,13 @@ class Counting(FaultyBackend):
 
 def costs(world: World, *, starts: int, epochs: int) -> dict[str, Cost]:
     """Return what a commit, the flush of its epoch and a pass that finds nothing cost."""
-    world.trim_delay_s = 86_400.0
+    world.retention_s = 86_400.0
     let_age(world, starts=starts, epochs=epochs)
     counting = world.log_backend = Counting(world.log_backend)
     run, flusher = world.run(), world.flusher()
     for _ in range(2):  # the first pass sweeps, and the first commit claims
         run.batch([("b", 2)])
-        while not isinstance(flusher.run_once(), Rest):
+        while not isinstance(flusher.run_once(), Idle):
             pass
     run.write_offsets()
     appended = run.tasks([("c", 3)])
@@ -75,7 +75,7 @@ def costs(world: World, *, starts: int, epochs: int) -> dict[str, Cost]:
     run.write_commit([[("c", 3)]])
     flusher.run_once()
     found["flush"] = counting.cost()
-    assert isinstance(flusher.run_once(), Rest)
+    assert isinstance(flusher.run_once(), Idle)
     found["look"] = counting.cost()
     assert world.table() == {"a": 1, "b": 2, "c": 3}
     world.run()

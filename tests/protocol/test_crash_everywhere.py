@@ -21,7 +21,7 @@ from tests.protocol.operations import different_faults
 from tests.protocol.staging_world import StagingWorld
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import AnswerLost, Crash, Faults
 
 EPOCHS = 4
@@ -82,7 +82,7 @@ def flush(flusher: Flusher) -> None:
     """Flush as the loop does: what an error interrupted is tried again, on a new connection."""
     for _ in range(100):
         try:
-            if isinstance(flusher.run_once(), Rest):
+            if isinstance(flusher.run_once(), Idle):
                 return
         except WalSinkError as error:
             if not error.transient:

@@ -36,10 +36,10 @@ from wal_sink.errors import (
     WrongOwner,
 )
 from wal_sink.flush.flusher import Trimmer
-from wal_sink.model.records import Gap, Kept
+from wal_sink.model.records import CommitProof, Gap
 from wal_sink.progress.heartbeat import wait_until_flushed
 from wal_sink.progress.status import read_status, status_lines
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import (
@@ -85,7 +85,7 @@ def test_rule_18_a_detached_target_holds_back_nothing(world: SeveralWorld) -> No
     flush(world.flusher(name=CELLS))
     assert waiting(world) == []
     rest = world.flusher(name=ADDED).run_once()
-    assert isinstance(rest, Rest)
+    assert isinstance(rest, Idle)
     assert "detached (test)" in rest.why
     assert sorted(world.rows(ADDED)) == [("0", 0)]
     (view,) = query(world).each("")
@@ -287,7 +287,7 @@ def test_rule_18_a_sweep_leaves_alone_what_was_flushed_after_it_had_listed_the_t
 def test_what_a_rewind_took_back_may_be_trimmed_still(world: SeveralWorld) -> None:
     """By a flusher that stood still over both, the rewind and the announcement of a target."""
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
-    world.trim_delay_s = 86_400.0
+    world.retention_s = 86_400.0
     epochs(world, 1, 2)
     flush(world.flusher(name=CELLS))
     plan_rewind(query(world).of(CELLS), world.targets[CELLS], 0, NOW_US).carry_out(NOW_US)
@@ -296,15 +296,15 @@ def test_what_a_rewind_took_back_may_be_trimmed_still(world: SeveralWorld) -> No
     assert done.missing == ()
     gone = [*world.log_backend.list("manifests/"), *world.log_backend.list("segments/")]
     world.log_backend.delete([*gone, *world.log_backend.list("chosen/")])
-    world.trim_delay_s = 0.0
+    world.retention_s = 0.0
     everything(world, done)
 
 
 def test_a_rewind_reaches_back_behind_the_moment_when_a_target_was_attached(
     world: SeveralWorld,
 ) -> None:
-    """`trim.delay` keeps all; the target's database is restored from a backup that is older than that."""
-    world.trim_delay_s = 86_400.0
+    """`wal.retention` keeps all; the target's database is restored from a backup that is older than that."""
+    world.retention_s = 86_400.0
     epochs(world, 1)
     world.flush_all()
     backup = world.copy_database()
@@ -323,15 +323,15 @@ def test_a_rewind_reaches_back_behind_the_moment_when_a_target_was_attached(
     assert sorted(world.rows(ADDED)) == [(str(n), n) for n in range(4)]
 
 
-def test_attach_gives_a_target_what_trim_delay_keeps(world: SeveralWorld) -> None:
+def test_attach_gives_a_target_what_the_retention_keeps(world: SeveralWorld) -> None:
     """Also what the other target has flushed long ago, and by the same choice."""
-    world.trim_delay_s = 86_400.0
+    world.retention_s = 86_400.0
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
     epochs(world, 1, 2)
     flush(world.flusher(name=CELLS))
     done = attach(world)
     assert (done.missing, done.state.epoch) == ((), 1)
-    world.trim_delay_s = 0.0
+    world.retention_s = 0.0
     everything(world, done)
 
 
@@ -441,7 +441,7 @@ def test_rule_11_a_flusher_that_stood_still_over_a_detach_takes_no_attempt_unpro
     two_attempts(world)
     kept = Log.kept
 
-    def late(log: Log, epoch: int) -> list[Kept]:
+    def late(log: Log, epoch: int) -> list[CommitProof]:
         monkeypatch.setattr(Log, "kept", kept)
         plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
         flush(world.flusher(name=CELLS))
@@ -451,7 +451,7 @@ def test_rule_11_a_flusher_that_stood_still_over_a_detach_takes_no_attempt_unpro
     with pytest.raises(MissingManifest):
         flush(world.flusher(name=ADDED))
     assert (world.rows(ADDED), world.log_backend.list("chosen")) == ([("0", 0)], [])
-    assert isinstance(world.flusher(name=ADDED).run_once(), Rest)
+    assert isinstance(world.flusher(name=ADDED).run_once(), Idle)
     assert sorted(world.rows(CELLS)) == [("0", 0), ("a", 1)]
 
 
@@ -460,7 +460,7 @@ def test_attaching_that_is_interrupted_is_taken_up(tmp_path: Path) -> None:
     stop = 0
     while True:
         world = SeveralWorld(tmp_path)
-        world.trim_delay_s = 86_400.0
+        world.retention_s = 86_400.0
         epochs(world, 0)
         world.flush_all()
         plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
@@ -478,9 +478,9 @@ def test_attaching_that_is_interrupted_is_taken_up(tmp_path: Path) -> None:
             assert "wal-sink attach CHECKPOINT --target added" in left.remedy
             shown = read_status(Checkpoint(world.checkpoint), view)
             assert shown.last_error == left.summary
-            assert isinstance(world.flusher(name=ADDED).run_once(), Rest)
+            assert isinstance(world.flusher(name=ADDED).run_once(), Idle)
             assert attach(world).missing == ()
-        world.trim_delay_s = 0.0
+        world.retention_s = 0.0
         everything(world, Attached(query_id="", target=ADDED, state=view.states()[-1]))
         world.end_sessions()
         world.forget()

@@ -100,7 +100,7 @@ def test_rule_17_records_of_a_window_count_when_the_last_one_is_there(
 @pytest.mark.parametrize("to", [-1, 0, 2, 4])
 def test_rule_22_a_rewind_into_a_window_leaves_its_first_records(world: World, to: int) -> None:
     """They are recorded apart from those above, before the mark goes."""
-    world.trim_delay_s = 3_600.0
+    world.retention_s = 3_600.0
     fill(world)
     before = world.log.flushed_since(-1)
     world.log.delete(paths.retained_record(epoch) for epoch in range(EPOCHS))
@@ -122,7 +122,7 @@ def test_rule_17_what_a_flusher_records_late_after_a_rewind_hides_nothing_newer(
 ) -> None:
     """It stood still between `finish` and its records, and the epochs were flushed again in other windows."""
     monkeypatch.setattr(windows, "MOST_EPOCHS", 4)
-    world.trim_delay_s = 3_600.0
+    world.retention_s = 3_600.0
     fill(world)  # windows: 0 to 3, and 4 to 5
     late = [record for record in world.log.flushed_since(-1) if record.epoch in (1, 2, 3)]
     rewind(world, 0)

@@ -76,7 +76,7 @@ def test_a_rewind_goes_on_when_nothing_changes(world: World) -> None:
     """The file says that a flusher lives until ten years from now."""
     fill(world)
     world.flush()
-    world.trim_delay_s = 10**6
+    world.retention_s = 10**6
     report(world)
     looks = Looks()
     mark = world.store.ledger.pop(world.query_id)

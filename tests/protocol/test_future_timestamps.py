@@ -87,7 +87,7 @@ def test_nothing_is_reset_that_is_not_in_the_future(world: World) -> None:
 
 def test_a_later_rewind_does_not_go_back_to_the_future(world: World) -> None:
     """Records, and the record of the reset, still name those timestamps; what came after them counts."""
-    world.trim_delay_s = 10**9
+    world.retention_s = 10**9
     glitch(world)
     reset(world, 2)
     run = world.run()
@@ -106,7 +106,7 @@ def test_rule_22_a_record_that_comes_late_does_not_take_the_timestamps_to_the_fu
     world: World,
 ) -> None:
     """A flusher stood still between `finish` and the records of its window, over the reset."""
-    world.trim_delay_s = 10**9
+    world.retention_s = 10**9
     world.clock.us += YEARS_US
     run = world.run()
     for value, key in enumerate("abc"):
@@ -151,7 +151,7 @@ def test_a_reset_that_dies_is_run_again(world: World) -> None:
 
 def test_what_is_flushed_again_is_written_as_of_the_present(world: World) -> None:
     """`--to` an earlier epoch, after the table was truncated: it is filled with rows of the present."""
-    world.trim_delay_s = 10**9
+    world.retention_s = 10**9
     glitch(world)
     world.store.table.clear()
     reset(world, -1)

@@ -17,7 +17,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.log import Log
 
@@ -26,7 +26,7 @@ STORES = ("memory", "local")
 
 def until_rest(flusher: Flusher) -> None:
     """Flush until there is nothing to do."""
-    while not isinstance(flusher.run_once(), Rest):
+    while not isinstance(flusher.run_once(), Idle):
         pass
 
 

@@ -111,8 +111,8 @@ def test_rule_4_what_is_given_up_is_kept_with_its_manifest(world: World) -> None
 
 
 def test_a_rewind_flushes_again_what_manifests_hold(world: World) -> None:
-    """What `trim.delay` keeps is all there: nothing but the manifest is retained, set aside and put back."""
-    world.trim_delay_s = 60.0
+    """What `wal.retention` keeps is whole: only the manifest is retained, set aside and put back."""
+    world.retention_s = 60.0
     fill(world)
     world.flush()
     assert world.log.segments() == []

@@ -8,8 +8,8 @@ import pytest
 from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.flush.flusher import Flusher
-from wal_sink.model.ledger import Mark, Outcome
-from wal_sink.protocol.next_step import Rest, View
+from wal_sink.model.ledger import LedgerState, Outcome
+from wal_sink.protocol.next_step import Idle, Observation
 from wal_sink.testing.faults import Faults
 from wal_sink.testing.memory_target import MemorySession
 
@@ -21,16 +21,16 @@ READ = "read ledger"
 def until_rest(flusher: Flusher) -> None:
     """Flush until there is nothing to do."""
     for _ in range(20):
-        if isinstance(flusher.run_once(), Rest):
+        if isinstance(flusher.run_once(), Idle):
             return
     raise AssertionError("no rest")
 
 
-def row(world: World) -> Mark:
+def row(world: World) -> LedgerState:
     return world.store.ledger[world.query_id]
 
 
-def used_before(world: World) -> Mark:
+def used_before(world: World) -> LedgerState:
     """Let others use timestamps of the next hour, and bring the row back to the same epoch."""
     world.store.ledger[world.query_id] = msgspec.structs.replace(
         row(world), last_us=row(world).last_us + 3_600_000_000
@@ -72,14 +72,14 @@ def test_rule_14_a_row_that_was_begun_from_is_not_known_any_more(world: World) -
     run.batch([("a", 1)])
     until_rest(flusher)
     run.batch([("a", 2)])
-    lost = MemorySession.replace_row
+    lost = MemorySession.compare_and_set
 
-    def lose(session: MemorySession, seen: Mark | None, new: Mark) -> Outcome:
+    def lose(session: MemorySession, seen: LedgerState | None, new: LedgerState) -> Outcome:
         assert lost(session, seen, new) is Outcome.APPLIED
         return Outcome.UNKNOWN
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MemorySession, "replace_row", lose)
+        patch.setattr(MemorySession, "compare_and_set", lose)
         faults.operations.clear()
         until_rest(flusher)
     assert sum(READ in name for name in faults.operations) == 2
@@ -103,10 +103,10 @@ def test_a_row_that_is_known_is_read_once_a_minute(
 ) -> None:
     """What a rewind has set aside is deleted only where the row was read."""
     flusher, run = world.flusher(), world.run()
-    views: list[View] = []
+    views: list[Observation] = []
     look = Flusher._look
 
-    def note(looking: Flusher) -> View:
+    def note(looking: Flusher) -> Observation:
         views.append(look(looking))
         return views[-1]
 

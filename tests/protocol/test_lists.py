@@ -19,7 +19,7 @@ from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.flush import connection
 from wal_sink.flush.rows import pieces, read_piece
 from wal_sink.model.ledger import Owner, Window
-from wal_sink.protocol.next_step import Begin, Rest, Resume
+from wal_sink.protocol.next_step import Begin, Idle, Resume
 from wal_sink.publish.micro_batch import refuse_quarantine
 from wal_sink.testing.faults import Faults
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
@@ -155,7 +155,7 @@ def test_rule_26_the_window_is_not_taken_back_at_once(
     with pytest.raises(TargetUnavailable):
         flush_until_error(flusher)
     interrupted(lists)  # another flusher takes the second attempt, and dies
-    assert isinstance(flusher.run_once(), Rest)
+    assert isinstance(flusher.run_once(), Idle)
     assert lists.begun().attempt == 2
     monkeypatch.setattr(connection, "_PATIENCE_S", 0.0)
     assert isinstance(flusher.run_once(), Resume)
@@ -265,14 +265,14 @@ def test_rule_26_of_two_flushers_that_take_one_attempt_one_writes(
     lists.run().batch([("a", 1), ("b", 2)])
     interrupted(lists)
     session_type = type(lists.store.connect(Owner(lists.query_id, "", "")))
-    replace_row = session_type.replace_row
+    compare_and_set = session_type.compare_and_set
 
     def late(session: object, seen: object, new: object) -> object:
         monkeypatch.undo()
         interrupted(lists)
-        return replace_row(session, seen, new)  # type: ignore[arg-type]
+        return compare_and_set(session, seen, new)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(session_type, "replace_row", late)
+    monkeypatch.setattr(session_type, "compare_and_set", late)
     lists.flusher().run_once()
     assert lists.begun().attempt == 2
     assert lists.visible() == [("a", 1)]

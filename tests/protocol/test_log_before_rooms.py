@@ -13,7 +13,7 @@ from pathlib import Path
 
 from state_backends import open_backend
 from tests.protocol.engine import World
-from wal_sink.model.ledger import Mark, Owner, Window
+from wal_sink.model.ledger import LedgerState, Owner, Window
 from wal_sink.progress.backlog import newest_decision
 from wal_sink.testing.memory_target import Cell, Row
 
@@ -68,7 +68,7 @@ def _world(ledger: dict[str, str], there: dict[str, dict[str, int]]) -> World:
             if file.is_file():
                 backend.create(file.relative_to(KEPT / name).as_posix(), file.read_bytes())
     owner = Owner(world.query_id, ledger["log_id"], ledger["checkpoint"])
-    mark = Mark(
+    mark = LedgerState(
         log_id=owner.log_id,
         checkpoint=owner.checkpoint,
         flushed=int(ledger["flushed"]),

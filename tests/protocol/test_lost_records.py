@@ -57,7 +57,7 @@ def test_rule_18_an_epoch_whose_record_is_lost_stays_and_holds_up_nothing(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is in the table; only what is left of it cannot be compared any more, until the record is back."""
-    world.trim_delay_s = 3_600.0
+    world.retention_s = 3_600.0
     run = world.run()
     for epoch in range(4):
         run.batch([(f"k{epoch}", epoch)])
@@ -65,7 +65,7 @@ def test_rule_18_an_epoch_whose_record_is_lost_stays_and_holds_up_nothing(
     leave_in_place(world)  # else the record has a copy
     backup = world.log_backend.read(paths.flushed(1))
     world.log_backend.delete([paths.flushed(1)])
-    world.trim_delay_s = 0.0
+    world.retention_s = 0.0
     run.batch([("next", 5)])
     world.flush()
     assert world.table() == world.expected()
@@ -87,7 +87,7 @@ def test_rule_18_a_rewind_goes_back_over_an_epoch_whose_record_is_lost(world: Wo
 
     The epoch cannot become the mark, which is a record. A replay of it is refused: nothing tells its offsets.
     """
-    world.trim_delay_s = 3_600.0
+    world.retention_s = 3_600.0
     run = world.run()
     for epoch in range(4):
         run.batch([(f"k{epoch}", epoch)])

@@ -183,7 +183,7 @@ def test_what_an_epoch_costs_is_documented(s3: S3) -> None:
     flusher = world.flusher()
     for _ in range(2):  # the first one also owns the log, and makes the ledger
         run.batch([("a", 1)])
-        while type(flusher.run_once()).__name__ != "Rest":
+        while type(flusher.run_once()).__name__ != "Idle":
             pass
     run.write_offsets()
     s3.counts()

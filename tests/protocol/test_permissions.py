@@ -38,7 +38,7 @@ def shared(tmp_path: Path) -> World:
     for folder in (checkpoint, checkpoint / "commits", checkpoint / "offsets"):
         folder.mkdir()
     world = World(open_backend(str(checkpoint)), open_backend(str(tmp_path / "logs" / "query")))
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     return world
 
 
@@ -61,7 +61,7 @@ def test_a_user_who_may_only_read_can_look(shared: World, monkeypatch: pytest.Mo
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(LocalBackend, "_unfinished", refuse)
-    assert sink_options(query(shared), {}).trim_delay == 0
+    assert sink_options(query(shared), {}).retention == 0
     assert verify(query(shared), lambda: shared.target, NOW_US).findings == ()
 
 

@@ -196,7 +196,7 @@ def test_rule_24_a_damaged_segment_of_refused_rows_stops_the_flush() -> None:
 def test_rule_24_what_is_flushed_again_after_a_rewind_is_listed_once() -> None:
     """With the timestamps of the new flush: older ones would lose against rows of earlier epochs."""
     world = QuarantiningWorld()
-    world.trim_delay_s = 1_000.0
+    world.retention_s = 1_000.0
     run = world.run()
     run.batch([("a", 1)])
     run.batch([("b", 2), (REFUSED, 5)])
@@ -234,7 +234,7 @@ class FlushesAmid(Faults):
 def test_rule_24_a_rewind_leaves_what_a_new_flush_keeps() -> None:
     """A flusher may begin before the command has ended: its entries are the only copies of their rows."""
     world = QuarantiningWorld()
-    world.trim_delay_s = 1_000.0
+    world.retention_s = 1_000.0
     world.run().batch([("a", 1), (REFUSED, 5)])
     world.flush()
     amid = FlushesAmid(world)
@@ -251,7 +251,7 @@ def test_rule_24_a_rewind_leaves_what_a_new_flush_keeps() -> None:
 def test_rule_24_a_rewind_leaves_the_refused_rows_of_what_was_given_up() -> None:
     """No flush keeps them again: the epoch stays given up, and its entry is what there is of them."""
     world = QuarantiningWorld()
-    world.trim_delay_s = 1_000.0
+    world.retention_s = 1_000.0
     run = world.run()
     run.batch([("a", 1), (REFUSED, 4)])
     world.flush()

@@ -43,7 +43,7 @@ def test_rule_14_what_was_read_ahead_goes_with_a_begin_that_is_lost(
 
     def refuse(session: MemorySession, _window: Window) -> Outcome:
         session.read_offered()
-        return Outcome.REFUSED
+        return Outcome.CONFLICT
 
     slow = world.flusher(faults)
     monkeypatch.setattr(MemorySession, "begin", refuse)

@@ -345,7 +345,7 @@ def test_rule_23_records_that_are_lost_are_no_other_log(world: World) -> None:
 
 def test_rule_18_an_attempt_is_told_by_the_digest_of_its_manifest(world: World) -> None:
     """The record says which bytes were flushed; another manifest of that name is not trimmed."""
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     run = world.run()
     run.batch([("a", 0)])
     world.flush()
@@ -356,13 +356,13 @@ def test_rule_18_an_attempt_is_told_by_the_digest_of_its_manifest(world: World) 
     data = world.log_backend.read(path)
     world.log.delete([path])
     world.log_backend.create(path, data.replace(b'"nonce": "', b'"nonce": "0'))
-    world.trim_delay_s = 0
+    world.retention_s = 0
     assert isinstance(stops(world), Diverged)
 
 
 def test_rule_18_a_record_without_a_digest_is_compared_by_offsets(world: World) -> None:
     """Records of older versions name no digest: the source offsets have to be the same."""
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     run = world.run()
     run.batch([("a", 0)])
     world.flush()
@@ -373,7 +373,7 @@ def test_rule_18_a_record_without_a_digest_is_compared_by_offsets(world: World) 
     old = msgspec.structs.replace(record, digest=msgspec.UNSET, offsets_digest="0" * 64)
     world.log.delete([path])
     world.log.create(path, old)
-    world.trim_delay_s = 0
+    world.retention_s = 0
     assert isinstance(stops(world), Diverged)
 
 
@@ -510,7 +510,7 @@ def test_rule_23_a_manifest_that_the_backup_lacks_does_not_bar_the_way_back(
 
 def test_rule_18_a_damaged_manifest_of_a_flushed_epoch_goes(world: World) -> None:
     """It does not stop the flush: nothing is needed of it any more."""
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     run = world.run()
     run.batch([("a", 0)])
     world.flush()
@@ -518,7 +518,7 @@ def test_rule_18_a_damaged_manifest_of_a_flushed_epoch_goes(world: World) -> Non
     path = paths.manifest(world.log.attempts()[0])
     world.log.delete([path])
     world.log_backend.create(path, b"{torn")
-    world.trim_delay_s = 0
+    world.retention_s = 0
     run.batch([("b", 1)])
     world.flush()
     assert world.table() == {"a": 0, "b": 1}

@@ -28,10 +28,10 @@ from wal_sink.flush.report import Reporter, RunHistory
 from wal_sink.flush.rows import pieces, read_piece
 from wal_sink.flush.window import Clocks
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.plan import Plan
-from wal_sink.model.records import Claim, Decision, Kept
+from wal_sink.model.records import Claim, CommitProof, Decision
 from wal_sink.progress.backlog import newest_decision
 from wal_sink.progress.status import read_status
 from wal_sink.protocol import windows
@@ -40,14 +40,14 @@ from wal_sink.protocol.next_step import (
     Begin,
     Choose,
     CreateLedger,
-    LookAgain,
+    Idle,
+    Observation,
     PassOver,
     RecordFlushed,
-    Rest,
     Resume,
+    Stale,
     Step,
     Trim,
-    View,
 )
 from wal_sink.targets.base import Session, Slice
 from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
@@ -558,7 +558,7 @@ def test_rule_8_only_what_commits_covers_is_flushed(world: World) -> None:
     """A published epoch without `commits/N` stays in the log."""
     run = world.run()
     run.publish([("a", 1)])
-    assert isinstance(world.flush()[-1], Rest)
+    assert isinstance(world.flush()[-1], Idle)
     assert world.table() == {}
 
 
@@ -702,7 +702,7 @@ def test_rule_10_a_window_is_bounded_in_bytes(
     monkeypatch.setattr(windows, "MOST_BYTES", 1)
     flusher = world.flusher()
     marks = []
-    while not isinstance(flusher.run_once(), Rest):
+    while not isinstance(flusher.run_once(), Idle):
         marks.append(max(world.log.flushed_epochs(), default=-1))
     assert sorted(set(marks)) == [-1, 0, 1, 2]
 
@@ -766,7 +766,9 @@ def test_rule_11_a_fenced_run_says_that_its_last_epoch_was_kept(
     """
     old, _ = overtaken(world)
     if foreign:
-        world.log.create_kept(Kept(epoch=0, generation=1, run_id="of the lost history", highest=1))
+        world.log.create_kept(
+            CommitProof(epoch=0, generation=1, run_id="of the lost history", highest=1)
+        )
     with pytest.raises(errors.Fenced):
         old.publish([("late", 3)])
     steps = world.flush()
@@ -790,7 +792,7 @@ def test_rule_11_a_commit_that_is_written_again_after_its_purge_proves_nothing(
     assert isinstance(flusher.run_once(), CreateLedger)
     look = flusher._look
 
-    def late() -> View:
+    def late() -> Observation:
         view = look()
         if old.next == 0:
             new.batch([("more", 3)])
@@ -895,7 +897,7 @@ def test_rule_11_an_event_from_before_the_checkpoint_was_set_back_proves_nothing
     second = world.run(run_history=run_history)
     second.publish([("second", 2)])
     second.write_commit([[("second", 2)]], heard=False)
-    assert isinstance(world.flush(run_history=run_history)[-1], Rest)
+    assert isinstance(world.flush(run_history=run_history)[-1], Idle)
     assert world.table() == {}
     second.batch([("more", 3)])
     world.flush(run_history=run_history)
@@ -910,7 +912,7 @@ def test_rule_11_without_proof_the_next_epoch_is_waited_for(world: World) -> Non
     run.publish([("kept", 2)])
     run.write_commit([[("kept", 2)]], heard=False)
     rest = world.flush(run_history=run_history)[-1]
-    assert isinstance(rest, Rest)
+    assert isinstance(rest, Idle)
     assert "waiting" in rest.why
     assert world.table() == {}
     run.publish([("next", 3)])
@@ -925,7 +927,7 @@ def test_rule_11_a_run_that_is_asked_proves_what_its_event_would_have(world: Wor
     run = world.run(run_history=run_history)
     run.publish([("kept", 2)])
     run.write_commit([[("kept", 2)]], heard=False)
-    assert isinstance(world.flush(run_history=run_history)[-1], Rest)
+    assert isinstance(world.flush(run_history=run_history)[-1], Idle)
     assert run_history.caught_up(world.query_id, run.run_id, 0)
     assert Begin((Attempt(0, 2),)) in world.flush(run_history=run_history)
     assert world.table() == world.expected() == {"kept": 2}
@@ -1204,7 +1206,7 @@ def test_rule_14_a_begin_that_another_flusher_won_is_not_written(world: World) -
         patch.undo()
         with pytest.raises(errors.TargetUnavailable):
             rival.run_once()
-        assert begin(session, window) is Outcome.REFUSED
+        assert begin(session, window) is Outcome.CONFLICT
         return Outcome.UNKNOWN
 
     with pytest.MonkeyPatch.context() as patch:
@@ -1386,7 +1388,7 @@ def test_rule_15_a_flusher_stops_when_another_one_has_finished(world: World) -> 
 class ShadowedSession(MemorySession):
     """A session on a ledger row with a cell from the future: updates are acknowledged, never seen."""
 
-    def _put(self, mark: Mark, **changes: object) -> None:
+    def _put(self, mark: LedgerState, **changes: object) -> None:
         if "flushed" in changes:
             changes = {}
         super()._put(mark, **changes)
@@ -1450,8 +1452,8 @@ def test_rule_17_a_quick_flusher_between_two_reads_is_no_corruption(
 
     slow = world.flusher()
     monkeypatch.setattr(world.store, "connect", slowly)
-    assert isinstance(slow.run_once(), LookAgain)
-    assert isinstance(slow.run_once(), Rest)
+    assert isinstance(slow.run_once(), Stale)
+    assert isinstance(slow.run_once(), Idle)
     assert world.table() == world.expected()
 
 
@@ -1466,7 +1468,7 @@ def test_rule_17_at_start_up_the_ledger_is_read_in_any_case(world: World) -> Non
     edit(world.checkpoint, "commits/1", None)
     steps = world.flush()
     assert isinstance(steps[0], RecordFlushed)
-    assert isinstance(steps[-1], Rest)
+    assert isinstance(steps[-1], Idle)
     assert steps[-1].odd
     assert world.run().publish([("ghost", 9)]) is None
 
@@ -1567,7 +1569,7 @@ def test_rule_18_late_notes_of_fenced_runs_are_swept(world: World) -> None:
     run.batch([("a", 1)])
     world.flush()
     for epoch in (0, 1):
-        world.log.create_kept(Kept(epoch=epoch, generation=1, run_id=run.run_id, highest=2))
+        world.log.create_kept(CommitProof(epoch=epoch, generation=1, run_id=run.run_id, highest=2))
     world.flush()
     assert world.log_backend.list(paths.KEPT) == [paths.kept(Attempt(1, 1))]
 
@@ -1649,7 +1651,7 @@ def test_rule_19_a_checkpoint_set_back_flushes_nothing_and_says_so(
     world.flush()
     edit(world.checkpoint, "commits/1", None)
     (step,) = world.flush()
-    assert isinstance(step, Rest)
+    assert isinstance(step, Idle)
     assert step.odd
     assert "set back" in caplog.text
 
@@ -1677,7 +1679,7 @@ def test_rule_20_a_segment_trimmed_by_another_flusher_is_no_error(world: World) 
     world.flush()
     assert view.mark is not None
     slow._do(slow._chooser.window(Choose(0, view.attempts), view), view)
-    assert isinstance(slow.run_once(), Rest)
+    assert isinstance(slow.run_once(), Idle)
     assert world.table() == {"a": 1}
 
 
@@ -1698,7 +1700,7 @@ def test_rule_21_flinks_hole_a_failed_epoch_then_a_good_one(world: World) -> Non
         flusher.run_once()
     assert world.table() == {}
     assert world.store.ledger[world.query_id].flushed == -1
-    while not isinstance(flusher.run_once(), Rest):
+    while not isinstance(flusher.run_once(), Idle):
         pass
     assert world.table() == {"failed": 1, "good": 2}
 

@@ -182,7 +182,7 @@ def flush_what_came_after_a_decision(world: World) -> None:
 
 def test_rule_22_a_rewind_flushes_again_what_came_after_a_decision(world: World) -> None:
     """The record says that rows were flushed, whatever was decided about an earlier attempt."""
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     flush_what_came_after_a_decision(world)
     world.store.table.clear()
     now_us = world.clock.us + 600_000_000

@@ -22,7 +22,7 @@ from wal_sink.flush.rows import as_written
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.backlog import read_backlog
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.wal.log import Log
@@ -265,7 +265,7 @@ def test_while_a_target_is_only_announced_nothing_is_trimmed(tmp_path: Path) -> 
         world.run(Faults(at=0, matching=f"create {paths.target_state(ADDED, 1)}"))
     flush(world.flusher(name=CELLS))
     assert [attempt.epoch for attempt in world.log.attempts()] == [0]
-    assert isinstance(world.flusher(name=ADDED).run_once(), Rest)
+    assert isinstance(world.flusher(name=ADDED).run_once(), Idle)
     world.run()
     flush(world.flusher(name=CELLS))
     assert world.log.attempts() == ()

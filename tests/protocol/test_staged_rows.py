@@ -19,7 +19,7 @@ from wal_sink.flush.rows import WindowWrite
 from wal_sink.flush.tasks import FlushTask, gravest
 from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.protocol.windows import share_out
 from wal_sink.targets.base import Slice, Target
 from wal_sink.testing.faults import Faults, FaultyTarget
@@ -63,7 +63,7 @@ def by_tasks(world: StagingWorld, target: Target | None = None) -> Callable[[Win
 
 
 def flush_all(flusher: Flusher) -> None:
-    while not isinstance(flusher.run_once(), Rest):
+    while not isinstance(flusher.run_once(), Idle):
         pass
 
 
@@ -181,7 +181,7 @@ def test_rule_16_what_a_lost_answer_may_still_commit_is_not_discarded(
     with pytest.raises(TargetUnavailable, match="could not be finished"):
         flush_all(flusher)
     flush(flusher)
-    assert outcomes == [Outcome.REFUSED if quicker else Outcome.APPLIED]
+    assert outcomes == [Outcome.CONFLICT if quicker else Outcome.APPLIED]
     raw.complete(world, 1, "")
 
 

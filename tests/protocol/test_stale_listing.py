@@ -19,7 +19,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.wal.log import Log
 
@@ -92,7 +92,7 @@ def flusher_over(world: World, mount: StateBackend) -> Flusher:
 def until_rest(flusher: Flusher) -> None:
     """Run a flusher to its rest; one that acts on an old listing may look again for ever."""
     for _ in range(MOST_STEPS):
-        if isinstance(flusher.run_once(), Rest):
+        if isinstance(flusher.run_once(), Idle):
             return
     raise AssertionError(f"no rest after {MOST_STEPS} steps")
 

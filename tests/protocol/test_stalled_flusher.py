@@ -19,7 +19,7 @@ from wal_sink.admin.verify import verify
 from wal_sink.errors import LedgerBehindLog, MissingManifest, MissingSegment, OptionError
 from wal_sink.flush.flusher import Flusher, Trimmer
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark, Window
+from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
@@ -27,7 +27,7 @@ from wal_sink.protocol.ledger import flush_records
 from wal_sink.targets.base import Slice
 from wal_sink.wal import trim
 from wal_sink.wal.quarantine import droppable, names_aside
-from wal_sink.wal.retention import TrimDelay, all_records
+from wal_sink.wal.retention import Retention, all_records
 from wal_sink.wal.trim import list_trimmable
 
 STORES = ("memory", "local")
@@ -127,7 +127,7 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
 ) -> None:
     """The checkpoint is set back with the target; the next rewind pins what was flushed after that."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     world.run().batch([("a", 0)])
     world.flush()
     checkpoint = files(world.checkpoint)
@@ -165,7 +165,7 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
 
 def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:
     """The records are gone and their copies come late: only what is in `flushed/` is flushed."""
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     outage = Outage(world)
     slow = world.flusher()
     real = slow.trimmer.retain
@@ -189,7 +189,7 @@ def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:
 
 def test_rule_22_what_is_retained_late_does_not_hold_up_the_flush(world: World) -> None:
     """The manifests went with the copies of the records, which do not say that the epochs are flushed."""
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     outage = Outage(world)
     slow = world.flusher()
     real = slow.trimmer.retain
@@ -254,7 +254,7 @@ def test_rule_22_a_rewind_that_is_refused_brings_nothing_back_that_was_flushed_a
 
 def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World) -> None:
     """A record from before the rewind does not count; each goes by itself."""
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     outage = Outage(world)
     world.flush()
     records = {epoch: world.log.flushed(epoch) for epoch in range(2, 5)}
@@ -266,11 +266,11 @@ def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World
     assert droppable(world.log) == []
     world.log.delete(map(paths.flushed, records))
 
-    world.trim_delay_s = 0
+    world.retention_s = 0
     world.flush()
     aside = world.log_backend.list(paths.ASIDE)
     assert len(aside) == 9
-    assert set(aside) <= set(list_trimmable(world.log, TrimDelay(0, world.clock)))
+    assert set(aside) <= set(list_trimmable(world.log, Retention(0, world.clock)))
     world.log.delete(map(paths.flushed, range(3)))  # forgotten, as the oldest ones are
     resting = Trimmer(world.log, 0, world.clock)
     resting.drop_aside(agreed=False)  # it has not asked the ledger
@@ -305,7 +305,7 @@ def test_rule_22_a_timestamp_that_was_left_behind_proves_nothing(
 
 def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(world: World) -> None:
     """They never come back by themselves; their rows stay until their epoch is flushed again."""
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     world.run().batch([("a", 0)])
     world.flush()
     world.run().publish([("lost", 1)])
@@ -339,10 +339,10 @@ def test_rule_22_a_flusher_that_stood_still_before_a_trim_finds_no_other_history
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All records are gone by a rewind: what it was about to delete is to be flushed again."""
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     world.run().batch([("a", 0)])
     world.flush()
-    world.trim_delay_s = 0
+    world.retention_s = 0
     slow, rewound = world.flusher(), list[Rewound]()
     trim = slow.trimmer.trim
 
@@ -372,7 +372,7 @@ def test_rule_20_a_segment_of_an_epoch_that_was_given_up_before_begin_is_no_erro
     slow, given_up = world.flusher(), list[int]()
     begin = slow._target.begin
 
-    def late(window: Window, seen: Mark, rows: Iterator[tuple[Plan, Slice]]) -> bool:
+    def late(window: Window, seen: LedgerState, rows: Iterator[tuple[Plan, Slice]]) -> bool:
         if not given_up:
             given_up.append(window.first)
             to = open_backend(str(tmp_path / "given_up"))
@@ -445,7 +445,7 @@ def test_rule_9_an_epoch_whose_record_is_forgotten_since_the_look_is_not_missed(
     run.batch([("a", 0)])
     world.flush()
     run.batch([("b", 1)])
-    slow, lost = world.flusher(), list[Mark]()
+    slow, lost = world.flusher(), list[LedgerState]()
     place, name = (slow._chooser, "window") if missed == "manifest" else (slow, "_write_rows")
     real = getattr(place, name)
 

@@ -34,8 +34,8 @@ from tests.protocol.test_crash_everywhere import Unanswered, new_world
 from wal_sink import errors
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.report import RunHistory
-from wal_sink.model.ledger import Mark
-from wal_sink.protocol.next_step import Rest
+from wal_sink.model.ledger import LedgerState
+from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.testing.memory_target import MemorySession
 
@@ -240,7 +240,7 @@ class Histories(RuleBasedStateMachine):
         flusher = self.world.flusher(Down())
         try:
             for _ in range(20):
-                if isinstance(flusher.run_once(), Rest):
+                if isinstance(flusher.run_once(), Idle):
                     return
         except errors.TargetUnavailable:
             done["outages"] += 1
@@ -375,7 +375,7 @@ class Histories(RuleBasedStateMachine):
         world = self.world
 
         class Shadowed(MemorySession):
-            def _put(self, mark: Mark, **changes: object) -> None:
+            def _put(self, mark: LedgerState, **changes: object) -> None:
                 super()._put(mark, **({} if "flushed" in changes else changes))
 
         with pytest.MonkeyPatch.context() as patch:
@@ -470,7 +470,7 @@ class Histories(RuleBasedStateMachine):
         """Flush as the loop does."""
         for _ in range(200):
             try:
-                if isinstance(flusher.run_once(), Rest):
+                if isinstance(flusher.run_once(), Idle):
                     done["flushes"] += 1
                     return
             except errors.WalSinkError as error:
@@ -479,7 +479,7 @@ class Histories(RuleBasedStateMachine):
                 flusher.close()
         raise AssertionError("the flusher never rests")
 
-    def _mark(self) -> Mark | None:
+    def _mark(self) -> LedgerState | None:
         return self.world.store.ledger.get(self.world.query_id)
 
     def _decisions(self) -> list[str]:

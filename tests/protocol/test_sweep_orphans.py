@@ -20,7 +20,7 @@ from wal_sink.errors import Fenced
 from wal_sink.flush.report import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import Swept
+from wal_sink.model.records import OrphanTombstone
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.orphans import make_room, sweep_orphans
 from wal_sink.testing.faults import Crash, Faults
@@ -73,7 +73,7 @@ def test_rule_18_a_note_of_a_lost_history_is_not_about_the_run_of_this_one(world
     """The backup was copied file by file: swept/ after runs/, so the note's generation is claimed again."""
     world.run().batch([("a", 0)])
     world.run().publish([("died", 1)])
-    note_swept(world.log, Swept(epoch=1, generation=3, run_id="of-the-lost-history"))
+    note_swept(world.log, OrphanTombstone(epoch=1, generation=3, run_id="of-the-lost-history"))
     world.run().batch([("b", 1)])
     world.flush()
     assert world.table() == world.expected() == {"a": 0, "b": 1}
@@ -126,7 +126,7 @@ def test_rule_18_a_manifest_that_comes_after_its_segments_went_is_not_chosen(
     :param foreign: a log that was restored has a note of that name, about a run of the lost history.
     """
     if foreign:
-        note_swept(world.log, Swept(epoch=0, generation=2, run_id="of-the-lost-history"))
+        note_swept(world.log, OrphanTombstone(epoch=0, generation=2, run_id="of-the-lost-history"))
     p = world.run()
     p.publish([("p", 0)])
 
@@ -173,8 +173,8 @@ def test_rule_18_a_manifest_that_comes_right_after_the_note_keeps_its_segments(
 def test_rule_18_what_is_flushed_and_kept_right_after_the_note_keeps_its_segments(
     world: World,
 ) -> None:
-    """Its manifest has been moved by then, and is found where `trim.delay` keeps it."""
-    world.trim_delay_s = 3_600
+    """Its manifest has been moved by then, and is found where `wal.retention` keeps it."""
+    world.retention_s = 3_600
     q = world.run()
     q.publish([("q", 0)])
     path = paths.manifest(Attempt(0, 1))

@@ -76,7 +76,7 @@ def test_rule_27_two_flushers_add_once() -> None:
 def flushed() -> TotalsWorld:
     """Return a query with three epochs, all in the table."""
     world = TotalsWorld()
-    world.trim_delay_s = 1_000.0
+    world.retention_s = 1_000.0
     run = world.run()
     run.batch([("a", 1), ("b", 1)])
     run.batch([("a", 2)])

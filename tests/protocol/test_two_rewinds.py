@@ -160,7 +160,7 @@ def test_rule_22_a_rewind_that_wakes_between_its_look_and_a_deletion_loses_no_ro
     monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 1)
     world = set_up_rewind()
     silent(world, 0)
-    world.trim_delay_s = 0.0
+    world.retention_s = 0.0
     world.flush()
     last = EPOCHS - 1
     gone = last - 1 if state == "below" else last

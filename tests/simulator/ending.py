@@ -154,8 +154,8 @@ class _Last:
 
     def _garbage(self, flusher: Flushing) -> None:
         """After two hours nothing of a flushed epoch is left in the log; its time may be a day ahead."""
-        wait_s = 2 * 3_600.0 + self.world.trim_delay_s
-        if self.world.trim_delay_s and "clock jumps" in self.world.swarm:
+        wait_s = 2 * 3_600.0 + self.world.retention_s
+        if self.world.retention_s and "clock jumps" in self.world.swarm:
             wait_s += 86_400.0
         for _ in range(2):  # the first pass may flush an epoch, which is kept from then on
             self.world.time_passes(wait_s)

@@ -12,7 +12,7 @@ from wal_sink.admin.flush import HeartbeatHistory
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import Reporter, RunHistory
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 
 _MOST_STEPS = 100
 
@@ -70,7 +70,7 @@ class Flushing:
                 log,
                 self.site.open_checkpoint(self.process),
                 SimulatedTarget(world.database, self.process),
-                world.trim_delay_s,
+                world.retention_s,
             ),
             Reporter(log, clock.now_us, gives_way=self._run_history is None),
             clock_us=clock.now_us,
@@ -100,7 +100,7 @@ class Flushing:
                 self.world.judge.violate(f"a flusher raised {error!r}")
                 return
             flusher.reporter.succeeded()
-            if not isinstance(step, Rest):
+            if not isinstance(step, Idle):
                 continue
             if self._heartbeats is None or not self._heartbeats.undecided:
                 self.rests = step.why

@@ -90,7 +90,7 @@ class History:
         """Those in processes of their own."""
         self.operators: list[Operator] = []
         if "trim delay" in world.swarm:
-            world.trim_delay_s = world.chance.choice((60.0, 3_600.0))
+            world.retention_s = world.chance.choice((60.0, 3_600.0))
         if "stale listings" in world.swarm:
             world.site.log.caching = world.site.checkpoint.caching = True
         if "clock jumps" in world.swarm:

@@ -18,7 +18,7 @@ from tests.protocol.raw import manifest_digest, parsed
 from tests.simulator.machine import MACHINE
 from tests.simulator.rows import SHARED
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark, Window
+from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Judge(logging.Handler):
         """Whether two histories share one ledger row: then the table may hold rows of both."""
         self.doubted: dict[int, int] = {}
         """Epochs whose choice the flusher called unproven, and since when it had looked."""
-        self.read_ledger: Callable[[], Mark | None] = lambda: None
+        self.read_ledger: Callable[[], LedgerState | None] = lambda: None
         """Reads the ledger row of the query."""
         self.timestamps_lost_us = 0
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tests.simulator.judge import Judge
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Lost, Process
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, Session, Slice, Target
 from wal_sink.testing.faults import begun_by
@@ -33,7 +33,7 @@ class Snapshot(NamedTuple):
     """A backup of the target."""
 
     table: dict[str, Cell]
-    ledger: dict[str, Mark]
+    ledger: dict[str, LedgerState]
 
 
 class Database:
@@ -48,7 +48,7 @@ class Database:
         self._asked = 0
 
     @property
-    def ledger(self) -> dict[str, Mark]:
+    def ledger(self) -> dict[str, LedgerState]:
         """Ledger rows by query."""
         return self.cells.ledger
 
@@ -150,7 +150,7 @@ class Connection(ReadsOffers, Session):
         self._replaced = replaced
         self._in_flight: list[tuple[str, int, int]] = []
 
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         """Read the row."""
         return self._io("read ledger", "", self._ledger.read_ledger)
 
@@ -200,13 +200,13 @@ class Connection(ReadsOffers, Session):
 
         return self._conditional("finish", f"{window.first}..{window.last}", effect)
 
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Begin from a row that was not read just now, or replace the row and tell the operator."""
         if (begun := begun_by(seen, new)) is not None:
-            return self._begin(begun, lambda: self._ledger.replace_row(seen, new))
+            return self._begin(begun, lambda: self._ledger.compare_and_set(seen, new))
 
         def effect() -> Outcome:
-            outcome = self._ledger.replace_row(seen, new)
+            outcome = self._ledger.compare_and_set(seen, new)
             if outcome is Outcome.APPLIED and self._ledger.read_ledger() == new:
                 self._replaced(new.flushed)
             return outcome
@@ -222,7 +222,9 @@ class Connection(ReadsOffers, Session):
         """Forget what is in flight."""
         self._in_flight = []
 
-    def _io(self, verb: str, what: str, effect: Callable[[], msgspec.Struct | None]) -> Mark | None:
+    def _io(
+        self, verb: str, what: str, effect: Callable[[], msgspec.Struct | None]
+    ) -> LedgerState | None:
         self._refuse_away()
         return self._process.io(verb, what, effect)  # type: ignore[return-value]
 

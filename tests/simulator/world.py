@@ -36,7 +36,7 @@ class World:
         self.hosts = [Host("one"), Host("two")]
         self.flushing: list[Flushing] = []
         """Every flusher there ever was."""
-        self.trim_delay_s = 0.0
+        self.retention_s = 0.0
         self.offsets: dict[int, int] = {}
         """From what Spark plans each epoch: the same data again, unless a backup was restored."""
         self.copied = False

@@ -55,7 +55,7 @@ class Logged(NamedTuple):
 def logged(log: Path) -> Iterator[Logged]:
     """Yield the rows of each flushed epoch, with the write timestamps that they have by the log."""
     for record in records(open_backend(str(log))).values():
-        kept = log / record["manifest"].replace("manifests/", "retained/")  # by trim.delay
+        kept = log / record["manifest"].replace("manifests/", "retained/")  # by wal.retention
         manifest = parsed(kept.read_bytes())
         refused = manifest.get("refused_segments", [])
         us = record["base_us"] - sum(segment["rows"] for segment in refused)

@@ -67,7 +67,7 @@ def main(config: dict[str, Any]) -> None:
                 "cassandra.expiresAtColumn": "expires",
                 "cassandra.writeMode": "update",
                 "flush.distributedAboveBytes": 30_000,
-                "trim.delay": 86_400,  # the oracle reads the log
+                "wal.retention": 86_400,  # the oracle reads the log
             },
         )
         query = (

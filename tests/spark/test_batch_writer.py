@@ -239,7 +239,7 @@ def mistakes(spark: SparkSession, rows: DataFrame, table: Table, folder: Path) -
         refused(
             errors.NotRegistered,
             "both before start()",
-            lambda batch, epoch: writer("made late", **{"trim.delay": epoch})(batch, epoch),
+            lambda batch, epoch: writer("made late", **{"wal.retention": epoch})(batch, epoch),
             "made late",
         )
         all_of_it = writer("complete")

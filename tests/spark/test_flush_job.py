@@ -20,7 +20,7 @@ from tests.spark.tables import Table, options, start, stream, wait_for
 from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.cassandra.options import ENVIRONMENT
 from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
@@ -150,7 +150,7 @@ def test_a_job_whose_window_another_flusher_has_finished_is_cancelled(
     with wal_sink.register(spark) as sink:
         query = held(spark, table, tmp_path, gate, gated)
         another = flusher(query, table, str(tmp_path / "checkpoint"))
-        while not isinstance(another.run_once(), Rest):
+        while not isinstance(another.run_once(), Idle):
             pass
         another.close()
         assert table.ids() == list(range(ROWS))

@@ -34,7 +34,7 @@ from wal_sink.flush.loop import FlushLoop, FlushLoops
 from wal_sink.flush.report import RUN_HISTORY
 from wal_sink.spark import internals
 from wal_sink.spark.api import WORKER_PATH
-from wal_sink.spark.arrow_batching import HandOver
+from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.query import QueryFlush
 from wal_sink.spark.sink import Shutdown
 from wal_sink.testing.faults import Faults, FaultyTarget
@@ -230,7 +230,7 @@ def test_requests_under_way_are_waited_for_together(
         checkpoint = Checkpoint(world.checkpoint)
         target = FaultyTarget(world.target, hanging)
         loop = FlushLoop(Flusher(Pipeline(world.query_id, world.log, checkpoint, target)))
-        untouched = HandOver(None, world.log, wanted=False)
+        untouched = ArrowBatching(None, world.log, wanted=False)
         loops_of = FlushLoops([loop])
         flush = QueryFlush(world.query_id, "", checkpoint, world.log, loops_of, untouched)
         sink._queries._flushes[world.query_id] = flush

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind, Session, Slice, Target
@@ -25,7 +25,7 @@ class PaperOptions(Options, frozen=True, kw_only=True):
 class PaperSession(Session):
     """Writes to paper: all that a session owes, and nothing more."""
 
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         raise NotImplementedError
 
     def create(self, flushed: int) -> None:
@@ -40,7 +40,7 @@ class PaperSession(Session):
     def finish(self, window: Window) -> Outcome:
         raise NotImplementedError
 
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -77,5 +77,5 @@ def it_is_complete(options: PaperOptions, owner: Owner) -> None:
     """Neither class is abstract any more, and a session is its own context manager."""
     target: Target = PaperTarget(options)
     with target.connect(owner) as session:
-        mark: Mark | None = session.read_ledger()
+        mark: LedgerState | None = session.read_ledger()
         assert mark

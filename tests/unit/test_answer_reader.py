@@ -1,4 +1,4 @@
-"""Answers to light requests, read many at once: what is no acknowledgement is the driver's to read."""
+"""Answers to pipelined requests, read many at once: what is no acknowledgement is the driver's to read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.cql_nodes import (
     well,
 )
 from wal_sink.targets.cassandra.driver.internals import in_frames
-from wal_sink.targets.cassandra.driver.pipeline import LightRequests, Sent
+from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests, Sent
 
 WIRES = [(4, False), (4, True), (5, False), (5, True)]
 """Version of the protocol, and whether it compresses."""
@@ -38,10 +38,10 @@ class Reads(list[int]):
 @contextmanager
 def awaiting(
     number: int, version: int = 5, *, compresses: bool = False, timeout_s: float = 5
-) -> Iterator[tuple[Nodes, LightRequests, list[Sent], Reads]]:
+) -> Iterator[tuple[Nodes, PipelinedRequests, list[Sent], Reads]]:
     """Send a group to a node that does not answer, over a connection whose answers have been compared."""
     with nodes(1, version, compresses=compresses) as to:
-        by, wire = LightRequests(to.session, "dc", timeout_s), to.wire()
+        by, wire = PipelinedRequests(to.session, "dc", timeout_s), to.wire()
         assert by.send([request()], None, lambda _: None)
         reads, reading = Reads(), wire.process_msg
 
@@ -273,7 +273,7 @@ def test_an_answer_longer_than_a_segment() -> None:
 def test_a_driver_that_reads_otherwise_reads_all(caplog: pytest.LogCaptureFixture) -> None:
     """The first answers over each connection are compared; one warning says what differs."""
     with nodes() as to:
-        by, wire = LightRequests(to.session, "dc", 5), to.wire()
+        by, wire = PipelinedRequests(to.session, "dc", 5), to.wire()
         wire.answer = lambda _: None
         told: list[Sent] = []
         assert by.send([request() for _ in range(3)], None, told.append)

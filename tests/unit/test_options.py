@@ -26,7 +26,7 @@ KNOWN = [
     *("epochColumn", "flush.maxRowsPerSecond", "cassandra.batchBytes", "cassandra.batchRows"),
     *("cassandra.concurrency", "cassandra.ttl", "cassandra.ttlColumn"),
     *("cassandra.expiresAtColumn", "cassandra.timestampColumn"),
-    *("flush.distributedAboveBytes", "trim.delay", "cassandra.secureConnectBundle"),
+    *("flush.distributedAboveBytes", "wal.retention", "cassandra.secureConnectBundle"),
     *("cassandra.ssl.enabled", "cassandra.ssl.caCertificate", "cassandra.ssl.clientCertificate"),
     *("cassandra.ssl.clientKey", "cassandra.ssl.clientKeyPassword", "cassandra.ssl.checkHostname"),
     *(

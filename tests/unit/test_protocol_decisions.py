@@ -20,9 +20,9 @@ from wal_sink.errors import (
     WalSinkError,
     WrongOwner,
 )
-from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Offsets, Published, SegmentRef, parse_offsets
-from wal_sink.model.records import FlushedEpoch, Kept, LogIdentity
+from wal_sink.model.records import CommitProof, FlushedEpoch, LogIdentity
 from wal_sink.protocol.attempts import choose, doubts, refuse_missing_manifest
 from wal_sink.protocol.ledger import (
     after_finish,
@@ -37,15 +37,15 @@ from wal_sink.protocol.next_step import (
     Contender,
     CreateLedger,
     Evidence,
+    Idle,
     ManifestMissing,
+    Observation,
     PassOver,
     RecordFlushed,
     RecordsBehind,
-    Rest,
     Resume,
     Step,
     Trim,
-    View,
     next_step,
     refuse_missing_records,
     resting,
@@ -85,8 +85,8 @@ def window(*epochs: int, nonce: str = "mine") -> Window:
     return Window(nonce=nonce, begun_us=NOW, epochs=tuple(begun(epoch) for epoch in epochs))
 
 
-def mark(flushed: int, **changes: object) -> Mark:
-    plain = Mark(
+def mark(flushed: int, **changes: object) -> LedgerState:
+    plain = LedgerState(
         log_id=OWNER.log_id,
         checkpoint=OWNER.checkpoint,
         flushed=flushed,
@@ -123,7 +123,7 @@ def identity(first: int | None) -> LogIdentity | None:
 def step(
     checkpointed: int,
     record: int | None,
-    ledger: Mark | None,
+    ledger: LedgerState | None,
     attempts: list[tuple[int, int]],
     first: int | None = 0,
 ) -> Step:
@@ -138,13 +138,13 @@ def step(
 def view(
     checkpointed: int,
     record: int | None,
-    ledger: Mark | None,
+    ledger: LedgerState | None,
     attempts: list[tuple[int, int]],
     first: int | None = 0,
-) -> View:
+) -> Observation:
     seen = tuple(Attempt(*attempt) for attempt in attempts)
     asked = resting(checkpointed, recorded(record), identity(first)) is None
-    return View(checkpointed, recorded(record), identity(first), asked, ledger, seen)
+    return Observation(checkpointed, recorded(record), identity(first), asked, ledger, seen)
 
 
 def evidence(epoch: int, *attempts: Attempt, **changes: Any) -> Evidence:
@@ -244,7 +244,7 @@ def test_records_without_an_owner_are_refused() -> None:
 def test_what_comes_next(
     checkpointed: int,
     record: int | None,
-    ledger: Mark | None,
+    ledger: LedgerState | None,
     attempts: list[tuple[int, int]],
     expected: Step,
 ) -> None:
@@ -270,13 +270,13 @@ def test_the_remedy_for_a_log_that_was_made_anew_can_be_carried_out() -> None:
 def test_what_is_flushed_is_trimmed_also_while_resting(checkpointed: int) -> None:
     """The target is not asked for it: no ledger was read."""
     assert step(checkpointed, 4, None, [(3, 1), (4, 2)]) == Trim((3, 4))
-    assert isinstance(step(checkpointed, 4, None, []), Rest)
+    assert isinstance(step(checkpointed, 4, None, []), Idle)
 
 
 def test_what_is_not_checkpointed_is_left_alone() -> None:
     """A published epoch without `commits/N` is neither begun nor trimmed (rule 8)."""
-    assert isinstance(step(4, 4, None, [(5, 1)]), Rest)
-    assert isinstance(step(-1, None, None, [(0, 1)]), Rest)
+    assert isinstance(step(4, 4, None, [(5, 1)]), Idle)
+    assert isinstance(step(-1, None, None, [(0, 1)]), Idle)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_what_is_not_checkpointed_is_left_alone() -> None:
     ],
 )
 def test_what_stops_the_line(
-    record: int | None, ledger: Mark | None, error: type[WalSinkError], match: str
+    record: int | None, ledger: LedgerState | None, error: type[WalSinkError], match: str
 ) -> None:
     """Ledger and log contradict each other: nothing is guessed, and the remedy is said."""
     with pytest.raises(error, match=match) as caught:
@@ -309,9 +309,9 @@ def test_what_stops_the_line(
 ONE, TWO, THREE = Attempt(5, 1), Attempt(5, 2), Attempt(5, 3)
 
 
-def kept(generation: int, highest: int, run_id: str | None = None) -> Kept:
+def kept(generation: int, highest: int, run_id: str | None = None) -> CommitProof:
     """A note that a fenced run left about epoch 5."""
-    return Kept(
+    return CommitProof(
         epoch=5, generation=generation, run_id=run_id or f"run {generation}", highest=highest
     )
 
@@ -356,7 +356,7 @@ def test_of_those_that_have_not_lost_the_highest_is_taken() -> None:
     """Two are left, and nothing tells them apart."""
     known = evidence(5, ONE, TWO, THREE, lost=frozenset({"run 3"}))
     assert choose(known) == Begin((TWO,), proven=False)
-    assert isinstance(choose(dataclasses.replace(known, running="run 1")), Rest)
+    assert isinstance(choose(dataclasses.replace(known, running="run 1")), Idle)
     assert choose(dataclasses.replace(known, running="run 3")) == Begin((TWO,), proven=False)
 
 
@@ -383,7 +383,7 @@ def test_without_a_proof_a_living_run_is_waited_for(
     """While a run that published it lives here; else the highest is taken, and that is said."""
     for alive in ("run 1", "run 2"):
         rest = choose(evidence(5, *attempts, **known, running=alive))
-        assert isinstance(rest, Rest)
+        assert isinstance(rest, Idle)
         assert "epoch 5" in rest.why
     for gone in (None, "run 3"):
         step = choose(evidence(5, *attempts, **known, running=gone))
@@ -636,7 +636,7 @@ def test_timestamps_grow_over_epochs(
         (Outcome.APPLIED, mark(4, begun=window(5, nonce="theirs")), True),
         *[
             (outcome, ledger, mine)
-            for outcome in (Outcome.REFUSED, Outcome.UNKNOWN)
+            for outcome in (Outcome.CONFLICT, Outcome.UNKNOWN)
             for ledger, mine in [
                 (ABSENT, False),
                 (mark(4), False),
@@ -648,7 +648,7 @@ def test_timestamps_grow_over_epochs(
         ],
     ],
 )
-def test_whose_begin_it_was(outcome: Outcome, read_back: Mark | None, *, mine: bool) -> None:
+def test_whose_begin_it_was(outcome: Outcome, read_back: LedgerState | None, *, mine: bool) -> None:
     """An answer that is lost, or lies after a retry, is settled by what the ledger shows."""
     assert is_mine(outcome, window(5), read_back) is mine
 
@@ -663,7 +663,7 @@ def test_whose_begin_it_was(outcome: Outcome, read_back: Mark | None, *, mine: b
         (mark(6, last=window(5, 6, nonce="theirs")), False),
     ],
 )
-def test_finished_by_whomever(ledger: Mark, *, named: bool, applied: bool) -> None:
+def test_finished_by_whomever(ledger: LedgerState, *, named: bool, applied: bool) -> None:
     """The mark has reached the window's last epoch: but perhaps after a rewind, by another log."""
     became = after_finish(window(5, 6), ledger, applied=applied)
     assert became == ("finished" if applied or named else "overtaken")
@@ -684,7 +684,7 @@ def test_not_finished_yet() -> None:
         mark(4, begun=window(5)),
     ],
 )
-def test_the_ledger_was_rewound_meanwhile(ledger: Mark, *, applied: bool) -> None:
+def test_the_ledger_was_rewound_meanwhile(ledger: LedgerState, *, applied: bool) -> None:
     """The row is neither as it was before the window, nor as after it: the flusher looks again."""
     assert after_finish(window(5, 6), ledger, applied=applied) == "overtaken"
 
@@ -693,7 +693,7 @@ def test_the_ledger_was_rewound_meanwhile(ledger: Mark, *, applied: bool) -> Non
     ("applied", "ledger"),
     [(True, mark(4, begun=window(5, 6))), (True, mark(4)), (False, mark(4))],
 )
-def test_a_shadowed_ledger(ledger: Mark, *, applied: bool) -> None:
+def test_a_shadowed_ledger(ledger: LedgerState, *, applied: bool) -> None:
     """Rule 16: an update of `finish` or of `begin` was acknowledged and does not show."""
     with pytest.raises(LedgerShadowed, match=r"epoch 6 .* epoch 4") as caught:
         after_finish(window(5, 6), ledger, applied=applied)
@@ -710,7 +710,7 @@ def test_a_shadowed_ledger(ledger: Mark, *, applied: bool) -> None:
         (mark(4, last=window(5, 6)), "shadowed"),
     ],
 )
-def test_another_log_has_come_to_the_same_epoch(ledger: Mark, became: str) -> None:
+def test_another_log_has_come_to_the_same_epoch(ledger: LedgerState, became: str) -> None:
     """It names a window that was not there before this one. A write may hide a part of the row alone."""
     before = mark(4, last=window(4), begun=window(5, 6))
 
@@ -738,7 +738,7 @@ def test_a_manifest_that_was_trimmed_meanwhile_is_no_error(flushed: int) -> None
 
 
 @pytest.mark.parametrize("ledger", [ABSENT, mark(4), mark(4, begun=window(5))])
-def test_a_manifest_that_is_needed_is_missed(ledger: Mark | None) -> None:
+def test_a_manifest_that_is_needed_is_missed(ledger: LedgerState | None) -> None:
     """Rule 12: the epoch is never taken for an empty one."""
     with pytest.raises(MissingManifest, match="Epoch 5") as caught:
         refuse_missing_manifest(5, ledger)

@@ -54,7 +54,7 @@ def test_the_block_says_what_is_in_force() -> None:
     found = {heading: text.strip() for heading, text in found.items()}
     assert list(found) == [
         *("guarantee", "target", "table", "nulls", "newest", "log", "checkpoint", "budget"),
-        *("hand-over", "flushed by"),
+        *("arrow batches", "flushed by"),
     ]
     assert found["guarantee"].startswith("exactly-once")
     assert found["target"] == "cassandra at 127.0.0.1, port 9042, LOCAL_QUORUM"

@@ -8,7 +8,7 @@ import pytest
 
 from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model.manifest import Attempt
-from wal_sink.protocol.next_step import Begin, Choose, ManifestMissing, PassOver, Rest
+from wal_sink.protocol.next_step import Begin, Choose, Idle, ManifestMissing, PassOver
 from wal_sink.protocol.windows import (
     MOST_BYTES,
     MOST_EPOCHS,
@@ -44,7 +44,7 @@ def test_final_choices_share_a_window() -> None:
 
 @pytest.mark.parametrize(
     "ends",
-    [taken(6, proven=False), PassOver(6, 0, "digest"), ManifestMissing(6), Rest("waiting"), BROKEN],
+    [taken(6, proven=False), PassOver(6, 0, "digest"), ManifestMissing(6), Idle("waiting"), BROKEN],
     ids=["unproven", "passed over", "missing", "waiting", "damaged"],
 )
 def test_whatever_else_ends_the_window(ends: Choice | WalSinkError) -> None:
@@ -53,7 +53,7 @@ def test_whatever_else_ends_the_window(ends: Choice | WalSinkError) -> None:
 
 
 @pytest.mark.parametrize(
-    "alone", [taken(5, proven=False), PassOver(5, 0, "digest"), ManifestMissing(5), Rest("waiting")]
+    "alone", [taken(5, proven=False), PassOver(5, 0, "digest"), ManifestMissing(5), Idle("waiting")]
 )
 def test_first_in_line_it_stands_alone(alone: Choice) -> None:
     """What follows it is not even looked at."""

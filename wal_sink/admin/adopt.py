@@ -37,7 +37,7 @@ from wal_sink.errors import (
     WrongOwner,
 )
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark
+from wal_sink.model.ledger import LedgerState
 from wal_sink.model.records import Intervention, LogIdentity
 from wal_sink.targets.base import Target
 from wal_sink.wal.log import Log
@@ -154,7 +154,7 @@ class Adoption(NamedTuple):
     noted: str | None
     """The log that the checkpoint names."""
     old: LogIdentity
-    mark: Mark | None
+    mark: LedgerState | None
     originals: tuple[Original, ...] = ()
     """The places to which the old names lead, and what was seen there."""
 
@@ -164,7 +164,7 @@ class Adoption(NamedTuple):
         return msgspec.structs.replace(self.old, checkpoint=self.query.checkpoint.url)
 
     @property
-    def new_mark(self) -> Mark | None:
+    def new_mark(self) -> LedgerState | None:
         """What the ledger row will say; a row that is not there is not made."""
         return self.mark and msgspec.structs.replace(
             self.mark, log_id=self.new.log_id, checkpoint=self.new.checkpoint
@@ -271,7 +271,7 @@ def plan_adopt(
     return plan
 
 
-def _names(noted: str, checkpoint: str, mark: Mark | None) -> dict[str, str]:
+def _names(noted: str, checkpoint: str, mark: LedgerState | None) -> dict[str, str]:
     names = {Checkpoint.LOG_URL: noted, paths.LOG: checkpoint}
     if mark is not None:
         names |= {"ledger.log_id": mark.log_id, "ledger.checkpoint": mark.checkpoint}

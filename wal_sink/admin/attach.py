@@ -21,7 +21,7 @@ from wal_sink.errors import CorruptLog, Diverged, OptionError
 from wal_sink.flush.rows import plan_of
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.records import TargetState
 from wal_sink.progress.backlog import given_up_since_begun
@@ -88,7 +88,7 @@ class _Standing(NamedTuple):
     present_us: int
     """The time, where each row may be sent once with its timestamp (rule 26); else 0."""
 
-    def row(self, first: int, owner: Owner) -> Mark:
+    def row(self, first: int, owner: Owner) -> LedgerState:
         """Return the ledger row of a target whose first epoch is `first`."""
         new = rewound(self.past, first - 1, owner)
         return msgspec.structs.replace(new, last_us=max(new.last_us, self.present_us))

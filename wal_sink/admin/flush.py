@@ -1,7 +1,7 @@
 """`flush`: hosts a flusher in a process without Spark. Any number of flushers may act on one query.
 
 The flusher trims as well (rules 17, 18): once the ledger is found to agree with the log, it deletes what was
-left of epochs that were flushed before, as far as `trim.delay` lets it, and then flushes.
+left of epochs that were flushed before, as far as `wal.retention` lets it, and then flushes.
 
 What a process without Spark knows of a query's runs (rule 11): the heartbeat in the log, and no event.
 """
@@ -29,12 +29,12 @@ from wal_sink.observer import Observer
 from wal_sink.progress.backlog import waiting_epochs
 from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, read_report, this_process
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.next_step import Begin, PassOver, Rest, Resume, Step
+from wal_sink.protocol.next_step import Begin, Idle, PassOver, Resume, Step
 from wal_sink.targets.base import Target
 from wal_sink.text import counted
 from wal_sink.wal.location import owned, store_errors
 from wal_sink.wal.log import Log
-from wal_sink.wal.retention import TrimDelay
+from wal_sink.wal.retention import Retention
 from wal_sink.wal.targets import why_absent
 from wal_sink.wal.trim import list_trimmable
 
@@ -134,7 +134,7 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def preview(
-    query: Query, trim_delay_s: float, progress: Progress = lambda _done, _total: None
+    query: Query, retention_s: float, progress: Progress = lambda _done, _total: None
 ) -> FlushDone:
     """Tell what `flush` would do now. Changes nothing, and never connects.
 
@@ -143,7 +143,7 @@ def preview(
     """
     started_s = time.monotonic()
     found = read_status(query.checkpoint, query.log)
-    files = _left_over(query.log, trim_delay_s)
+    files = _left_over(query.log, retention_s)
     progress(len(files), len(files))
     return FlushDone(
         query_id=query.query_id,
@@ -166,7 +166,7 @@ def preview(
 class FlushCommand:
     """Hosts a flusher. One thread uses it; another one, or a signal handler, may call `stop`.
 
-    :param trim_delay_s: seconds that a flushed epoch stays in the log.
+    :param retention_s: seconds that a flushed epoch stays in the log.
     :param quarantine: whether a row that the target refuses goes into quarantine.
     :param observer: counts; None: nothing is counted.
     :raises WrongOwner: log and checkpoint do not belong together; nothing was written to the log.
@@ -176,7 +176,7 @@ class FlushCommand:
         self,
         query: Query,
         target: Target,
-        trim_delay_s: float = 0.0,
+        retention_s: float = 0.0,
         observer: Observer | None = None,
         *,
         quarantine: bool = False,
@@ -186,11 +186,11 @@ class FlushCommand:
         self._reporter = Reporter(query.log, gives_way=True, observer=observer)
         self._run_history = HeartbeatHistory(query.log)
         self._flusher = Flusher(
-            Pipeline(query.query_id, query.log, query.checkpoint, target, trim_delay_s, quarantine),
+            Pipeline(query.query_id, query.log, query.checkpoint, target, retention_s, quarantine),
             self._reporter,
             run_history=self._run_history,
         )
-        self._trim_delay_s = trim_delay_s
+        self._retention_s = retention_s
         self._left_over: tuple[LogFile, ...] = ()
         self._tally = _Tally(query.log)
         self._started_s = time.monotonic()
@@ -227,7 +227,7 @@ class FlushCommand:
         )
         try:
             with self._reporter.beating():
-                self._left_over = tries(_left_over, self._query.log, self._trim_delay_s)
+                self._left_over = tries(_left_over, self._query.log, self._retention_s)
                 while not self._stopping:
                     progress(self._tally.epochs, total)
                     self._run_history.undecided = False
@@ -235,9 +235,9 @@ class FlushCommand:
                         step = tries(self._flusher.run_once)
                     self._reporter.succeeded()
                     self._tally.look()
-                    if isinstance(step, Rest) and self._run_history.undecided:
+                    if isinstance(step, Idle) and self._run_history.undecided:
                         self._sleep(_LOOK_S)
-                    elif isinstance(step, Rest):
+                    elif isinstance(step, Idle):
                         return self._done(step.why)
                     elif self._tally.flushed >= goal and _is_flush(step):
                         return self._done(
@@ -328,12 +328,12 @@ class _Tally:
 
 
 @store_errors()
-def _left_over(log: Log, trim_delay_s: float) -> tuple[LogFile, ...]:
+def _left_over(log: Log, retention_s: float) -> tuple[LogFile, ...]:
     """List what a flusher trims when it starts, with its sizes, which listings tell.
 
     :raises Diverged: a manifest of a flushed epoch has another history.
     """
-    listed = list_trimmable(log, TrimDelay(trim_delay_s, now_us))
+    listed = list_trimmable(log, Retention(retention_s, now_us))
     sizes: dict[str, int] = {}
     for folder in sorted({path.partition("/")[0] for path in listed}):
         sizes |= log.backend.sizes(f"{folder}/")

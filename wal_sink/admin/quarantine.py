@@ -220,7 +220,7 @@ def plan_retry(query: Query, target: Target) -> Retry:
 
     :raises OptionError: the target adds rows, so that one that is sent twice would be there twice.
     """
-    if target.delivery is not Delivery.CELLS:
+    if target.delivery is not Delivery.IDEMPOTENT:
         raise OptionError(
             f"Target {target.name} adds rows: one that is sent again after a lost answer would be there"
             " twice.",

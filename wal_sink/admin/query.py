@@ -42,8 +42,8 @@ from wal_sink.configuration import (
 )
 from wal_sink.errors import FlusherAtWork, LedgerShadowed, OptionError, TargetUnavailable
 from wal_sink.flush.connection import target_errors
-from wal_sink.flush.window import History, WindowChooser, ask_for_time
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window, ledger_key
+from wal_sink.flush.window import LineageCheck, WindowChooser, ask_for_time
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window, ledger_key
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlusherReport, LogIdentity
 from wal_sink.options import Options, SinkOptions, fields, marked, parse
@@ -380,7 +380,7 @@ class LedgerRow:
         self._target = target
         self._session = session
 
-    def read(self) -> Mark | None:
+    def read(self) -> LedgerState | None:
         """Read the row.
 
         :raises TargetUnavailable, TargetRefused, CorruptLog: it cannot be read.
@@ -396,7 +396,7 @@ class LedgerRow:
         with target_errors(self._target):
             return bounded_now(now_us, ask_for_time(self._session.now_us, lambda: now_us))
 
-    def replace(self, seen: Mark | None, new: Mark) -> None:
+    def replace(self, seen: LedgerState | None, new: LedgerState) -> None:
         """Replace the row that was seen, and read it back: an answer may be lost, or untrue.
 
         :raises FlusherAtWork: the row was moved since.
@@ -404,7 +404,7 @@ class LedgerRow:
         :raises TargetUnavailable: it may be replaced or not; the command is run again.
         """
         with target_errors(self._target):
-            outcome = self._session.replace_row(seen, new)
+            outcome = self._session.compare_and_set(seen, new)
         found = self.read()
         if found == new:
             return
@@ -419,7 +419,7 @@ class LedgerRow:
             )
         raise _moved(found)
 
-    def refuse_moved(self, mine: Mark) -> None:
+    def refuse_moved(self, mine: LedgerState) -> None:
         """See that the row still is what this command has made it.
 
         :raises FlusherAtWork: another process has moved it since.
@@ -428,7 +428,7 @@ class LedgerRow:
             raise _moved(found)
 
 
-def _moved(found: Mark | None) -> FlusherAtWork:
+def _moved(found: LedgerState | None) -> FlusherAtWork:
     says = f"it says that epoch {found.flushed} is flushed" if found else "it is gone"
     return FlusherAtWork(
         f"The ledger row was moved meanwhile: {says}",
@@ -449,12 +449,14 @@ def ledger_row(target: Target, owner: Owner) -> Iterator[LedgerRow]:
         yield LedgerRow(target, session)
 
 
-def is_foreign(query: Query, chooser: WindowChooser, mark: Mark | None, checkpointed: int) -> bool:
+def is_foreign(
+    query: Query, chooser: WindowChooser, mark: LedgerState | None, checkpointed: int
+) -> bool:
     """Whether what the ledger row names was begun or flushed from another log than this one (rule 23)."""
     log = query.log
     recorded, attempts = max(log.flushed_epochs(), default=-1), log.attempts()
     begun, last = (mark.begun, mark.last) if mark else (None, None)
-    history, foreign = History(log, chooser), False
+    history, foreign = LineageCheck(log, chooser), False
     for window in (begun, last):
         if window is None or window.last <= recorded:
             continue

@@ -35,7 +35,7 @@ from wal_sink.flush.report import Reporter
 from wal_sink.flush.rows import plan_of
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark
+from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, Decision, FlushedEpoch, Intervention
 from wal_sink.progress.backlog import in_force, read_manifests
@@ -174,7 +174,7 @@ def _without_rows(record: FlushedEpoch, now_us: int, highest: int) -> Decision:
     )
 
 
-def read_past(query: Query, mark: Mark | None, checkpointed: int) -> Past:
+def read_past(query: Query, mark: LedgerState | None, checkpointed: int) -> Past:
     """Read the past, but for what is usable of it, and whether the ledger row follows another log.
 
     :param mark: the ledger row.
@@ -234,7 +234,7 @@ class Rewind(NamedTuple):
     target: Target
     past: Past
     to: int
-    new: Mark
+    new: LedgerState
     rivals: tuple[Attempt, ...]
     """The attempts at the epoch after the log's mark."""
     left: LeftBehind | None = None
@@ -257,7 +257,11 @@ class Rewind(NamedTuple):
         )
         if self.again:
             twice = f"and come twice unless the table, too, is set back to epoch {self.to}"
-            how = twice if self.target.delivery is not Delivery.CELLS else "with newer timestamps"
+            how = (
+                twice
+                if self.target.delivery is not Delivery.IDEMPOTENT
+                else "with newer timestamps"
+            )
             text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, {how}."
         if self.needed:
             size = sum(manifest.bytes for manifest in self.needed)
@@ -421,7 +425,7 @@ def plan_rewind(
     return Rewind(query, target, past, to, new, rivals, left, needed, stopping)
 
 
-def _row(mark: Mark | None) -> dict[str, str]:
+def _row(mark: LedgerState | None) -> dict[str, str]:
     """Return the ledger row as texts."""
     if mark is None:
         return {}

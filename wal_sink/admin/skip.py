@@ -28,7 +28,7 @@ from wal_sink.admin.query import (
 )
 from wal_sink.errors import CorruptLog, FlusherAtWork, OptionError, UnknownOffsetsFormat
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark
+from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.records import Decision, FileCopy
 from wal_sink.progress.backlog import in_force, read_manifests
@@ -310,10 +310,10 @@ def _error_of_flusher(query: Query, epoch: int) -> str:
 
 def _counts_in_part(target: Target) -> bool:
     """Whether readers may see some rows of a window that is begun."""
-    return target.delivery is Delivery.CELLS
+    return target.delivery is Delivery.IDEMPOTENT
 
 
-def _may_count(epoch: int, mark: Mark | None, target: Target) -> bool:
+def _may_count(epoch: int, mark: LedgerState | None, target: Target) -> bool:
     """Whether readers may see rows of an epoch: a flusher has begun it, or finished it meanwhile."""
     if mark is None:
         return False

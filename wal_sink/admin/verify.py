@@ -32,9 +32,9 @@ from wal_sink.errors import (
 )
 from wal_sink.flush.connection import target_errors
 from wal_sink.flush.rows import FileGoneError, begun_manifest, plan_of
-from wal_sink.flush.window import History, WindowChooser
+from wal_sink.flush.window import LineageCheck, WindowChooser
 from wal_sink.model import paths
-from wal_sink.model.ledger import BegunEpoch, Mark, Owner, Window
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import FlushedEpoch, FlusherReport, LogIdentity
@@ -51,10 +51,10 @@ from wal_sink.protocol.next_step import (
     Begin,
     Choose,
     ManifestMissing,
+    Observation,
     PassOver,
     RecordFlushed,
     RecordsBehind,
-    View,
     next_step,
     resting,
 )
@@ -373,7 +373,7 @@ class _Verification:
             asked, mark = self._ledger(target, identity)
         attempts = self._log.attempts()
         if flushed < 0 or recorded is not None:  # else its record is unreadable: found already
-            self._agreement(View(checkpointed, recorded, identity, asked, mark, attempts))
+            self._agreement(Observation(checkpointed, recorded, identity, asked, mark, attempts))
         self._left_over(flushed, attempts)
         floor = max(flushed, mark.flushed if mark else -1)
         if identity is not None:
@@ -444,7 +444,7 @@ class _Verification:
 
     def _ledger(
         self, target: Callable[[], Target], identity: LogIdentity
-    ) -> tuple[bool, Mark | None]:
+    ) -> tuple[bool, LedgerState | None]:
         """Read the ledger row, if the target can be asked. That it cannot is reported last."""
         with self._unreached.noting():
             made = target()
@@ -478,7 +478,7 @@ class _Verification:
                     with self._findings.noting(epoch), target_errors(made):
                         session.compare(plan)
 
-    def _agreement(self, view: View) -> None:
+    def _agreement(self, view: Observation) -> None:
         """See that checkpoint, records and ledger fit together, as a flusher does."""
         identity = view.identity
         owner = Owner(self._query.query_id, "", "")
@@ -488,12 +488,12 @@ class _Verification:
             step = next_step(view, owner) if view.asked else None
             if isinstance(step, RecordFlushed | RecordsBehind):
                 chooser = WindowChooser(self._log, self._query.checkpoint, self._query.query_id)
-                History(self._log, chooser).refuse_other_log(step, view)
+                LineageCheck(self._log, chooser).refuse_other_log(step, view)
             rest = resting(view.checkpointed, view.recorded, identity, view.attempts)
             if rest is not None and rest.odd and self._still_behind(view):
                 self._set_back = rest.why
 
-    def _still_behind(self, view: View) -> bool:
+    def _still_behind(self, view: Observation) -> bool:
         """Whether the checkpoint is behind for good: a query that runs commits and flushes meanwhile."""
         recorded = view.recorded.epoch if view.recorded else -1
         return self._query.checkpoint.last_commit() < recorded

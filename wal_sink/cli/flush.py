@@ -76,7 +76,7 @@ def flush(
     with --follow it is logged and tried again, as in the query.
 
     Once the ledger agrees with the log, what is flushed goes from the log. What was flushed less than the
-    query's trim.delay ago stays: --option trim.delay=0 deletes that, too.
+    query's wal.retention ago stays: --option wal.retention=0 deletes that, too.
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
@@ -92,7 +92,7 @@ def flush(
         with _exposed(metrics_port, metrics_host, console) as exposition:
             query = find_query(checkpoint, wal, given)
             sink = sink_options(query, given)
-            delay_s, quarantine = sink.trim_delay, sink.on_invalid_row == "quarantine"
+            delay_s, quarantine = sink.retention, sink.on_invalid_row == "quarantine"
             each = query.each(target)
             if dry_run:
                 with LateBar("looking at sizes", MofNCompleteColumn(), as_json=as_json) as bar:

@@ -17,10 +17,10 @@ import msgspec
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.flush.report import Reporter
 from wal_sink.log_context import line_logger
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.ledger import after_finish, is_mine, next_attempt
-from wal_sink.protocol.next_step import Rest, Resume, View
+from wal_sink.protocol.next_step import Idle, Observation, Resume
 from wal_sink.targets.base import (
     Delivery,
     OnRefused,
@@ -69,7 +69,7 @@ class Receipts:
             )
         receipts = self._taken()
         outcome = session.finish(window, receipts)
-        if outcome is Outcome.REFUSED:
+        if outcome is Outcome.CONFLICT:
             _discard(session, receipts)
         return outcome
 
@@ -130,11 +130,11 @@ class TargetConnection:
         self._session: Session | None = None
         self._receipts = Receipts()
         self._looked_us = 0
-        self._before: Mark | None = None
+        self._before: LedgerState | None = None
         """The row before the window that is finished next: as it was planned, or found begun."""
-        self._seen: Mark | None = None
+        self._seen: LedgerState | None = None
         """The row as it was read last, with nothing begun, unless it was asked to change since."""
-        self._known: Mark | None = None
+        self._known: LedgerState | None = None
         """The row from which this pass goes on, if that was not read in it."""
         self._read_s = float("-inf")
         self._asked = ""
@@ -161,7 +161,7 @@ class TargetConnection:
 
     # --- the ledger -------------------------------------------------------------------------------
 
-    def row(self, recorded: int | None) -> tuple[Mark | None, bool]:
+    def row(self, recorded: int | None) -> tuple[LedgerState | None, bool]:
         """Return the ledger row, and whether it is that which this flusher saw last; else it was read.
 
         One that was not read is good for `begin` alone, which compares all of it (rule 14). It is returned
@@ -176,7 +176,7 @@ class TargetConnection:
         self._known, self._read_s = None, now_s
         return self.read_ledger(), False
 
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         """Read the ledger row; None when there is none."""
         with self.session() as session:
             mark = session.read_ledger()
@@ -202,7 +202,7 @@ class TargetConnection:
         if self.read_ledger() is None:
             raise TargetUnavailable("The ledger row could not be created", _ANSWERS)
 
-    def begin(self, window: Window, seen: Mark, rows: Iterator[tuple[Plan, Slice]]) -> bool:
+    def begin(self, window: Window, seen: LedgerState, rows: Iterator[tuple[Plan, Slice]]) -> bool:
         """Begin a window; return whether this flusher has won it, and so may write its rows (rule 14).
 
         :param seen: the row from which the window was planned; if it has moved on, `begin` is refused.
@@ -215,14 +215,14 @@ class TargetConnection:
                 session.offer(rows)
             # What `begin` compares is enough only for a row that was read just now.
             if seen is self._known:
-                outcome = session.replace_row(seen, msgspec.structs.replace(seen, begun=window))
+                outcome = session.compare_and_set(seen, msgspec.structs.replace(seen, begun=window))
             else:
                 outcome = session.begin(window)
         if outcome is Outcome.APPLIED:
             self._looked_us = self._clock_us()
         return self._won(outcome, window, seen)
 
-    def begin_again(self, attempt: Window, seen: Mark) -> bool:
+    def begin_again(self, attempt: Window, seen: LedgerState) -> bool:
         """Take another attempt at a begun window; return whether this flusher has it (rule 26).
 
         :param seen: the row that names the attempt before; if it has moved on, nothing is taken.
@@ -230,10 +230,10 @@ class TargetConnection:
         """
         self._seen = None
         with self.session() as session:
-            outcome = session.replace_row(seen, msgspec.structs.replace(seen, begun=attempt))
+            outcome = session.compare_and_set(seen, msgspec.structs.replace(seen, begun=attempt))
         return self._won(outcome, attempt, seen)
 
-    def _won(self, outcome: Outcome, window: Window, seen: Mark) -> bool:
+    def _won(self, outcome: Outcome, window: Window, seen: LedgerState) -> bool:
         """Whether the ledger has what this flusher begins."""
         read_back = None if outcome is Outcome.APPLIED else self.read_ledger()
         if is_mine(outcome, window, read_back):
@@ -277,7 +277,7 @@ class TargetConnection:
             with self.session() as session:
                 outcome = self._receipts.finish(session, window)
             applied |= outcome is Outcome.APPLIED
-            if outcome is not Outcome.REFUSED:
+            if outcome is not Outcome.CONFLICT:
                 self._asked = window.nonce
             try:
                 read_back = self.read_ledger()
@@ -299,7 +299,7 @@ class TargetConnection:
     @property
     def _counted_by_finish(self) -> bool:
         """Whether rows count by `finish` alone, which then is never repeated without them."""
-        return self.target.delivery is not Delivery.CELLS
+        return self.target.delivery is not Delivery.IDEMPOTENT
 
     def claim_count(self, window: Window) -> bool:
         """Return True once for each window whose mark this flusher has moved.
@@ -398,7 +398,7 @@ class Attempts:
         """Note the window that this flusher is about to begin."""
         self._mine, self._others, self._times = window, "", 0
 
-    def due(self, step: Resume) -> Resume | Rest:
+    def due(self, step: Resume) -> Resume | Idle:
         """Return the step, or that the flusher waits, as another one has taken the window from it."""
         window, mine = step.window, self._mine
         if not window.sent_once or mine is None or mine.first != window.first:
@@ -411,11 +411,11 @@ class Attempts:
         left_s = self._since_s + _PATIENCE_S * 2**self._times - self._clock_s()
         if left_s <= 0:
             return step
-        return Rest(
+        return Idle(
             f"another flusher has taken epoch {window.first} from this one, which waits in case that it dies"
         )
 
-    def take(self, window: Window, view: View) -> Window | None:
+    def take(self, window: Window, view: Observation) -> Window | None:
         """Take the next attempt at a begun window; return it, None when the ledger has moved on.
 
         :param view: what was seen; its ledger row names the window.

@@ -40,10 +40,10 @@ from wal_sink.flush.rows import (
     WriteRows,
     keep_refused,
 )
-from wal_sink.flush.window import Clocks, History, WindowChooser, WindowPlanner
+from wal_sink.flush.window import Clocks, LineageCheck, WindowChooser, WindowPlanner
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
-from wal_sink.model.ledger import Mark, Owner, Window, ledger_key
+from wal_sink.model.ledger import LedgerState, Owner, Window, ledger_key
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.observer import Delivered
@@ -54,16 +54,16 @@ from wal_sink.protocol.next_step import (
     Begin,
     Choose,
     CreateLedger,
-    LookAgain,
+    Idle,
     ManifestMissing,
+    Observation,
     PassOver,
     RecordFlushed,
     RecordsBehind,
-    Rest,
     Resume,
+    Stale,
     Step,
     Trim,
-    View,
     mark_of_log,
     next_step,
     resting,
@@ -73,7 +73,7 @@ from wal_sink.targets.base import Target
 from wal_sink.wal.location import owned, unflushed
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import bring_back, droppable
-from wal_sink.wal.retention import RetainedEpochs, SharedTrimDelay, TrimDelay
+from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention
 from wal_sink.wal.targets import absent
 from wal_sink.wal.trim import forget_records, lost_records, sweep, trim
 
@@ -118,7 +118,7 @@ class Missing:
             f"{errors.lost_segment(gone.epoch, begun=True)} {errors.restored(window.first - 1)}",
         ) from gone
 
-    def was_deleted(self, epoch: int, view: View) -> bool:
+    def was_deleted(self, epoch: int, view: Observation) -> bool:
         """Whether no attempt at an epoch was there, but in `aside/`; it is back, and may be the newer one."""
         return all(each.epoch != epoch for each in view.attempts) and self._brought_back([epoch])
 
@@ -154,14 +154,14 @@ AGAIN_S = 60.0
 class Trimmer:
     """Trims and sweeps one query's log. Used by one thread.
 
-    :param delay_s: seconds that a flushed epoch stays in the log (`trim.delay`).
+    :param delay_s: seconds that a flushed epoch stays in the log (`wal.retention`).
     :param clock_us: microseconds since 1970.
     """
 
     def __init__(self, log: Log, delay_s: float, clock_us: Callable[[], int]) -> None:
         self._log = log
-        self._delay = TrimDelay(delay_s, clock_us)
-        self._shared = SharedTrimDelay(delay_s, clock_us) if log.several else None
+        self._delay = Retention(delay_s, clock_us)
+        self._shared = SharedRetention(delay_s, clock_us) if log.several else None
         self._retained = RetainedEpochs(log)
         self._records_seen = False
         self._failed_s = self._swept_s = self._dropped_s = float("-inf")
@@ -196,14 +196,16 @@ class Trimmer:
         return self._retained.upto(flushed if trimmable is None else min(trimmable, flushed))
 
     def retain(self, window: Window, records: Sequence[FlushedEpoch]) -> None:
-        """Move what is flushed to `retained/` for `trim.delay`; without one there is nothing to do."""
+        """Move what is flushed to `retained/` for `wal.retention`; without one there is nothing to do."""
         if not self._delay.seconds or self._shared is not None:
             return  # the manifest stays for those that list it
         with self._leaving_garbage():
             self._retained.retain(window.epochs, records)
             forget_records(self._log, self._log.attempts(), self._retained)
 
-    def unrecorded(self, mark: Mark | None, recorded: FlushedEpoch | None) -> tuple[int, ...]:
+    def unrecorded(
+        self, mark: LedgerState | None, recorded: FlushedEpoch | None
+    ) -> tuple[int, ...]:
         """Return the epochs of the ledger's last window whose records are lost, the newest not.
 
         Looks until there are none: a power loss, which takes them, ends every flusher of its host.
@@ -276,7 +278,7 @@ class Pipeline:
     log: Log
     checkpoint: Checkpoint
     target: Target
-    trim_delay_s: float = 0.0
+    retention_s: float = 0.0
     """Seconds that a flushed epoch stays in the log."""
     quarantine: bool = False
     """Whether a row that the target refuses goes into quarantine; else the flush stops at it."""
@@ -327,16 +329,16 @@ class Flusher:
             quarantine=pipeline.quarantine,
             checked=self._chooser.checked,
         )
-        self._history = History(pipeline.log, self._chooser)
+        self._history = LineageCheck(pipeline.log, self._chooser)
         self._missing = Missing(pipeline.log, self._target)
         self._attempts = Attempts(self._target)
-        self.trimmer = Trimmer(pipeline.log, pipeline.trim_delay_s, clock_us)
+        self.trimmer = Trimmer(pipeline.log, pipeline.retention_s, clock_us)
         self._looked_s, self._started = 0.0, False
         run_history.watch(pipeline.query_id)
         pipeline.target.load()
 
     def run_once(self) -> Step:
-        """Look, decide, do one step; return it. A `Rest` means that there is nothing to do now.
+        """Look, decide, do one step; return it. A `Idle` means that there is nothing to do now.
 
         :raises WalSinkError: the flush stops here; calling again takes up the same step.
         """
@@ -344,7 +346,7 @@ class Flusher:
         try:
             view = self._look()
             step = next_step(view, self._target.owner)
-            if isinstance(step, LookAgain):
+            if isinstance(step, Stale):
                 return step
             if not view.absent:
                 self.trimmer.sweep(view.trimmable)
@@ -371,7 +373,7 @@ class Flusher:
 
     # --- look -------------------------------------------------------------------------------------
 
-    def _look(self) -> View:
+    def _look(self) -> Observation:
         """Read everything afresh, in the order of rule 9: `commits/` first, manifests last."""
         query_id = self.pipeline.query_id
         checkpointed = self._checkpoint.last_commit()
@@ -382,7 +384,9 @@ class Flusher:
                 + errors.left_behind(self._log.url, unflushed(self._log)),
             )
         if why := absent(self._log):
-            return View(checkpointed, None, None, asked=False, mark=None, attempts=(), absent=why)
+            return Observation(
+                checkpointed, None, None, asked=False, mark=None, attempts=(), absent=why
+            )
         recorded = self._log.newest_flushed()
         identity = owned(self._log, self._checkpoint)
         mark, asked, known = None, False, False
@@ -404,7 +408,7 @@ class Flusher:
         fresh = asked and mark is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)
-        return View(
+        return Observation(
             checkpointed,
             recorded,
             identity,
@@ -421,9 +425,9 @@ class Flusher:
 
     # --- do ---------------------------------------------------------------------------------------
 
-    def _do(self, step: Step, view: View) -> None:
+    def _do(self, step: Step, view: Observation) -> None:
         match step:
-            case Rest():
+            case Idle():
                 self._rest(step, view)
             case CreateLedger(flushed):
                 self._target.create(flushed)
@@ -446,14 +450,14 @@ class Flusher:
             case RecordsBehind():
                 self._history.refuse_other_log(step, view)
 
-    def _rest(self, rest: Rest, view: View) -> None:
+    def _rest(self, rest: Idle, view: Observation) -> None:
         if rest.odd and self._checkpoint.last_commit() > view.checkpointed:
             return  # another flusher was quick since the look: nothing is odd
         self.reporter.say(rest.why, None)
         if rest.odd:
             logger.warning("%s: %s", self._checkpoint.url, rest.why)
 
-    def _begin(self, step: Begin | PassOver, view: View) -> None:
+    def _begin(self, step: Begin | PassOver, view: Observation) -> None:
         """Begin a window at the mark that was seen; if the ledger has moved on, the target refuses."""
         assert view.mark is not None
         if isinstance(step, PassOver) and self._missing.was_deleted(step.epoch, view):

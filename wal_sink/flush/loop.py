@@ -14,7 +14,7 @@ import tenacity
 from wal_sink.checkpoint.watcher import CommitWatcher
 from wal_sink.flush.flusher import Flusher
 from wal_sink.log_context import line_logger, log_epoch, logging_query
-from wal_sink.protocol.next_step import Rest, Step
+from wal_sink.protocol.next_step import Idle, Step
 
 logger = line_logger(__name__)
 
@@ -114,7 +114,7 @@ class FlushLoop(threading.Thread):
     def _flush_until_rest(self) -> None:
         while (step := self._tries(self._step)) is not None:
             self._reporter.succeeded()
-            if isinstance(step, Rest):
+            if isinstance(step, Idle):
                 return
 
     def _step(self) -> Step | None:

@@ -33,7 +33,7 @@ from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.report import RunHistory
 from wal_sink.flush.rows import plan_of
 from wal_sink.log_context import line_logger
-from wal_sink.model.ledger import BegunEpoch, Mark, Window
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.records import Chosen, Decision, WithoutSink
 from wal_sink.progress.backlog import given_up_since_begun, highest, in_force, newest_decision
@@ -53,11 +53,11 @@ from wal_sink.protocol.next_step import (
     Contender,
     Evidence,
     ManifestMissing,
+    Observation,
     PassOver,
     RecordFlushed,
     RecordsBehind,
     Resume,
-    View,
     refuse_foreign,
     refuse_missing_records,
 )
@@ -92,7 +92,7 @@ class WindowChooser:
         self.checked = CheckedSegments()
         """The segments of the window that was chosen last, as far as they were read."""
 
-    def window(self, first: Choose, view: View) -> Choice:
+    def window(self, first: Choose, view: Observation) -> Choice:
         """Choose the next window; log a choice that something speaks against.
 
         :raises CorruptLog, Diverged: at which the flush stops.
@@ -404,7 +404,7 @@ class WindowPlanner:
         self._log = log
         self._clocks = clocks
 
-    def plan(self, step: Begin | PassOver, mark: Mark) -> Planned:
+    def plan(self, step: Begin | PassOver, mark: LedgerState) -> Planned:
         """Fix attempts and write timestamps of the window that is about to be begun.
 
         :param step: what was chosen. The window has the first of these epochs, and those after it that are
@@ -423,7 +423,7 @@ class WindowPlanner:
         self._clocks.look_ahead(planned.window, begun_us)
         return planned
 
-    def _with_rows(self, step: Begin, mark: Mark, begun_us: int, nonce: str) -> Planned:
+    def _with_rows(self, step: Begin, mark: LedgerState, begun_us: int, nonce: str) -> Planned:
         kind = self._kind(step.manifests[0])
         chosen = [*takewhile(lambda each: self._kind(each) == kind, step.manifests)]
         if kind.target_dated:
@@ -439,7 +439,7 @@ class WindowPlanner:
         return _Kind(plan.sent_once, plan.target_dated)
 
 
-def are_dated(log: Log, mark: Mark) -> bool:
+def are_dated(log: Log, mark: LedgerState) -> bool:
     """Whether the target may have dated rows itself, which are then newer than the ledger row says.
 
     A row that is new, or was made anew, does not say what was written before.
@@ -449,14 +449,16 @@ def are_dated(log: Log, mark: Mark) -> bool:
     )
 
 
-class History:
+class LineageCheck:
     """What this log knows of the epochs that the ledger row names."""
 
     def __init__(self, log: Log, chooser: WindowChooser) -> None:
         self._log = log
         self._chooser = chooser
 
-    def refuse_other_log(self, step: RecordFlushed | RecordsBehind | Resume, view: View) -> None:
+    def refuse_other_log(
+        self, step: RecordFlushed | RecordsBehind | Resume, view: Observation
+    ) -> None:
         """Refuse a step that follows from the ledger row, if that is about another log; reads manifests.
 
         :raises Diverged: it is.
@@ -472,7 +474,7 @@ class History:
         else:
             refuse_foreign(foreign, view)
 
-    def refuse_left(self, step: Resume, view: View) -> None:
+    def refuse_left(self, step: Resume, view: Observation) -> None:
         """Refuse to finish a begun window of another log, or behind which Spark went back; seldom reads.
 
         The flusher compares manifests as it reads them. An epoch that is passed over has none, and no attempt

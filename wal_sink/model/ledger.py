@@ -100,7 +100,7 @@ def ledger_key(query_id: str, target: str) -> str:
     return f"{query_id}/{target}" if target else query_id
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger row of one query."""
 
     log_id: str
@@ -142,7 +142,7 @@ class Outcome(enum.Enum):
     """The result of a conditional update."""
 
     APPLIED = "applied"
-    REFUSED = "refused"
+    CONFLICT = "conflict"
     """This call had no effect, and will have none: what was staged for it may be deleted."""
     UNKNOWN = "unknown"
     """Neither is certain, as the answer was lost; a read tells whether the update was applied."""

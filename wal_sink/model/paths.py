@@ -143,12 +143,12 @@ def flushed_window(first: int, last: int, us: int) -> str:
 
 
 def retained_manifest(attempt: Attempt) -> str:
-    """Path of the manifest of a flushed epoch while `trim.delay` keeps it."""
+    """Path of the manifest of a flushed epoch while `wal.retention` keeps it."""
     return f"{RETAINED}{attempt.epoch:020}-{attempt.generation:06}.json"
 
 
 def retained_record(epoch: int) -> str:
-    """Path of the record of a flushed epoch while `trim.delay` keeps it."""
+    """Path of the record of a flushed epoch while `wal.retention` keeps it."""
     return f"{RETAINED}{epoch:020}.json"
 
 

@@ -57,7 +57,7 @@ class Claim(Record, frozen=True, kw_only=True):
     manifest, that Spark went back behind it (rule 12). Not there in records of earlier versions."""
 
 
-class Kept(Record, frozen=True, kw_only=True):
+class CommitProof(Record, frozen=True, kw_only=True):
     """`kept/<epoch>-<generation>.json`: Spark has kept an attempt of a fenced or waiting run (rule 11)."""
 
     epoch: int
@@ -83,7 +83,7 @@ class WithoutSink(Record, frozen=True, kw_only=True):
     the epoch all the same, found that the checkpoint had been set back behind the epoch since."""
 
 
-class Swept(Record, frozen=True, kw_only=True):
+class OrphanTombstone(Record, frozen=True, kw_only=True):
     """`swept/<epoch>-<generation>.json`: orphans of a fenced run were deleted (rule 18).
 
     When this was written, a higher generation was claimed, and the run had not published the epoch. Should

@@ -20,10 +20,10 @@ from itertools import pairwise
 
 from wal_sink import errors
 from wal_sink.errors import Diverged, MissingManifest
-from wal_sink.model.ledger import Mark
+from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.records import Chosen, FlushedEpoch
-from wal_sink.protocol.next_step import Begin, Contender, Evidence, ManifestMissing, PassOver, Rest
+from wal_sink.protocol.next_step import Begin, Contender, Evidence, Idle, ManifestMissing, PassOver
 
 
 def still_covers(
@@ -41,7 +41,7 @@ def still_covers(
     return highest is None or all(generation <= highest for generation in generations)
 
 
-def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Rest:
+def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Idle:
     """Decide about the epoch that is flushed next.
 
     :raises Diverged: what is published under it is not what Spark's checkpoint says.
@@ -66,7 +66,7 @@ def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Rest:
     candidates = [c for c in candidates if c.run_id not in evidence.lost] or candidates
     highest = max(candidate.attempt for candidate in candidates)
     if len(candidates) > 1 and any(c.run_id == evidence.running for c in candidates):
-        return Rest(
+        return Idle(
             f"epoch {evidence.epoch} was published by {len(candidates)} runs; waiting until it is"
             " known which one Spark has kept"
         )
@@ -89,7 +89,7 @@ def as_chosen(
     return Begin((attempt,), manifests=(found,))
 
 
-def refuse_missing_manifest(epoch: int, mark: Mark | None) -> None:
+def refuse_missing_manifest(epoch: int, mark: LedgerState | None) -> None:
     """After `ManifestMissing`: raise unless the ledger, read again, says that the epoch is done (rule 12).
 
     :raises MissingManifest: the manifest is needed and not there.

@@ -11,7 +11,7 @@ import msgspec
 from wal_sink import errors
 from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable
 from wal_sink.model import paths
-from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Window
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Window
 from wal_sink.model.manifest import Published
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.protocol.next_step import PassOver
@@ -42,7 +42,7 @@ def bounded_now(now_us: int, told_us: Sequence[int]) -> int:
     return min(now_us, median_low(told_us) + CLOCKS_DIFFER_US) if told_us else now_us
 
 
-def after_dated(mark: Mark, target_us: int) -> Mark:
+def after_dated(mark: LedgerState, target_us: int) -> LedgerState:
     """Return the ledger row from which a window is planned after rows that the target has dated (rule 14).
 
     Its `last_us` lies above all that the target can have given to rows that it has acknowledged.
@@ -52,7 +52,7 @@ def after_dated(mark: Mark, target_us: int) -> Mark:
     return msgspec.structs.replace(mark, last_us=max(mark.last_us, target_us + NODES_DIFFER_US))
 
 
-def refuse_dated_early(mark: Mark, target_us: int) -> None:
+def refuse_dated_early(mark: LedgerState, target_us: int) -> None:
     """Refuse to begin rows that the target dates, while it may date them before those that are there.
 
     :param target_us: what the target's clock says, now.
@@ -70,7 +70,7 @@ def refuse_dated_early(mark: Mark, target_us: int) -> None:
 
 def plan_window(
     manifests: Sequence[Published],
-    mark: Mark,
+    mark: LedgerState,
     now_us: int,
     nonce: str,
     *,
@@ -136,7 +136,7 @@ def next_attempt(window: Window, nonce: str) -> Window:
 
 
 def plan_without_rows(
-    step: PassOver, mark: Mark, now_us: int, nonce: str, *, target_dated: bool = False
+    step: PassOver, mark: LedgerState, now_us: int, nonce: str, *, target_dated: bool = False
 ) -> Window:
     """Fix the window of an epoch that is passed over (rules 12 and 22): it uses up a timestamp.
 
@@ -162,7 +162,7 @@ def plan_without_rows(
     )
 
 
-def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:
+def is_mine(outcome: Outcome, window: Window, read_back: LedgerState | None) -> bool:
     """Whether `begin` was won: acknowledged, or read back after a lost or negative answer (rule 14).
 
     :param read_back: the ledger read after the answer; not looked at when it was APPLIED.
@@ -174,11 +174,11 @@ def is_mine(outcome: Outcome, window: Window, read_back: Mark | None) -> bool:
 
 def after_finish(
     window: Window,
-    mark: Mark | None,
+    mark: LedgerState | None,
     *,
     applied: bool,
     atomic: bool = False,
-    before: Mark | None = None,
+    before: LedgerState | None = None,
 ) -> Literal["finished", "again", "overtaken"]:
     """Decide what became of `finish`, from its answers and the ledger read after it (rule 16).
 
@@ -253,7 +253,7 @@ def flush_record(
     )
 
 
-def refuse_shadowed(mark: Mark, written_us: int | None, now_us: int) -> None:
+def refuse_shadowed(mark: LedgerState, written_us: int | None, now_us: int) -> None:
     """See that the row can still be updated, before an update is lost.
 
     :param written_us: when the target says that the row's newest cell was written.

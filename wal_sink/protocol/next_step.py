@@ -16,13 +16,13 @@ from typing import NamedTuple, TypeAlias
 
 from wal_sink import errors
 from wal_sink.errors import CorruptLog, Diverged, LedgerBehindLog, WrongOwner
-from wal_sink.model.ledger import Mark, Owner, Window
+from wal_sink.model.ledger import LedgerState, Owner, Window
 from wal_sink.model.manifest import Attempt, Offsets, Published
-from wal_sink.model.records import Decision, FlushedEpoch, Kept, LogIdentity, WithoutSink
+from wal_sink.model.records import CommitProof, Decision, FlushedEpoch, LogIdentity, WithoutSink
 
 
 @dataclass(frozen=True)
-class View:
+class Observation:
     """What a flusher saw in one pass, in the order in which it looked (rule 9)."""
 
     checkpointed: int
@@ -32,16 +32,16 @@ class View:
     identity: LogIdentity | None
     asked: bool
     """Whether the ledger was read; not while `resting` says that it need not be."""
-    mark: Mark | None
+    mark: LedgerState | None
     """The ledger row; None when there is none, or when it was not read."""
     attempts: tuple[Attempt, ...]
     """The manifests there are."""
     rewound: bool = False
     """Whether an operator has rewound the log; looked at only where neither row nor record is there."""
     trimmable: int | None = None
-    """The highest epoch that may be trimmed by now; None: all that are recorded (`trim.delay`)."""
+    """The highest epoch that may be trimmed by now; None: all that are recorded (`wal.retention`)."""
     retained: tuple[int, ...] = ()
-    """Flushed epochs that were kept for `trim.delay`, and whose time is over."""
+    """Flushed epochs that were kept for `wal.retention`, and whose time is over."""
     unrecorded: tuple[int, ...] = ()
     """Epochs of the ledger's last window that lie below the newest record, and have none themselves."""
     overtaken: bool = False
@@ -70,12 +70,12 @@ class Contender(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a flusher knows of the epoch that is flushed next; read after the `View`."""
+    """What a flusher knows of the epoch that is flushed next; read after the `Observation`."""
 
     epoch: int
     attempts: tuple[Attempt, ...]
-    """The manifests there are, as listed for the `View`; of several contenders, listed again after all that
-    may prove one of them."""
+    """The manifests there are, as listed for the `Observation`; of several contenders, listed again after
+    all that may prove one of them."""
     contenders: tuple[Contender, ...] = ()
     """Those of the epoch itself."""
     before: tuple[Offsets | None, Offsets | None] = (None, None)
@@ -85,7 +85,7 @@ class Evidence:
     without_sink: WithoutSink | None = None
     """That Spark made the epoch, or passed over it, without a sink; looked at only where `before`, `planned`
     and `after` cannot tell, as Spark has purged them."""
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[CommitProof, ...] = ()
     """What fenced runs have left about the epoch."""
     swept: frozenset[Attempt] = frozenset()
     """Those that were published late, after their segments were deleted: Spark has kept none of them."""
@@ -99,7 +99,7 @@ class Evidence:
     """That an operator has given the epoch up; then nothing else is looked at."""
 
 
-class Rest(NamedTuple):
+class Idle(NamedTuple):
     """There is nothing to do."""
 
     why: str
@@ -107,7 +107,7 @@ class Rest(NamedTuple):
     """True when an operator should know."""
 
 
-class LookAgain(NamedTuple):
+class Stale(NamedTuple):
     """What was seen is of several moments: nothing follows from it."""
 
 
@@ -186,8 +186,8 @@ class RecordsBehind(NamedTuple):
 
 Step: TypeAlias = (
     RecordsBehind
-    | LookAgain
-    | Rest
+    | Stale
+    | Idle
     | CreateLedger
     | RecordFlushed
     | Trim
@@ -204,7 +204,7 @@ def resting(
     recorded: FlushedEpoch | None,
     identity: LogIdentity | None,
     attempts: tuple[Attempt, ...] = (),
-) -> Rest | None:
+) -> Idle | None:
     """Tell from checkpoint and log alone that there is nothing to flush; then the target is not asked.
 
     :raises CorruptLog: the log says what was flushed, or is to be, but no longer whose it is.
@@ -216,9 +216,9 @@ def resting(
                 f"flushed/ records epoch {recorded.epoch}" if recorded else f"{min(waiting)} waits"
             )
             raise CorruptLog(f"log.json is gone while {why}", errors.LOST_IDENTITY)
-        return Rest("the query was never started")
+        return Idle("the query was never started")
     if recorded is not None and checkpointed < recorded.epoch:  # rule 19
-        return Rest(
+        return Idle(
             f"epoch {recorded.epoch} is flushed, but the checkpoint says {checkpointed}:"
             " it was set back. Nothing is flushed until it has caught up",
             odd=True,
@@ -226,8 +226,8 @@ def resting(
     if checkpointed > mark_of_log(recorded, identity):
         return None
     if recorded is None:
-        return Rest("nothing is checkpointed yet")
-    return Rest("everything checkpointed is flushed")
+        return Idle("nothing is checkpointed yet")
+    return Idle("everything checkpointed is flushed")
 
 
 def mark_of_log(recorded: FlushedEpoch | None, identity: LogIdentity) -> int:
@@ -238,7 +238,7 @@ def mark_of_log(recorded: FlushedEpoch | None, identity: LogIdentity) -> int:
     return max(recorded.epoch if recorded else -1, identity.first_epoch - 1)
 
 
-def next_step(view: View, owner: Owner) -> Step:
+def next_step(view: Observation, owner: Owner) -> Step:
     """Decide from this pass alone.
 
     :param owner: to whom the ledger row has to belong.
@@ -246,9 +246,9 @@ def next_step(view: View, owner: Owner) -> Step:
     :raises LedgerBehindLog: the ledger knows less than the log (rules 13, 19).
     """
     if view.absent:
-        return Rest(view.absent)
+        return Idle(view.absent)
     if view.overtaken:  # rule 9
-        return LookAgain()
+        return Stale()
     return (
         (_ledger_step(view, owner) if view.asked else None)
         or _trim_step(view)
@@ -257,7 +257,7 @@ def next_step(view: View, owner: Owner) -> Step:
     )
 
 
-def _trim_step(view: View) -> Trim | None:
+def _trim_step(view: Observation) -> Trim | None:
     """Rule 18: what is flushed goes when its time is over, late manifests of zombies too."""
     recorded = view.recorded.epoch if view.recorded else -1
     upto = recorded if view.trimmable is None else min(view.trimmable, recorded)
@@ -267,18 +267,20 @@ def _trim_step(view: View) -> Trim | None:
     return Trim(tuple(sorted(left))) if left else None
 
 
-def _flush_step(view: View) -> Resume | Choose | Rest:
+def _flush_step(view: Observation) -> Resume | Choose | Idle:
     assert view.mark is not None
     if view.mark.begun is not None:  # rule 10
         return Resume(view.mark.begun)
     following = view.mark.flushed + 1
     # Implied by `resting`; checked again, so that no change there can break it.
     if following > view.checkpointed:
-        return Rest("everything checkpointed is flushed")
+        return Idle("everything checkpointed is flushed")
     return Choose(following, view.attempts)  # rules 11 and 12
 
 
-def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | RecordsBehind | None:
+def _ledger_step(
+    view: Observation, owner: Owner
+) -> CreateLedger | RecordFlushed | RecordsBehind | None:
     """Bring ledger and `flushed/` records together before anything else is done."""
     assert view.identity is not None
     mark, recorded, first = view.mark, view.recorded, view.identity.first_epoch
@@ -330,7 +332,7 @@ def _ledger_step(view: View, owner: Owner) -> CreateLedger | RecordFlushed | Rec
     return None
 
 
-def refuse_other_owner(mark: Mark | None, owner: Owner) -> None:
+def refuse_other_owner(mark: LedgerState | None, owner: Owner) -> None:
     """Refuse a ledger row that belongs to another log or checkpoint (rule 1).
 
     :raises WrongOwner: it does.
@@ -353,7 +355,7 @@ def refuse_other_owner(mark: Mark | None, owner: Owner) -> None:
     )
 
 
-def refuse_foreign(foreign: int | None, view: View) -> None:
+def refuse_foreign(foreign: int | None, view: Observation) -> None:
     """Refuse to act on a window of the ledger row that is not of this log (rule 23).
 
     :param foreign: the first epoch of the window that is not of this log; None when all are.
@@ -370,7 +372,7 @@ def refuse_foreign(foreign: int | None, view: View) -> None:
 
 
 def refuse_missing_records(
-    last: Window, recorded: FlushedEpoch | None, foreign: int | None, view: View
+    last: Window, recorded: FlushedEpoch | None, foreign: int | None, view: Observation
 ) -> None:
     """After `RecordsBehind`: raise unless the records, read again after the ledger, join its last window.
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from wal_sink import errors
 from wal_sink.errors import LedgerBehindLog, MissingManifest, OptionError
-from wal_sink.model.ledger import BegunEpoch, Mark, Owner
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch, LogIdentity
 from wal_sink.protocol.ledger import CLOCKS_DIFFER_US
@@ -29,7 +29,7 @@ class Situation(NamedTuple):
     checkpointed: int
     floor: int
     """The log's mark: the newest `flushed/` record, or the epoch before the first one."""
-    mark: Mark | None
+    mark: LedgerState | None
     """The ledger row; None: the target does not know the query yet."""
     attempts: tuple[Attempt, ...]
     """Manifests of the epoch."""
@@ -125,7 +125,7 @@ class Past(NamedTuple):
     """What was seen of the epochs that are flushed."""
 
     identity: LogIdentity
-    mark: Mark | None
+    mark: LedgerState | None
     """The ledger row; None: there is none."""
     records: Mapping[int, FlushedEpoch]
     """The records of flushed epochs, by epoch; the newest is the log's mark."""
@@ -292,12 +292,12 @@ def left_behind(past: Past, to: int, reset_us: int) -> LeftBehind:
     return LeftBehind(to, min(ahead), max(ahead))
 
 
-def rewound(past: Past, to: int, owner: Owner, *, reset_us: int | None = None) -> Mark:
+def rewound(past: Past, to: int, owner: Owner, *, reset_us: int | None = None) -> LedgerState:
     """Return the row that the ledger gets.
 
     :param reset_us: the present, if the timestamps are to go back to it; else they go on growing.
     """
-    return Mark(
+    return LedgerState(
         log_id=owner.log_id,
         checkpoint=owner.checkpoint,
         flushed=to,

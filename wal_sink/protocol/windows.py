@@ -23,9 +23,9 @@ import msgspec
 from wal_sink.errors import WalSinkError
 from wal_sink.model.manifest import Attempt, SegmentRef
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.next_step import Begin, Choose, ManifestMissing, PassOver, Rest
+from wal_sink.protocol.next_step import Begin, Choose, Idle, ManifestMissing, PassOver
 
-Choice = Begin | PassOver | ManifestMissing | Rest
+Choice = Begin | PassOver | ManifestMissing | Idle
 """What `choose_attempt.choose` says of one epoch, and `joined` of several."""
 
 MOST_EPOCHS = 64

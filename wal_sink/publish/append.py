@@ -44,7 +44,7 @@ class Refused(NamedTuple):
     """Of the first of them."""
 
 
-class Sifted(NamedTuple):
+class SplitRows(NamedTuple):
     """A batch in two parts, each in the batch's order."""
 
     taken: tuple[pa.RecordBatch, ...]
@@ -52,7 +52,7 @@ class Sifted(NamedTuple):
     refused: tuple[Refused, ...]
 
 
-def sift(batch: pa.RecordBatch, check: Check) -> Sifted:
+def split_invalid(batch: pa.RecordBatch, check: Check) -> SplitRows:
     """Let `check` refuse rows, each for the first rule that it breaks.
 
     :param check: returns a batch as the log holds it, or raises `InvalidRow`.
@@ -60,18 +60,18 @@ def sift(batch: pa.RecordBatch, check: Check) -> Sifted:
     refused: list[Refused] = []
     while batch.num_rows:
         try:
-            return Sifted((check(batch),), tuple(refused))
+            return SplitRows((check(batch),), tuple(refused))
         except InvalidRow as error:
             bad = _flags(error, batch.num_rows)
             if bad is None and batch.num_rows > 1:
                 halves = _halves(batch, check)
-                return Sifted(halves.taken, (*refused, *halves.refused))
+                return SplitRows(halves.taken, (*refused, *halves.refused))
             if bad is None:
                 refused.append(Refused(batch, error))
                 break
             refused.append(Refused(batch.filter(bad), error))
             batch = batch.filter(pc.invert(bad))
-    return Sifted((), tuple(refused))
+    return SplitRows((), tuple(refused))
 
 
 def _flags(error: InvalidRow, rows: int) -> pa.Array | None:
@@ -82,10 +82,13 @@ def _flags(error: InvalidRow, rows: int) -> pa.Array | None:
     return bad if pc.any(bad).as_py() else None
 
 
-def _halves(batch: pa.RecordBatch, check: Check) -> Sifted:
+def _halves(batch: pa.RecordBatch, check: Check) -> SplitRows:
     middle = batch.num_rows // 2
-    first, second = sift(batch.slice(0, middle), check), sift(batch.slice(middle), check)
-    return Sifted(first.taken + second.taken, first.refused + second.refused)
+    first, second = (
+        split_invalid(batch.slice(0, middle), check),
+        split_invalid(batch.slice(middle), check),
+    )
+    return SplitRows(first.taken + second.taken, first.refused + second.refused)
 
 
 OnInvalidRow = Literal["fail", "quarantine"]
@@ -142,11 +145,11 @@ def append(
                 if on_invalid_row == "fail":
                     yield check_all(batch)
                     continue
-                sifted = sift(batch, check_all)
-                for rows, error in sifted.refused:
+                split = split_invalid(batch, check_all)
+                for rows, error in split.refused:
                     texts = ("InvalidRow", error.target, error.column, error.problem, error.remedy)
                     refused.write(refused_rows(rows, texts))
-                yield from sifted.taken
+                yield from split.taken
 
         for batch in coalesced(checked()):
             taken.write(batch)

@@ -14,7 +14,7 @@ import msgspec
 from state_backends import StateBackendError
 from wal_sink.errors import AlreadyPublished, Fenced, NotRegistered, WalSinkError
 from wal_sink.model.manifest import Attempt, Execution
-from wal_sink.model.records import Claim, Kept, Ticket
+from wal_sink.model.records import Claim, CommitProof, Ticket
 from wal_sink.text import counted
 from wal_sink.wal.log import Log
 from wal_sink.wal.trim import RUNS_KEPT
@@ -138,6 +138,6 @@ def note_kept(log: Log, epoch: int, run_id: str) -> None:
         if found is None or found[0].run_id != run_id:
             return  # not published by this run, or flushed and trimmed
         mine, highest = found[0].generation, log.highest_generation()
-        log.create_kept(Kept(epoch=epoch, generation=mine, run_id=run_id, highest=highest))
+        log.create_kept(CommitProof(epoch=epoch, generation=mine, run_id=run_id, highest=highest))
     except (OSError, StateBackendError, WalSinkError):  # what is raised is that it is fenced
         logger.warning("that epoch %d was kept could not be noted", epoch, exc_info=True)

@@ -28,7 +28,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Attempt, Execution
-from wal_sink.model.records import Swept
+from wal_sink.model.records import OrphanTombstone
 from wal_sink.progress.backlog import read_backlog
 from wal_sink.protocol.budget import Budget, has_to_sweep
 from wal_sink.protocol.orphans import Fate, Writer, fate
@@ -141,7 +141,9 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
     late = [left for left in doomed if left.fate == "fenced" and not published.has(left.attempt)]
     for left in late:
         epoch, generation = left.attempt
-        note_swept(log, Swept(epoch=epoch, generation=generation, run_id=left.writer.run_id))
+        note_swept(
+            log, OrphanTombstone(epoch=epoch, generation=generation, run_id=left.writer.run_id)
+        )
     if late:
         published = _Published(log)
     mark = _mark(

@@ -64,7 +64,7 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
     metrics_port: int | None = None,
     metrics_host: str = LOOPBACK,
     drain_timeout: float = 60,
-    tune_hand_over: bool = True,
+    tune_arrow_batches: bool = True,
     tune_worker_start: bool = True,
     with_format: bool = True,
 ) -> Sink:
@@ -82,9 +82,9 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
         without a login.
     :param drain_timeout: seconds that `close` waits for the flush at most, for all queries together; then it
         waits up to 5 s for requests under way.
-    :param tune_hand_over: whether a query of the sink may set, for itself alone, that Spark does not measure
-        a batch after each of its rows, once the log has shown how wide they are. Where the application sets
-        spark.sql.execution.arrow.maxBytesPerBatch, nothing is set.
+    :param tune_arrow_batches: whether a query of the sink may set, for itself alone, that Spark does not
+        measure a batch after each of its rows, once the log has shown how wide they are. Where the
+        application sets spark.sql.execution.arrow.maxBytesPerBatch, nothing is set.
     :param tune_worker_start: whether the session's Python workers import the installed pyspark, which is
         compiled, in place of Spark's archive of it, where Spark runs from an installed one.
     :param with_format: False leaves the format out, for an application that uses `batch_writer` alone: Spark
@@ -97,7 +97,7 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
     given = {
         "drain_timeout": drain_timeout,
         "flush": flush,
-        "tune_hand_over": tune_hand_over,
+        "tune_arrow_batches": tune_arrow_batches,
         "tune_worker_start": tune_worker_start,
         "with_format": with_format,
         "metrics_host": None if metrics_port is None else metrics_host,
@@ -116,7 +116,11 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
                 if with_format:
                     add_format(spark)
                 sink = Sink(
-                    spark, drain_timeout, exposition, flush=flush, tune_hand_over=tune_hand_over
+                    spark,
+                    drain_timeout,
+                    exposition,
+                    flush=flush,
+                    tune_arrow_batches=tune_arrow_batches,
                 )
             except BaseException:
                 if exposition is not None:

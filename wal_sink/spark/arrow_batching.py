@@ -68,7 +68,7 @@ def _at_most(rows: int, most: int) -> int:
     return min(rows, most) if most > 0 else rows
 
 
-class HandOver:
+class ArrowBatching:
     """How Spark hands the rows of one query over.
 
     :param session: the query's own, see `internals.own_session`; None: there is none to be set.
@@ -130,7 +130,7 @@ class HandOver:
             return self._why
         return (
             f"Arrow batches of {self._rows:,} rows, not measured after each row ({MAX_BYTES};"
-            " register(tune_hand_over=False) leaves it)"
+            " register(tune_arrow_batches=False) leaves it)"
         )
 
 

@@ -38,19 +38,19 @@ def say_in_force(
     configuration: Configuration,
     log: Log,
     sources: Iterable[Source],
-    hand_over: str,
+    arrow_batching: str,
     *,
     flush: bool,
 ) -> None:
     """Log the block and its warnings. An error in here never keeps the query from starting.
 
-    :param hand_over: how Spark hands rows over.
+    :param arrow_batching: how Spark hands rows over.
     :param flush: whether this process flushes.
     """
     try:
         lost = cannot_replay(sources)
         _log_visibly(
-            block(query_id, in_force(configuration, log.url, lost, hand_over, flush=flush))
+            block(query_id, in_force(configuration, log.url, lost, arrow_batching, flush=flush))
         )
         if lost:
             logger.warning("query %s: %s", query_id, unreplayable(lost))
@@ -67,13 +67,13 @@ def say_in_force(
 
 
 def in_force(
-    configuration: Configuration, log: str, lost: Iterable[str], hand_over: str, *, flush: bool
+    configuration: Configuration, log: str, lost: Iterable[str], arrow_batching: str, *, flush: bool
 ) -> dict[str, str]:
     """Return the lines of the block by their headings; none has a secret.
 
     :param log: URL of the query's log.
     :param lost: descriptions of sources that cannot replay.
-    :param hand_over: how Spark hands rows over.
+    :param arrow_batching: how Spark hands rows over.
     """
     names = ", ".join(lost)
     once = "exactly-once: only checkpointed rows become visible, each of them once"
@@ -81,7 +81,7 @@ def in_force(
     return {
         "guarantee": f"at-most-once from {names}, which cannot replay" if names else once,
         **configuration.in_force(log),
-        "hand-over": hand_over,
+        "arrow batches": arrow_batching,
         "flushed by": f"this process, {this_process()}" if flush else f"another process: {by_hand}",
     }
 

@@ -35,7 +35,7 @@ from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.micro_batch import BATCHES_THAT_TELL, begin_log, not_noted, note_without_sink
 from wal_sink.publish.orphans import make_room
 from wal_sink.spark import internals
-from wal_sink.spark.arrow_batching import HandOver
+from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.batch_writer import begin_run, options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.events import RunWatcher
@@ -98,7 +98,7 @@ class Queries:
     :param at_exit: is called at interpreter exit, before the target's driver closes its connections.
     :param exposition: shows the queries' metrics; None: no metrics.
     :param flush: whether this process flushes; another one does otherwise.
-    :param tune_hand_over: whether to set how Spark hands rows over, see `HandOver`.
+    :param tune_arrow_batches: whether to set how Spark hands rows over, see `ArrowBatching`.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class Queries:
         exposition: Exposition | None,
         *,
         flush: bool,
-        tune_hand_over: bool,
+        tune_arrow_batches: bool,
     ) -> None:
         self.flush = flush
-        self._tune_hand_over = tune_hand_over
+        self._tune_arrow_batches = tune_arrow_batches
         self.run_watcher = RunWatcher(self)
         self.refusals = Refusals()
         self._spark = spark
@@ -181,7 +181,7 @@ class Queries:
     def catch_up(self, query_id: str, run_id: str, query: StreamingQuery) -> None:
         """Wake the flush if a run has checkpointed what no event has told; called every ten seconds."""
         if flush := self.find(query_id):
-            flush.hand_over.look_again()
+            flush.arrow_batching.look_again()
         epoch = internals.last_commit(query)
         if epoch is not None and RUN_HISTORY.caught_up(query_id, run_id, epoch):
             self.progressed(query_id)
@@ -291,9 +291,9 @@ class Queries:
             return None
         loop = FlushLoops(self._loops(started.query_id, checkpoint, log, configuration))
         session = internals.own_session(query)
-        hand_over = HandOver(session, log, wanted=self._tune_hand_over)
-        hand_over.look()
-        flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop, hand_over)
+        arrow_batching = ArrowBatching(session, log, wanted=self._tune_arrow_batches)
+        arrow_batching.look()
+        flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop, arrow_batching)
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
         self._say_what_waits(flush, configuration, taken_over=taken_over, is_new=is_new)
         with self._lock:
@@ -313,7 +313,8 @@ class Queries:
             earlier.loop.stop()  # its options may be old; two that overlap do no harm
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
         say_in_force(
-            *(flush.query_id, configuration, log, started.sources, str(hand_over)), flush=self.flush
+            *(flush.query_id, configuration, log, started.sources, str(arrow_batching)),
+            flush=self.flush,
         )
         return flush, configuration
 
@@ -341,7 +342,7 @@ class Queries:
                 observer = self._exposition.watch(query_id, checkpoint, view, target.writes_to)
             if self.flush:
                 quarantine = sink.on_invalid_row == "quarantine"
-                pipeline = Pipeline(query_id, view, checkpoint, target, sink.trim_delay, quarantine)
+                pipeline = Pipeline(query_id, view, checkpoint, target, sink.retention, quarantine)
                 loops.append(self._loop(pipeline, sink, observer))
         return loops
 

@@ -21,7 +21,7 @@ from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.loop import FlushLoops
 from wal_sink.progress.backlog import waiting_epochs
 from wal_sink.spark import internals
-from wal_sink.spark.arrow_batching import HandOver
+from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.wal.log import Log
@@ -37,7 +37,7 @@ class QueryFlush:
     checkpoint: Checkpoint
     log: Log
     loop: FlushLoops
-    hand_over: HandOver
+    arrow_batching: ArrowBatching
     taken_over: bool = False
     """Whether the query has started again under another handle, which flushes it since."""
     terminated: bool = False

@@ -150,7 +150,7 @@ class Sink:
 
     :param exposition: shows metrics, and is closed with the handle; None: no metrics.
     :param flush: whether this process flushes; another one does otherwise.
-    :param tune_hand_over: whether to set how Spark hands rows over, see `HandOver`.
+    :param tune_arrow_batches: whether to set how Spark hands rows over, see `ArrowBatching`.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Sink:
         exposition: Exposition | None = None,
         *,
         flush: bool = True,
-        tune_hand_over: bool = True,
+        tune_arrow_batches: bool = True,
     ) -> None:
         self.drain_timeout = drain_timeout
         self.metrics_port = exposition.port if exposition else None
@@ -170,7 +170,7 @@ class Sink:
         self.flush = flush
         self._spark = spark
         self._queries = Queries(
-            spark, self._at_exit, exposition, flush=flush, tune_hand_over=tune_hand_over
+            spark, self._at_exit, exposition, flush=flush, tune_arrow_batches=tune_arrow_batches
         )
         self._listener = Listener(self._queries)
         self._shutdown = Shutdown(spark, self._queries, self._listener, exposition)

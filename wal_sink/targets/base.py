@@ -14,8 +14,8 @@ method             who calls it, where                     may connect
 `Target.connect`   the flusher, and each task of a flush   yes: a session writes rows and moves the ledger
                    job with `parallel_writes`
 `Target.connect`   the commands `skip`, `adopt`,           yes: a session reads the ledger; `adopt` and
-                   `rewind`, `verify` and `inspect         `rewind` replace its row (`replace_row`); `rewind`
-                   --ledger`                               asks for `now_us`, `verify` for `written_us`
+                   `rewind`, `verify` and `inspect         `rewind` replace its row; `rewind` asks for
+                   --ledger`                               `now_us`, `verify` for `written_us`
 =================  ======================================  ==================================================
 
 The **ledger** is one row per query that says how far the target is. Epochs are flushed in **windows**, one
@@ -39,11 +39,11 @@ a flush job calls `write` and `drain` alone, over a session of its own, between 
 
 1. `read_ledger` is linearizable: it sees every conditional update that was acknowledged before it.
 2. `begin` and `finish` take effect at most once, and only from the state that they name. One that answers
-   `Outcome.REFUSED` had no effect and will have none. A client that repeats a request whose answer was lost
+   `Outcome.CONFLICT` had no effect and will have none. A client that repeats a request whose answer was lost
    is refused because of its own first one: that is APPLIED, whatever others have changed since. Where the
    target cannot tell, it is UNKNOWN.
 
-For `Delivery.CELLS`:
+For `Delivery.IDEMPOTENT`:
 
 3. `write` is idempotent: the same slice written again, at any later time, changes nothing. Between `write`
    and the return of `drain` readers may or may not see its rows.
@@ -53,7 +53,7 @@ For `Delivery.CELLS`:
 6. With `parallel_writes`, other sessions, in any process, may write rows of the window, and `finish` covers
    them once their `drain` has returned.
 
-For `Delivery.ATOMIC`, in their place:
+For `Delivery.TRANSACTIONAL`, in their place:
 
 7. The rows of every `write` since `start` are in the target, all of them, if and only if `finish` has taken
    effect; until then no reader sees any. `start` forgets what was written before it.
@@ -94,7 +94,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 import pyarrow as pa
 
 from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.options import Options
@@ -103,10 +103,10 @@ from wal_sink.options import Options
 class Delivery(enum.Enum):
     """What makes a row of a window count in the target."""
 
-    CELLS = "cells"
+    IDEMPOTENT = "idempotent"
     """That it is written. To write it again changes nothing: each cell keeps the value with the highest write
     timestamp (guarantees 3 to 6). A crash leaves part of a window visible until a flusher has written all."""
-    ATOMIC = "atomic"
+    TRANSACTIONAL = "transactional"
     """That `finish` takes effect: rows and ledger row change in one transaction of one session, guarantees 7
     and 8. Readers see whole windows only; the table needs no key, and a row may be added to what is there."""
     STAGED = "staged"
@@ -134,7 +134,7 @@ class Session(ABC):
     """A connection that writes rows and moves the ledger of one query; used by one thread at a time."""
 
     @abstractmethod
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         """Return the ledger row (guarantee 1); None when there is none."""
 
     @abstractmethod
@@ -154,7 +154,7 @@ class Session(ABC):
     def start(self, window: Window) -> None:  # noqa: B027 - where rows are cells, nothing is to be forgotten
         """Expect all rows of a begun window, from the first one on; forget those that are not committed.
 
-        Comes after `begin`, and again before each repetition. For `Delivery.ATOMIC` this opens the
+        Comes after `begin`, and again before each repetition. For `Delivery.TRANSACTIONAL` this opens the
         transaction of rows and `finish`; a session that is closed without `finish` rolls it back.
 
         :raises Exception: for `Target.classify`, such as that another session holds the window's lock.
@@ -175,7 +175,8 @@ class Session(ABC):
     def drain(self) -> tuple[bytes, ...] | None:
         """Return when the rows of every `write` before are acknowledged (guarantee 5).
 
-        For `Delivery.ATOMIC`: when the server has taken them, if errors of `write` come later than `write`.
+        For `Delivery.TRANSACTIONAL`: when the server has taken them, if errors of `write` come later than
+        `write`.
 
         :returns: None, or what a `StagedSession` returns.
         :raises Exception: what `write` raises.
@@ -186,12 +187,12 @@ class Session(ABC):
     def finish(self, window: Window) -> Outcome:
         """Set `flushed`, `last_us` and `last` by the window, and nothing begun, if `begun = window`.
 
-        For `Delivery.ATOMIC` in one transaction with the rows since `start` (guarantees 7 and 8). The flusher
-        asks once: to try again it comes back with `start` and all rows.
+        For `Delivery.TRANSACTIONAL` in one transaction with the rows since `start` (guarantees 7 and 8). The
+        flusher asks once: to try again it comes back with `start` and all rows.
         """
 
     @abstractmethod
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Set the ledger row to `new` if it is exactly `seen`, durably; None: if there is no row.
 
         For operators' commands (rule 22), another attempt (26), and a `begin` from a row not just read (14).
@@ -256,7 +257,7 @@ class StagedSession(Session):
     def discard(self, receipts: Sequence[bytes]) -> None:
         """Delete what is staged under receipts, if that is easy; an error is logged, and changes nothing.
 
-        Comes only for receipts with which no `finish` was asked, or was REFUSED (guarantee 2): after any
+        Comes only for receipts with which no `finish` was asked, or was CONFLICT (guarantee 2): after any
         other answer the rows are in the table, or may still get there.
         """
 
@@ -268,11 +269,11 @@ class Target(ABC):
     """The name under which it is registered; set on the class."""
     options_type: type[Options]
     """The options that it declares, see `wal_sink.options`; set on the class."""
-    delivery: Delivery = Delivery.CELLS
+    delivery: Delivery = Delivery.IDEMPOTENT
     """What makes a row count; set on the class."""
     parallel_writes: bool = False
     """Whether other sessions may write rows between `begin` and `finish`, at the same time and in other
-    processes (guarantees 6 and 11). Not with `Delivery.ATOMIC`: a transaction belongs to one session."""
+    processes (guarantees 6 and 11). Not with `TRANSACTIONAL`: a transaction belongs to one session."""
 
     @abstractmethod
     def __init__(self, options: Any) -> None:
@@ -354,7 +355,7 @@ class Compares(Protocol):
 
 @runtime_checkable
 class TakesOffers(Protocol):
-    """A session that can make rows ready while `begin` or `replace_row` is on its way."""
+    """A session that can make rows ready while `begin` or `compare_and_set` is on its way."""
 
     def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
         """Offer the rows of the window that is begun next.

@@ -15,7 +15,7 @@ from typing import BinaryIO, Literal, TypeVar
 import pyarrow as pa
 
 from state_backends import StateBackend
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import (
@@ -104,7 +104,7 @@ def halves(rows: Slice) -> tuple[Slice, Slice]:
     )
 
 
-def begun_by(seen: Mark | None, new: Mark) -> Window | None:
+def begun_by(seen: LedgerState | None, new: LedgerState) -> Window | None:
     """Return the window that a replaced ledger row begins (rule 14); None: it begins none."""
     return new.begun if seen is not None and seen.begun is None else None
 
@@ -219,7 +219,7 @@ class FaultySession(Session):
         self.inner = inner
         self.faults = faults
 
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         return self.faults.call("read ledger", self.inner.read_ledger)
 
     def create(self, flushed: int) -> None:
@@ -248,10 +248,10 @@ class FaultySession(Session):
     def drain(self) -> tuple[bytes, ...] | None:
         return self.faults.call("drain", self.inner.drain)
 
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         begun = begun_by(seen, new)
         name = f"begin {begun.first}" if begun else "replace row"
-        return self._conditional(name, lambda: self.inner.replace_row(seen, new))
+        return self._conditional(name, lambda: self.inner.compare_and_set(seen, new))
 
     def written_us(self) -> int | None:
         return self.faults.call("written", self.inner.written_us)

@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from wal_sink.clock import now_us
 from wal_sink.errors import InvalidRow, TargetRefused
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import ABSENT, Column, Plan
 from wal_sink.options import Options
 from wal_sink.targets.arrow_values import read_operations
@@ -118,7 +118,7 @@ class MemoryTarget(Target):
         """Every cell that was written, also those that a delete hides."""
         self.deleted: dict[Key, int] = {}
         """Timestamps of deletes."""
-        self.ledger: dict[str, Mark] = {}
+        self.ledger: dict[str, LedgerState] = {}
         self.shadowed_until_us: dict[str, int] = {}
         """Ledger rows that were written with a timestamp of the future: updates change nothing."""
         self.clock_us: Callable[[], int] = now_us
@@ -244,7 +244,7 @@ class MemorySession(ReadsOffers, Session):
         """Tell of each row that the target refuses, and take the others."""
         self._refused = refused
 
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         """Read the ledger row."""
         with self._target.lock:
             return self._target.ledger.get(self._owner.query_id)
@@ -252,11 +252,13 @@ class MemorySession(ReadsOffers, Session):
     def create(self, flushed: int) -> None:
         """Create the ledger row unless it is there."""
         with self._target.lock:
-            self._target.ledger.setdefault(self._owner.query_id, Mark.new(self._owner, flushed))
+            self._target.ledger.setdefault(
+                self._owner.query_id, LedgerState.new(self._owner, flushed)
+            )
 
     def begin(self, window: Window) -> Outcome:
         """Begin if nothing is begun at the epoch before."""
-        outcome = Outcome.REFUSED
+        outcome = Outcome.CONFLICT
         with self._target.lock:
             mark = self._target.ledger.get(self._owner.query_id)
             if mark is not None and (mark.flushed, mark.begun) == (window.first - 1, None):
@@ -318,18 +320,18 @@ class MemorySession(ReadsOffers, Session):
         with self._target.lock:
             mark = self._target.ledger.get(self._owner.query_id)
             if mark is None or mark.flushed != window.first - 1 or mark.begun != window:
-                return Outcome.REFUSED
+                return Outcome.CONFLICT
             self._put(mark, **msgspec.structs.asdict(mark.finished(window)))
             return Outcome.APPLIED
 
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Replace the row if it is the one that was seen."""
         with self._target.lock:
             mark = self._target.ledger.get(self._owner.query_id)
             if mark == seen:
                 self._put(mark or new, **msgspec.structs.asdict(new))
         self.read_offered()
-        return Outcome.APPLIED if mark == seen else Outcome.REFUSED
+        return Outcome.APPLIED if mark == seen else Outcome.CONFLICT
 
     def written_us(self) -> int | None:
         """Return the timestamp of a plain write that shadows the row."""
@@ -342,7 +344,7 @@ class MemorySession(ReadsOffers, Session):
     def close(self) -> None:
         """Nothing is held."""
 
-    def _put(self, mark: Mark, **changes: Any) -> None:
+    def _put(self, mark: LedgerState, **changes: Any) -> None:
         """Update the row; without effect where a plain write of the future shadows it (rule 16)."""
         if self._owner.query_id not in self._target.shadowed_until_us:
             self._target.ledger[self._owner.query_id] = msgspec.structs.replace(mark, **changes)

@@ -15,7 +15,7 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from wal_sink.model.ledger import Mark, Outcome, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice, StagedSession
 from wal_sink.testing.faults import Faults, FaultySession, FaultyStagedSession
@@ -77,11 +77,11 @@ class PausingSession(FaultySession):
         pause_at("committed", self._table, window.first)
         return super().begin(window)
 
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Begin from a row that was not read just now (rule 14), or another attempt (rule 26)."""
         if new.begun is not None:
             pause_at("committed", self._table, new.begun.first)
-        return super().replace_row(seen, new)
+        return super().compare_and_set(seen, new)
 
     def write_half(self, plan: Plan, rows: Slice) -> None:
         """Send half of a slice's rows; a reader of cells sees them during the pause."""

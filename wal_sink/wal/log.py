@@ -34,15 +34,15 @@ from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
     Chosen,
     Claim,
+    CommitProof,
     Decision,
     FlushedEpoch,
     FlushedWindow,
     FlusherReport,
     Intervention,
-    Kept,
     LogIdentity,
+    OrphanTombstone,
     Stop,
-    Swept,
     TargetState,
     Ticket,
     WithoutSink,
@@ -441,19 +441,19 @@ class Log(FlushRecords):
 
     # --- what Spark kept (rule 11) ---
 
-    def create_note(self, path: str, note: Kept | Swept) -> None:
+    def create_note(self, path: str, note: CommitProof | OrphanTombstone) -> None:
         """Create a note about an attempt, once; one about a run of a history that was lost goes (rule 23)."""
         if (present := self.read(type(note), path)) and present.run_id != note.run_id:
             self.delete([path])
         self.create(path, note)
 
-    def kept(self, epoch: int) -> list[Kept]:
+    def kept(self, epoch: int) -> list[CommitProof]:
         """Read the notes that fenced and waiting runs have left about an epoch."""
         notes = self._listed(paths.KEPT, paths.parse_kept)
-        found = (self.read(Kept, paths.kept(note)) for note in notes if note.epoch == epoch)
+        found = (self.read(CommitProof, paths.kept(note)) for note in notes if note.epoch == epoch)
         return [note for note in found if note is not None]
 
-    def create_kept(self, kept: Kept) -> None:
+    def create_kept(self, kept: CommitProof) -> None:
         """Note that Spark kept an attempt, once."""
         self.create_note(paths.kept(Attempt(kept.epoch, kept.generation)), kept)
 

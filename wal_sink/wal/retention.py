@@ -1,4 +1,4 @@
-"""Keeps what is flushed apart while `trim.delay` lasts, so that listings of what waits stay short (rule 18).
+"""Keeps flushed epochs apart while `wal.retention` lasts: listings of pending ones stay short (rule 18).
 
 A pass of a flusher lists `manifests/` and `flushed/`, and a commit lists `flushed/`. With a long delay they
 would have a name for each epoch of that time. So the manifest of a flushed epoch moves to `retained/`, with a
@@ -7,7 +7,7 @@ copy of its record, since only the newest records stay in `flushed/`. `Log` find
 The copies are durable before anything is deleted. A flusher that dies in between leaves the manifest where it
 was; then the epoch is trimmed from there, when its time is over.
 
-Says which flushed epochs may be trimmed: to every attached target, and for `trim.delay` (rule 18).
+Says which flushed epochs may be trimmed: to every attached target, and for `wal.retention` (rule 18).
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def put_back(log: Log, to: int) -> None:
     log.delete(path for path, _ in manifests)
 
 
-class TrimDelay:
-    """Says which flushed epochs have been in the log for `trim.delay`.
+class Retention:
+    """Says which flushed epochs have been in the log for `wal.retention`.
 
     The time of an epoch is that of its `flushed/` record, by the clock of the flusher that wrote it. Another
     clock may ask: one that is ahead shortens the delay by as much, one that is behind lengthens it. Either
@@ -187,7 +187,7 @@ class TrimDelay:
         return self._oldest[1]
 
 
-class SharedTrimDelay:
+class SharedRetention:
     """Says the same of a log of several targets, of which each holds back what it lacks.
 
     :param seconds: since an epoch was flushed to the last one of them.
@@ -196,7 +196,7 @@ class SharedTrimDelay:
     def __init__(self, seconds: float, clock_us: Callable[[], int]) -> None:
         self.seconds = seconds
         self._clock_us = clock_us
-        self._delays: dict[str, TrimDelay] = {}
+        self._delays: dict[str, Retention] = {}
         self._slowest = ""
 
     def trimmable(self, log: Log, epochs: Iterable[int]) -> int:
@@ -208,7 +208,7 @@ class SharedTrimDelay:
         limit, there = None, list(epochs)
         # Listed after what the caller has seen as flushed: see `wal.attached`.
         for view, flushed in flushed_limits(log, fresh=True, before=self._slowest):
-            delay = self._delays.setdefault(view.target, TrimDelay(self.seconds, self._clock_us))
+            delay = self._delays.setdefault(view.target, Retention(self.seconds, self._clock_us))
             kept = delay.trimmable(view, view.newest_flushed(), there) if self.seconds else None
             mine = flushed if kept is None else min(kept, flushed)
             limit = mine if limit is None else min(limit, mine)

@@ -3,7 +3,7 @@
 The newest `flushed/` record is durable before anything of its epoch is deleted, so a crash in between leaves
 objects to delete and never objects to miss. Segments are deleted before manifests: as long as a manifest of a
 flushed epoch is listed, `protocol.next_step` comes back to finish the work; what is left of notes is swept.
-With `trim.delay` it does so when the epoch's time is over; until then nothing of the epoch is deleted, its
+With `wal.retention` it does so when the epoch's time is over; until then nothing of the epoch is deleted, its
 record included, and `rewind` can use it.
 
 Reads and writes the notes that segments of an attempt were deleted before it was published (rule 18).
@@ -30,10 +30,10 @@ from wal_sink.errors import CorruptLog, Diverged
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import FlushedEpoch, Swept
+from wal_sink.model.records import FlushedEpoch, OrphanTombstone
 from wal_sink.wal.log import Log, read_many
 from wal_sink.wal.quarantine import droppable, left_entries
-from wal_sink.wal.retention import RetainedEpochs, SharedTrimDelay, TrimDelay, retained_paths
+from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention, retained_paths
 from wal_sink.wal.targets import flushed_epoch, record_anywhere, views
 
 
@@ -46,12 +46,13 @@ def read_swept(log: Log, runs: Mapping[Attempt, str]) -> frozenset[Attempt]:
     :raises CorruptLog: a note cannot be read.
     """
     notes = (
-        (attempt, run_id, log.read(Swept, paths.swept(attempt))) for attempt, run_id in runs.items()
+        (attempt, run_id, log.read(OrphanTombstone, paths.swept(attempt)))
+        for attempt, run_id in runs.items()
     )
     return frozenset(attempt for attempt, run_id, note in notes if note and note.run_id == run_id)
 
 
-def note_swept(log: Log, swept: Swept) -> None:
+def note_swept(log: Log, swept: OrphanTombstone) -> None:
     """Note that the segments of an attempt are about to be deleted."""
     log.create_note(paths.swept(Attempt(swept.epoch, swept.generation)), swept)
 
@@ -234,7 +235,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
     return unfinished
 
 
-def list_trimmable(log: Log, delay: TrimDelay) -> tuple[str, ...]:
+def list_trimmable(log: Log, delay: Retention) -> tuple[str, ...]:
     """List what a flusher would delete when it starts, but for half-written files; deletes nothing.
 
     Old records are deleted with the next epoch that is trimmed.
@@ -248,7 +249,7 @@ def list_trimmable(log: Log, delay: TrimDelay) -> tuple[str, ...]:
     epochs = sorted({*retained, *(attempt.epoch for attempt in listed)})
     trimmable = delay.trimmable(log, mark, epochs)
     if log.several:
-        trimmable = SharedTrimDelay(delay.seconds, delay.clock_us).trimmable(log, epochs)
+        trimmable = SharedRetention(delay.seconds, delay.clock_us).trimmable(log, epochs)
     upto = mark.epoch if trimmable is None else trimmable
     attempts = [attempt for attempt in listed if attempt.epoch <= upto]
     for epoch, attempts_of_epoch in _by_epoch(attempts).items():
@@ -317,7 +318,7 @@ def _old_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] 
     """List the records that are needed no longer.
 
     :param remaining: the manifests that stay; records from the first of their epochs on are needed.
-    :param copied: epochs that have another copy of their record, for `trim.delay`.
+    :param copied: epochs that have another copy of their record, for `wal.retention`.
     """
     first = min((attempt.epoch for attempt in remaining), default=None)
     listed = log.recorded()

@@ -1,4 +1,4 @@
-"""What a commit and a look cost after many starts, and with many epochs that `trim.delay` keeps."""
+"""What a commit and a look cost after many starts, and with many epochs that `wal.retention` keeps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure, at_most, figure
 from tests.protocol.aged_log import let_age
 from tests.protocol.engine import World
-from wal_sink.protocol.next_step import Rest
+from wal_sink.protocol.next_step import Idle
 
 _TIMES = 25
 """Commits and looks of each age."""
@@ -28,7 +28,7 @@ class Aged:
     def __init__(self, folder: Path, number: int) -> None:
         self._folder = folder
         world = World(open_backend(f"{folder}/checkpoint"), open_backend(f"{folder}/log"))
-        world.trim_delay_s = 7 * 86_400.0
+        world.retention_s = 7 * 86_400.0
         let_age(world, starts=number, epochs=number, write=self._write)
         self._run, self._flusher = world.run(), world.flusher()
         self.commits_ms: list[float] = []
@@ -44,7 +44,7 @@ class Aged:
         appended = self._run.tasks(rows)
         self.commits_ms.append(_milliseconds(lambda: self._run.commit(appended)))
         self._run.write_commit([rows])
-        while not isinstance(self._flusher.run_once(), Rest):
+        while not isinstance(self._flusher.run_once(), Idle):
             pass
         self.looks_ms.append(_milliseconds(self._flusher.run_once))
 

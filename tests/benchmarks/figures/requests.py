@@ -1,4 +1,4 @@
-"""What a row costs the client by light requests, beside the driver's futures: the same writer, in turn.
+"""What a row costs the client by pipelined requests, beside the driver's futures: the same writer, in turn.
 
 Both are taken in this process, without the log: encoded, sent and acknowledged over one connection.
 """
@@ -23,7 +23,7 @@ from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.write.writer import Writer
 
 _SLICE = 10_000
-LIGHT = "writer, light requests"
+LIGHT = "writer, pipelined requests"
 FUTURES = "writer, futures of the driver"
 
 
@@ -32,13 +32,13 @@ def requests(bench: Bench) -> list[Figure]:
     figures = []
     shapes: dict[Name, int] = {"scattered": bench.sizes.shapes, "grouped": bench.sizes.shapes}
     for shape, rows in shapes.items():
-        bench.say(f"light requests, {shape}, {rows:,} rows")
+        bench.say(f"pipelined requests, {shape}, {rows:,} rows")
         pairs = [
             (_run(bench, shape, rows, number, LIGHT), _run(bench, shape, rows, number, FUTURES))
             for number in range(-1, bench.sizes.rounds)
         ]
         both = [(light, futures) for light, futures in pairs[1:] if light and futures]
-        what = f"light requests, {shape}: client CPU"
+        what = f"pipelined requests, {shape}: client CPU"
         figures += [
             figure(
                 f"{what} a row",

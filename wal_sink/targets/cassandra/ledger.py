@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from wal_sink.errors import CorruptLog, TargetUnavailable
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.targets.cassandra.driver.connection import LEDGER, LEDGER_READ
 from wal_sink.targets.cassandra.driver.errors import classify, effect_unknown, execute, retrying
 from wal_sink.targets.cassandra.names import TableName
@@ -18,7 +18,7 @@ NOTHING = ""
 """What `begun` and `last` hold for none: a condition on null would match a cell that was never written."""
 
 _COLUMNS = tuple(LEDGER_COLUMNS)[1:]
-"""All but the key, in the order of `Mark`."""
+"""All but the key, in the order of `LedgerState`."""
 
 Meanwhile = Callable[[], None]
 """Is called while an update is on its way; raises nothing."""
@@ -42,7 +42,7 @@ class Ledger:
         self._owner = owner
         self._prepared: dict[str, Any] = {}
 
-    def read(self) -> Mark | None:
+    def read(self) -> LedgerState | None:
         """Read the row at the serial consistency level; a read has no effect, so it is retried.
 
         :raises TargetUnavailable: no answer for a while.
@@ -62,7 +62,7 @@ class Ledger:
 
     def create(self, flushed: int) -> None:
         """Create the row unless there is one; a read tells whose it is."""
-        self._insert(Mark.new(self._owner, flushed))
+        self._insert(LedgerState.new(self._owner, flushed))
 
     def begin(self, window: Window, meanwhile: Meanwhile = _nothing) -> Outcome:
         """Set `begun`, if everything before the window is flushed and nothing is begun."""
@@ -87,7 +87,9 @@ class Ledger:
         )
         return self._conditional(update, values)
 
-    def replace_row(self, seen: Mark | None, new: Mark, meanwhile: Meanwhile = _nothing) -> Outcome:
+    def compare_and_set(
+        self, seen: LedgerState | None, new: LedgerState, meanwhile: Meanwhile = _nothing
+    ) -> Outcome:
         """Write the whole row, if it is exactly the one that was seen (rule 22)."""
         if seen is None:
             return self._insert(new)
@@ -99,7 +101,7 @@ class Ledger:
         values = (*_cells(new), self._owner.query_id, *_cells(seen))
         return self._conditional(update, values, meanwhile)
 
-    def _insert(self, mark: Mark) -> Outcome:
+    def _insert(self, mark: LedgerState) -> Outcome:
         insert = (
             f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
             "VALUES (?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
@@ -135,7 +137,7 @@ class Ledger:
             if effect_unknown(error):
                 return Outcome.UNKNOWN
             raise
-        return Outcome.APPLIED if result.was_applied else Outcome.REFUSED
+        return Outcome.APPLIED if result.was_applied else Outcome.CONFLICT
 
     def _execute(
         self,
@@ -158,10 +160,10 @@ class Ledger:
             self._prepared[statement] = self._session.prepare(statement)
         return self._prepared[statement]
 
-    def _mark(self, row: Any) -> Mark:
+    def _mark(self, row: Any) -> LedgerState:
         if any(value is None for value in row):
             raise self._corrupt(f"it has nulls: {row._asdict()}")
-        return Mark(
+        return LedgerState(
             log_id=row.log_id,
             checkpoint=row.checkpoint,
             flushed=row.flushed,
@@ -187,7 +189,7 @@ class Ledger:
         )
 
 
-def _cells(mark: Mark) -> tuple[object, ...]:
+def _cells(mark: LedgerState) -> tuple[object, ...]:
     """Return the row's values in the order of `_COLUMNS`; equal windows have equal texts."""
     begun, last = (NOTHING if w is None else w.to_text() for w in (mark.begun, mark.last))
     return (mark.log_id, mark.checkpoint, mark.flushed, mark.last_us, begun, last)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cassandra import Unauthorized
 
 from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import OnRefused, Session, Slice
@@ -40,7 +40,7 @@ class CassandraSession(Session):
         self._writer = Writer(connection, options, limits)
         self._offered: Iterator[tuple[Plan, Slice]] = iter(())
 
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         """Read the ledger row at the serial consistency level."""
         with _permitted(self._options):
             return self._ledger.read()
@@ -51,7 +51,7 @@ class CassandraSession(Session):
             self._ledger.create(flushed)
 
     def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        """Encode the first of them while the next `begin` or `replace_row` is on its way."""
+        """Encode the first of them while the next `begin` or `compare_and_set` is on its way."""
         self._offered = rows
 
     def begin(self, window: Window) -> Outcome:
@@ -79,18 +79,18 @@ class CassandraSession(Session):
         with _permitted(self._options):
             return self._ledger.finish(window)
 
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Send one conditional update or insert, after what an interrupted flush left in flight has ended."""
         self._writer.abandon()
         with _permitted(self._options):
-            return self._begun(self._ledger.replace_row(seen, new, self._encode_offered))
+            return self._begun(self._ledger.compare_and_set(seen, new, self._encode_offered))
 
     def _encode_offered(self) -> None:
         offered, self._offered = self._offered, iter(())
         self._writer.encode_ahead(offered)
 
     def _begun(self, outcome: Outcome) -> Outcome:
-        if outcome is Outcome.REFUSED:
+        if outcome is Outcome.CONFLICT:
             self._writer.abandon()  # what was encoded meanwhile
         return outcome
 

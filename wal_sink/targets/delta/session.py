@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from wal_sink.errors import CorruptLog, TargetUnavailable
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice, StagedSession
 from wal_sink.targets.delta.columns import refuse_changed
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     """The row, and the number of its file; no mark: there is no row."""
 
     number: int | None
-    mark: Mark | None
+    mark: LedgerState | None
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     table: str
     """Id of the table for which the row was written. One that is replaced keeps its log under another id."""
-    mark: Mark
+    mark: LedgerState
 
 
 class LedgerFiles:
@@ -79,7 +79,7 @@ class LedgerFiles:
         kept = self._read[1]
         return Row(number, kept.mark if kept.table == table.id else None)
 
-    def write(self, mark: Mark, table: Table) -> int:
+    def write(self, mark: LedgerState, table: Table) -> int:
         """Write a file; return its number. Nothing points to it yet."""
         number = _NUMBERS.getrandbits(62)
         self._files.write(self._path(number), msgspec.json.encode(_Kept(table=table.id, mark=mark)))
@@ -135,7 +135,7 @@ class DeltaSession(StagedSession):
 
     # --- the ledger -------------------------------------------------------------------------------
 
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         """Read the row of the table's newest version, and make that version durable."""
         mark = self._row().mark
         self._table().sync()
@@ -143,7 +143,7 @@ class DeltaSession(StagedSession):
 
     def create(self, flushed: int) -> None:
         """Commit the first row, unless there is one."""
-        self.replace_row(None, Mark.new(self._owner, flushed))
+        self.compare_and_set(None, LedgerState.new(self._owner, flushed))
 
     def begin(self, window: Window) -> Outcome:
         """Commit the row; the table's rows stay as they are.
@@ -153,16 +153,16 @@ class DeltaSession(StagedSession):
         seen = self._row()
         mark = seen.mark
         if mark is None or mark.flushed != window.first - 1 or mark.begun is not None:
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         self._table().refuse_unfit()
         new = msgspec.structs.replace(mark, begun=window)
         return self._move(seen, new, f"epochs {window.first} to {window.last} begin")
 
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Commit the row, if it is the one that was seen."""
         there = self._row()
         if there.mark != seen:
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         return self._move(there, new, f"the ledger says epoch {new.flushed}")
 
     # --- rows -------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class DeltaSession(StagedSession):
         seen = self._row()
         mark = seen.mark
         if mark is None or mark.flushed != window.first - 1 or mark.begun != window:
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         if staged and (gone := self._files.missing(receipt.path for receipt in staged)):
             raise TargetUnavailable(
                 f"{gone[0]}, staged for epoch {window.last}, is gone",
@@ -223,7 +223,7 @@ class DeltaSession(StagedSession):
     def _move(
         self,
         seen: Row,
-        new: Mark,
+        new: LedgerState,
         said: str,
         staged: Sequence[Receipt] = (),
         epoch: int | None = None,
@@ -241,10 +241,10 @@ class DeltaSession(StagedSession):
         actions = [_action(receipt) for receipt in staged]
         for _ in range(_TRIES):
             if any(receipt.table != self._table().fingerprint for receipt in staged):
-                outcome: Outcome | None = Outcome.REFUSED
+                outcome: Outcome | None = Outcome.CONFLICT
             else:
                 outcome = self._commit(seen, actions, transactions, said)
-            if outcome is Outcome.REFUSED:
+            if outcome is Outcome.CONFLICT:
                 self._ledger.delete(number)
             if outcome is Outcome.APPLIED:
                 self._after_commit(seen)
@@ -293,7 +293,7 @@ class DeltaSession(StagedSession):
             case True:
                 return Outcome.APPLIED
             case False:
-                return Outcome.REFUSED
+                return Outcome.CONFLICT
         return Outcome.UNKNOWN
 
     def _after_commit(self, seen: Row) -> None:

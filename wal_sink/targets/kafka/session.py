@@ -34,7 +34,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec
 
 from wal_sink.errors import CorruptLog, InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.kafka import topics
@@ -85,7 +85,7 @@ class LedgerReader:
         """Everything before this offset is read."""
         self._row: bytes | None = None
 
-    def read(self, patience_s: float) -> Mark | None:
+    def read(self, patience_s: float) -> LedgerState | None:
         """Read all that is in the topic when this is called; None when there is no record of the query.
 
         :param patience_s: how long a transaction that is open may hold this up.
@@ -180,7 +180,7 @@ class LedgerReader:
             logger=logger,
         )
 
-    def _mark(self, text: bytes) -> Mark:
+    def _mark(self, text: bytes) -> LedgerState:
         try:
             row = msgspec.json.decode(text, type=_Row)
             begun, last = (Window.from_text(w) if w else None for w in (row.begun, row.last))
@@ -191,7 +191,7 @@ class LedgerReader:
                 "Flush with the newer version that wrote it. Do not delete it: it says what is in the topic"
                 " already.",
             ) from error
-        return Mark(
+        return LedgerState(
             log_id=row.log_id,
             checkpoint=row.checkpoint,
             flushed=row.flushed,
@@ -201,7 +201,7 @@ class LedgerReader:
         )
 
 
-def to_bytes(mark: Mark) -> bytes:
+def to_bytes(mark: LedgerState) -> bytes:
     """Encode a mark as the value of a ledger record."""
     begun, last = (w.to_text() if w else "" for w in (mark.begun, mark.last))
     return msgspec.json.encode(
@@ -247,7 +247,7 @@ class KafkaSession(Session):
         """Whose records the open transaction holds; None: no transaction is open."""
         self._failed: list[KafkaError] = []
 
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         """Read the ledger topic to its end; end a dead flusher's transaction if it holds that up."""
         if self._producer is not None:
             return self._ledger.read(TIMEOUT_S)
@@ -262,13 +262,13 @@ class KafkaSession(Session):
 
     def create(self, flushed: int) -> None:
         """Write the first record, unless there is one."""
-        self.replace_row(None, Mark.new(self._owner, flushed))
+        self.compare_and_set(None, LedgerState.new(self._owner, flushed))
 
     def begin(self, window: Window) -> Outcome:
         """Write a ledger record, in a transaction of its own."""
         mark = self._alone()
         if mark is None or mark.flushed != window.first - 1 or mark.begun is not None:
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         return self._commit(msgspec.structs.replace(mark, begun=window))
 
     def start(self, window: Window) -> None:
@@ -327,19 +327,19 @@ class KafkaSession(Session):
         """Add the ledger record to the window's transaction, and commit it."""
         if self._window != window:
             self._forget()
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         mark = self.read_ledger()
         if mark is None or mark.flushed != window.first - 1 or mark.begun != window:
             self._forget()
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         return self._commit(mark.finished(window))
 
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Write a ledger record, in a transaction of its own, after the one that was seen."""
         if seen is None and not topics.is_there(self._ledger.admin, self._ledger.topic):
             topics.create_ledger(self._ledger.admin, self._ledger.topic)
         if self._alone() != seen:
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         return self._commit(new)
 
     def close(self) -> None:
@@ -350,7 +350,7 @@ class KafkaSession(Session):
 
     # --- transactions ---
 
-    def _alone(self) -> Mark | None:
+    def _alone(self) -> LedgerState | None:
         """Become the only one that writes for this query, with nothing open; return the mark since then."""
         self._forget()
         if self._producer is None:
@@ -381,7 +381,7 @@ class KafkaSession(Session):
         except InvalidRow as error:
             raise _altered(self._options.topic, error.what) from error
 
-    def _commit(self, new: Mark) -> Outcome:
+    def _commit(self, new: LedgerState) -> Outcome:
         """Write a ledger record, and commit the open transaction, or one of its own.
 
         :raises KafkaException: it certainly had no effect.

@@ -24,7 +24,7 @@ class KafkaTarget(Target):
 
     name = "kafka"
     options_type: type[Options] = KafkaOptions
-    delivery = Delivery.ATOMIC
+    delivery = Delivery.TRANSACTIONAL
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options

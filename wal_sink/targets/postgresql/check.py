@@ -299,7 +299,7 @@ def _stored(column: Column, values: pa.Array) -> pa.Array:
     except _BadValueError as error:
         row = pc.list_parent_indices(values)[error.bad.row].as_py()
         raise _BadValueError(
-            # The flags are of elements: `publish.sift` finds the rows.
+            # The flags are of elements: `publish.split_invalid` finds the rows.
             error.bad._replace(
                 row=row, problem=f"has an element that {error.bad.problem}", rows=None
             )

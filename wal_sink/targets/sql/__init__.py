@@ -1,7 +1,7 @@
 """What SQL databases have in common: a target for one of them is a connection, a catalogue and types.
 
-`SqlTarget` delivers a window in one transaction with its ledger row (`Delivery.ATOMIC`), over any driver that
-keeps PEP 249. `examples/sqlite_target.py` is a whole target on it.
+`SqlTarget` delivers a window in one transaction with its ledger row (`Delivery.TRANSACTIONAL`), over any
+driver that keeps PEP 249. `examples/sqlite_target.py` is a whole target on it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, Session, Slice
 from wal_sink.targets.names import unquoted
@@ -23,7 +23,7 @@ from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.sql.columns import SqlColumn
 
 COLUMNS = ("log_id", "checkpoint", "flushed", "last_us", "begun", "last")
-"""All but the key, in the order of `Mark`."""
+"""All but the key, in the order of `LedgerState`."""
 
 NOTHING = ""
 """What `begun` and `last` hold for none."""
@@ -61,7 +61,7 @@ class Ledger:
         self._p = parameter
         self._owner = owner
 
-    def read(self) -> Mark | None:
+    def read(self) -> LedgerState | None:
         """Read the row; None when there is none.
 
         :raises CorruptLog: it is not one that this version wrote.
@@ -75,7 +75,7 @@ class Ledger:
             cursor.close()
         return None if row is None else self._mark(row)
 
-    def insert(self, mark: Mark) -> bool:
+    def insert(self, mark: LedgerState) -> bool:
         """Create the row; return True.
 
         :raises Exception: of the driver; also when there is a row.
@@ -122,14 +122,14 @@ class Ledger:
             (self._owner.query_id,),
         )
 
-    def replace(self, seen: Mark, new: Mark) -> bool:
+    def replace(self, seen: LedgerState, new: LedgerState) -> bool:
         """Write the whole row, if it is exactly the one that was seen (rule 22)."""
         return self._update(
             dict(zip(COLUMNS, _cells(new), strict=True)),
             dict(zip(COLUMNS, _cells(seen), strict=True)),
         )
 
-    def touch(self, mark: Mark) -> int:
+    def touch(self, mark: LedgerState) -> int:
         """Write the row as it is; return how many rows the driver counts, where it should be one."""
         cells = dict(zip(COLUMNS, _cells(mark), strict=True))
         return self._updated(cells, cells)
@@ -154,9 +154,9 @@ class Ledger:
         finally:
             cursor.close()
 
-    def _mark(self, row: Any) -> Mark:
+    def _mark(self, row: Any) -> LedgerState:
         log_id, checkpoint, flushed, last_us, begun, last = row
-        return Mark(
+        return LedgerState(
             log_id=log_id,
             checkpoint=checkpoint,
             flushed=flushed,
@@ -179,7 +179,7 @@ class Ledger:
             ) from error
 
 
-def _cells(mark: Mark) -> tuple[object, ...]:
+def _cells(mark: LedgerState) -> tuple[object, ...]:
     begun, last = (NOTHING if w is None else w.to_text() for w in (mark.begun, mark.last))
     return (mark.log_id, mark.checkpoint, mark.flushed, mark.last_us, begun, last)
 
@@ -234,7 +234,7 @@ class SqlSession(Session):
         self._written: dict[str, Plan] = {}
         """Those by which the open transaction has written rows, since it was compared with them."""
 
-    def read_ledger(self) -> Mark | None:
+    def read_ledger(self) -> LedgerState | None:
         """Read the row: in the window's transaction, which holds it, or in one of its own."""
         with self._transaction() as end:
             mark = self._ledger.read()
@@ -243,7 +243,7 @@ class SqlSession(Session):
 
     def create(self, flushed: int) -> None:
         """Insert the row, unless there is one."""
-        self.replace_row(None, Mark.new(self._owner, flushed))
+        self.compare_and_set(None, LedgerState.new(self._owner, flushed))
 
     def begin(self, window: Window) -> Outcome:
         """Update the row, in a transaction of its own."""
@@ -304,22 +304,22 @@ class SqlSession(Session):
         """Update the row, and commit it with the rows; refused where the transaction of `start` is lost."""
         if self._window != window:
             self._forget()
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         self.drain()
         return self._conditional(lambda: self._ledger.finish(window, self._proof))
 
-    def replace_row(self, seen: Mark | None, new: Mark) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Update the row, or insert it; in a transaction of its own."""
         self._forget()
         if seen is not None:
             return self._conditional(lambda: self._ledger.replace(seen, new))
         if self.read_ledger() is not None:
-            return Outcome.REFUSED
+            return Outcome.CONFLICT
         try:
             return self._conditional(lambda: self._ledger.insert(new))
         except Exception:
             if self.read_ledger() is not None:  # another process was quicker
-                return Outcome.REFUSED
+                return Outcome.CONFLICT
             raise
 
     def close(self) -> None:
@@ -340,7 +340,7 @@ class SqlSession(Session):
             if not update():
                 self._window = None
                 end(self._connection.rollback)
-                return Outcome.REFUSED
+                return Outcome.CONFLICT
             self._window = None
             try:
                 end(self._connection.commit)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable, WalSinkError
-from wal_sink.model.ledger import Mark, Owner
+from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Delivery, Kind, Session, Target
@@ -55,7 +55,7 @@ class SqlTarget(Target):
     :param options: a struct of `options_type`, derived from `SqlOptions`.
     """
 
-    delivery = Delivery.ATOMIC
+    delivery = Delivery.TRANSACTIONAL
     options_type: type[Options] = SqlOptions
     parameter = "?"
     """What stands for a value in a statement, by the driver's `paramstyle`; set on the class."""
@@ -259,7 +259,7 @@ class SqlTarget(Target):
         """
         owner = Owner(uuid.uuid4().hex, "", "")
         ledger = Ledger(connection, self.ledger_name, self.parameter, owner)
-        mark = Mark.new(owner, -1)
+        mark = LedgerState.new(owner, -1)
         ledger.insert(mark)
         counted = ledger.touch(mark)
         connection.rollback()

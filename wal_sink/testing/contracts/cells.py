@@ -13,15 +13,15 @@ A plug-in author runs the suite of the target's delivery, by giving a fixture an
         def doubles(self, target: Target) -> list[float | None]:
             ...  # read column d
 
-====================================  ==============================================  =======================
-suite                                 for                                             guarantees
-====================================  ==============================================  =======================
-`TargetContract`                      `Delivery.CELLS` with `parallel_writes`         1 to 6
-`CellsContract`                       `Delivery.CELLS` without it                     1 to 5
-`wal_sink.testing.contracts.transactional`   `Delivery.ATOMIC`                               1, 2, 7 and 8
-`wal_sink.testing.contracts.transactional`      the same, on `wal_sink.targets.sql.SqlTarget`   1, 2, 7 and 8
-`wal_sink.testing.contracts.staged`   `Delivery.STAGED` with `parallel_writes`        1, 2, 9 to 11
-====================================  ==============================================  =======================
+========================================  ==============================================  ==============
+suite                                     for                                             guarantees
+========================================  ==============================================  ==============
+`TargetContract`                          `Delivery.IDEMPOTENT` with `parallel_writes`    1 to 6
+`SequentialContract`                      `Delivery.IDEMPOTENT` without it                1 to 5
+`transactional.TransactionalContract`     `Delivery.TRANSACTIONAL`                        1, 2, 7 and 8
+`transactional.SqlContract`               the same, on `targets.sql.SqlTarget`            1, 2, 7 and 8
+`staged.StagedContract`                   `Delivery.STAGED` with `parallel_writes`        1, 2, 9 to 11
+========================================  ==============================================  ==============
 
 `wal_sink.testing.contracts.restart` is for any whose server a test can kill, derived together with it.
 
@@ -50,10 +50,10 @@ from wal_sink.testing.contracts.rows import (
     offer,
 )
 
-__all__ = ["SCHEMA", "CellsContract", "Record", "Table", "TargetContract"]
+__all__ = ["SCHEMA", "Record", "SequentialContract", "Table", "TargetContract"]
 
 
-class CellsContract(RowsContract):
+class SequentialContract(RowsContract):
     """Subclass as `Test…` with a fixture `target` and `rows`: rows are cells, one session writes them."""
 
     parallel = False
@@ -61,7 +61,9 @@ class CellsContract(RowsContract):
 
     def test_the_target_is_what_this_suite_is_for(self, target: Target) -> None:
         """Another suite checks what else it promises."""
-        assert target.delivery is Delivery.CELLS, "use wal_sink.testing.contracts.transactional"
+        assert target.delivery is Delivery.IDEMPOTENT, (
+            "use wal_sink.testing.contracts.transactional"
+        )
         assert target.parallel_writes == self.parallel, "use TargetContract for parallel_writes"
 
     def test_what_is_offered_and_not_written_is_not_there(
@@ -81,7 +83,7 @@ class CellsContract(RowsContract):
         """Another flusher has won: its rows may be others."""
         deliver(session, plan, self.slice(target, plan, [("a", 1, 1, "x")]))
         offer(session, plan, self.slice(target, plan, [("a", 1, 9, "lost")], BASE_US + 5))
-        assert session.begin(begun_window(7)) is Outcome.REFUSED
+        assert session.begin(begun_window(7)) is Outcome.CONFLICT
         deliver(session, plan)
         assert self.rows(target) == {("a", 1): (1, "x")}
 
@@ -149,7 +151,7 @@ class CellsContract(RowsContract):
             self.slice(target, plan, [("a", 1, 1, "x"), ("a", None, 1, "x")])
 
 
-class TargetContract(CellsContract):
+class TargetContract(SequentialContract):
     """Subclass as `Test…` with a fixture `target` and `rows`: rows are cells, many sessions write them."""
 
     parallel = True
@@ -158,7 +160,9 @@ class TargetContract(CellsContract):
         self, target: Target, plan: Plan, session: Session, owner: Owner
     ) -> None:
         """Written elsewhere between `start` and `finish`, they are there."""
-        assert target.parallel_writes, "this target promises nothing of the kind: use CellsContract"
+        assert target.parallel_writes, (
+            "this target promises nothing of the kind: use SequentialContract"
+        )
         window = begun_window(0, rows=2)
         assert session.begin(window) is Outcome.APPLIED
         session.start(window)

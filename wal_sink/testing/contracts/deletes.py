@@ -14,8 +14,8 @@ A plug-in author derives one of these beside the suite of the target's delivery:
 =======================  ==================================================================================
 suite                    for
 =======================  ==================================================================================
-`DeletesContract`        any delivery, such as `Delivery.ATOMIC`
-`CellDeletesContract`    `Delivery.CELLS`: a delete may be repeated, late, and by two sessions
+`DeletesContract`        any delivery, such as `Delivery.TRANSACTIONAL`
+`CellDeletesContract`    `Delivery.IDEMPOTENT`: a delete may be repeated, late, and by two sessions
 `RangeDeletesContract`   the same, where a delete may also take all rows under the first columns of the key
 =======================  ==================================================================================
 """

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from wal_sink.errors import TargetUnavailable
-from wal_sink.model.ledger import BegunEpoch, Mark, Outcome, Owner, Window
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Target
 
@@ -77,7 +77,7 @@ class LedgerContract:
             assert session.begin(window) is Outcome.APPLIED
             seen = mark_of(session)
             assert seen.begun == window
-            assert session.replace_row(seen, seen) is Outcome.APPLIED
+            assert session.compare_and_set(seen, seen) is Outcome.APPLIED
             session.start(window)
             assert session.finish(window) is Outcome.APPLIED
             assert mark_of(session).last == window
@@ -85,42 +85,42 @@ class LedgerContract:
     def test_begin_is_refused_while_something_is_begun(self, session: Session) -> None:
         """The second flusher finishes what is begun; it cannot begin something else."""
         assert session.begin(first := begun_window(0)) is Outcome.APPLIED
-        assert session.begin(begun_window(0)) is Outcome.REFUSED
+        assert session.begin(begun_window(0)) is Outcome.CONFLICT
         mark = mark_of(session)
         assert mark.begun == first
 
     @pytest.mark.parametrize("epoch", [1, 5])
     def test_begin_is_refused_behind_a_gap(self, session: Session, epoch: int) -> None:
         """Only `flushed + 1` can be begun: the mark never jumps over an epoch."""
-        assert session.begin(begun_window(epoch)) is Outcome.REFUSED
+        assert session.begin(begun_window(epoch)) is Outcome.CONFLICT
 
     def test_begin_is_refused_for_what_is_flushed(self, session: Session) -> None:
         """A flushed epoch is not begun again."""
         session.begin(window := begun_window(0))
         session.start(window)
         session.finish(window)
-        assert session.begin(begun_window(0)) is Outcome.REFUSED
+        assert session.begin(begun_window(0)) is Outcome.CONFLICT
 
     def test_finish_is_refused_for_another_begun_window(self, session: Session) -> None:
         """Only who knows exactly what is begun can finish it."""
         session.start(window := begun_window(0))
-        assert session.finish(window) is Outcome.REFUSED
+        assert session.finish(window) is Outcome.CONFLICT
         session.begin(window := begun_window(0))
         session.start(other := begun_window(0))
-        assert session.finish(other) is Outcome.REFUSED
+        assert session.finish(other) is Outcome.CONFLICT
         session.start(window)
         assert session.finish(window) is Outcome.APPLIED
         session.start(window)
-        assert session.finish(window) is Outcome.REFUSED
+        assert session.finish(window) is Outcome.CONFLICT
 
     @pytest.mark.usefixtures("plan")
     def test_without_a_row_nothing_is_applied(self, target: Target, owner: Owner) -> None:
         """A lost ledger row is not made anew by `begin` or `finish`."""
         with target.connect(owner) as session:
             window = begun_window(0)
-            assert session.begin(window) is Outcome.REFUSED
+            assert session.begin(window) is Outcome.CONFLICT
             session.start(window)
-            assert session.finish(window) is Outcome.REFUSED
+            assert session.finish(window) is Outcome.CONFLICT
             assert session.read_ledger() is None
 
     def test_of_many_beginners_one_wins(
@@ -155,7 +155,7 @@ class LedgerContract:
         seen = mark_of(session)
         moved = _mark(owner, 7)
         with target.connect(owner) as other, ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(outcome_of, target, lambda: other.replace_row(seen, moved))
+            waiting = pool.submit(outcome_of, target, lambda: other.compare_and_set(seen, moved))
             wait([waiting], timeout=_WAITS_S)
             finished = outcome_of(target, lambda: session.finish(window))
             replaced = waiting.result()
@@ -189,12 +189,12 @@ class LedgerContract:
 
     @pytest.mark.usefixtures("plan")
     def test_a_row_is_made_where_there_is_none(self, target: Target, owner: Owner) -> None:
-        """`replace_row` of nothing creates the row once, with all of its fields."""
+        """`compare_and_set` of nothing creates the row once, with all of its fields."""
         window = begun_window(7)
         first, second = _mark(owner, 6, begun=window), _mark(owner, 41)
         with target.connect(owner) as session:
-            assert session.replace_row(None, first) is Outcome.APPLIED
-            assert session.replace_row(None, second) is Outcome.REFUSED
+            assert session.compare_and_set(None, first) is Outcome.APPLIED
+            assert session.compare_and_set(None, second) is Outcome.CONFLICT
             assert session.read_ledger() == first
             session.start(window)
             assert session.finish(window) is Outcome.APPLIED
@@ -205,9 +205,9 @@ class LedgerContract:
         begun = session.read_ledger()
         other = Owner(owner.query_id, "another log", "file:///moved")
         moved = _mark(other, 7, last=window)
-        assert session.replace_row(begun, moved) is Outcome.APPLIED
+        assert session.compare_and_set(begun, moved) is Outcome.APPLIED
         assert session.read_ledger() == moved
-        assert session.begin(begun_window(0)) is Outcome.REFUSED
+        assert session.begin(begun_window(0)) is Outcome.CONFLICT
         assert session.begin(begun_window(8)) is Outcome.APPLIED
 
     @pytest.mark.parametrize(
@@ -232,22 +232,22 @@ class LedgerContract:
         session.begin(begun_window(1))
         present = mark_of(session)
         seen = msgspec.structs.replace(present, **other)
-        assert session.replace_row(seen, _mark(owner, 9)) is Outcome.REFUSED
+        assert session.compare_and_set(seen, _mark(owner, 9)) is Outcome.CONFLICT
         assert session.read_ledger() == present
 
     def test_a_row_is_replaced_by_itself(self, session: Session) -> None:
         """It was as it was seen, though nothing changes: a driver may count changed rows only."""
         session.begin(begun_window(0))
         seen = mark_of(session)
-        assert session.replace_row(seen, seen) is Outcome.APPLIED
+        assert session.compare_and_set(seen, seen) is Outcome.APPLIED
         assert session.read_ledger() == seen
 
     @pytest.mark.usefixtures("plan")
     def test_a_lost_row_is_not_replaced(self, target: Target, owner: Owner) -> None:
         """A command that has seen a row which is gone looks again."""
         with target.connect(owner) as session:
-            outcome = session.replace_row(_mark(owner, 1), _mark(owner, 2))
-            assert outcome is Outcome.REFUSED
+            outcome = session.compare_and_set(_mark(owner, 1), _mark(owner, 2))
+            assert outcome is Outcome.CONFLICT
             assert session.read_ledger() is None
 
     def test_a_session_closes_twice(self, target: Target, session: Session, owner: Owner) -> None:
@@ -276,7 +276,7 @@ class LedgerContract:
         assert 20_000 < then - first < _CLOCKS_DIFFER_US
 
 
-def mark_of(session: Session) -> Mark:
+def mark_of(session: Session) -> LedgerState:
     """Read the ledger row, which has to be there."""
     mark = session.read_ledger()
     assert mark is not None
@@ -316,8 +316,8 @@ def _long_window(first: int) -> Window:
 
 def _mark(
     owner: Owner, flushed: int, begun: Window | None = None, last: Window | None = None
-) -> Mark:
-    return Mark(
+) -> LedgerState:
+    return LedgerState(
         log_id=owner.log_id,
         checkpoint=owner.checkpoint,
         flushed=flushed,
@@ -338,8 +338,8 @@ def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:
     try:
         return update()
     except TargetUnavailable:
-        return Outcome.REFUSED
+        return Outcome.CONFLICT
     except Exception as error:
         if target.classify(error) == "fatal":
             raise
-        return Outcome.REFUSED
+        return Outcome.CONFLICT

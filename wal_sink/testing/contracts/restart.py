@@ -75,7 +75,7 @@ class RestartContract(RowsContract):
             assert mark.flushed == 0, "finish has answered before it was durable"
             mark = _patiently(target, halfway, mark_of)
             assert mark.begun == window, "begin has answered before it was durable"
-            outcome = Outcome.REFUSED
+            outcome = Outcome.CONFLICT
             with refused(target):
                 receipts += write_and_drain(other, plan, parts[1])
                 outcome = outcome_of(target, lambda: finish(other, window, receipts))
@@ -88,7 +88,7 @@ class RestartContract(RowsContract):
                 again.start(window)
                 for each in parts:
                     again.write(plan, each)
-                assert finish(again, window, drained(again)) is not Outcome.REFUSED
+                assert finish(again, window, drained(again)) is not Outcome.CONFLICT
 
         _patiently(target, halfway, deliver_whole)
         assert self.rows(target) == {

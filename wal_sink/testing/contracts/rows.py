@@ -242,14 +242,14 @@ def offer(session: Session, plan: Plan, *slices: Slice) -> None:
 def deliver(session: Session, plan: Plan, *slices: Slice, known: bool = False) -> None:
     """Bring slices into the target as a flusher does, as the window after the mark.
 
-    :param known: begin it by `replace_row`, as a flusher that has not read the row just now.
+    :param known: begin it by `compare_and_set`, as a flusher that has not read the row just now.
     """
     rows = sum(each.batch.num_rows for each in slices)
     mark = mark_of(session)
     window = begun_window(mark.flushed + 1, rows)
     if known:
         new = msgspec.structs.replace(mark, begun=window)
-        assert session.replace_row(mark, new) is Outcome.APPLIED
+        assert session.compare_and_set(mark, new) is Outcome.APPLIED
     else:
         assert session.begin(window) is Outcome.APPLIED
     session.start(window)

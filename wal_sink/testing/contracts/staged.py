@@ -118,7 +118,7 @@ class StagedContract(CountedContract):
         receipts = write_window(session, window, plan, self.slice(target, plan, ROWS))
         assert finish(session, window, receipts) is Outcome.APPLIED
         with target.connect(owner) as late, refused(target):
-            assert finish(late, window, receipts) is Outcome.REFUSED
+            assert finish(late, window, receipts) is Outcome.CONFLICT
         assert len(self.records(target)) == len(ROWS)
 
     def conflict_after_commit(
@@ -156,7 +156,7 @@ class StagedContract(CountedContract):
         with pytest.MonkeyPatch.context() as patch, refused(target):
             self.conflict_after_commit(patch, landed)
             outcome = finish(session, window, receipts)
-        assert outcome is not Outcome.REFUSED
+        assert outcome is not Outcome.CONFLICT
         with target.connect(owner) as other:
             assert mark_of(other).flushed == 0
         assert sorted(map(str, self.records(target))) == sorted(map(str, ROWS))
@@ -168,7 +168,7 @@ class StagedContract(CountedContract):
         other = begun_window(0, rows=len(ROWS))
         receipts = write_window(session, other, plan, self.slice(target, plan, ROWS))
         with refused(target):
-            assert finish(session, other, receipts) is Outcome.REFUSED
+            assert finish(session, other, receipts) is Outcome.CONFLICT
         assert self.records(target) == []
         assert mark_of(session).begun == window
 
@@ -196,7 +196,7 @@ class StagedContract(CountedContract):
         for number in gone:
             session.discard(drains[number])
         with refused(target):
-            assert finish(session, window, sum(drains, ())) is Outcome.REFUSED
+            assert finish(session, window, sum(drains, ())) is Outcome.CONFLICT
         assert self.records(target) == []
         assert mark_of(session).begun == window
 

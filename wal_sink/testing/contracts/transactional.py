@@ -2,7 +2,7 @@
 
 A plug-in author gives a fixture and two methods::
 
-    class TestMyTarget(AtomicContract):
+    class TestMyTarget(TransactionalContract):
         @pytest.fixture
         def target(self) -> Target:
             ...  # adds rows to an empty table with the columns of SCHEMA and no key
@@ -17,7 +17,7 @@ Checks what targets have in common whose rows count when `finish` takes effect: 
 
 Checks a target that derives `SqlTarget`: that ledger row and rows are in one transaction of the database.
 
-A plug-in author gives what `AtomicContract` takes::
+A plug-in author gives what `TransactionalContract` takes::
 
     class TestMyTarget(SqlContract):
         @pytest.fixture
@@ -148,7 +148,7 @@ class CountedContract(RowsContract):
         session.begin(begun_window(1, rows=len(ROWS)))
         with target.connect(owner) as late, refused(target):
             receipts = write_window(late, first, plan, self.slice(target, plan, ROWS))
-            assert finish(late, first, receipts) is Outcome.REFUSED
+            assert finish(late, first, receipts) is Outcome.CONFLICT
         assert len(self.records(target)) == len(ROWS)
         assert mark_of(session).flushed == 0
 
@@ -160,12 +160,14 @@ def _finished(target: Target, session: Session, window: Window) -> bool:
     return finished  # noqa: RET504 -- the block may end by an error that passes
 
 
-class AtomicContract(CountedContract):
+class TransactionalContract(CountedContract):
     """Subclass as `Test…` with a fixture `target`, `records` and `doubles`."""
 
     def test_the_target_is_what_this_suite_is_for(self, target: Target) -> None:
         """A transaction belongs to one session."""
-        assert target.delivery is Delivery.ATOMIC, "see the suites of wal_sink.testing.contracts"
+        assert target.delivery is Delivery.TRANSACTIONAL, (
+            "see the suites of wal_sink.testing.contracts"
+        )
         assert not target.parallel_writes
 
     def test_start_forgets_what_was_drained(
@@ -185,7 +187,7 @@ class AtomicContract(CountedContract):
         session.close()
         with target.connect(owner) as other:
             with refused(target):
-                assert other.finish(window) is Outcome.REFUSED
+                assert other.finish(window) is Outcome.CONFLICT
             assert mark_of(other).flushed == -1
         assert self.records(target) == []
 
@@ -196,7 +198,7 @@ class AtomicContract(CountedContract):
         with refused(target):
             write_and_drain(session, plan, self.slice(target, plan, ROWS))
         with refused(target):
-            assert session.finish(window) is Outcome.REFUSED
+            assert session.finish(window) is Outcome.CONFLICT
         assert self.records(target) == []
 
     def test_an_error_leaves_nothing_of_the_window(
@@ -208,14 +210,14 @@ class AtomicContract(CountedContract):
         with pytest.raises(self.unwritable_error):
             write_and_drain(session, *self.unwritable(target, plan))
         with refused(target):
-            assert session.finish(window) is Outcome.REFUSED
+            assert session.finish(window) is Outcome.CONFLICT
         assert self.records(target) == []
 
 
 PROOF = "0123456789abcdef"
 
 
-class SqlContract(AtomicContract):
+class SqlContract(TransactionalContract):
     """Subclass as `Test…` with a fixture `target`, `records` and `doubles`."""
 
     @pytest.fixture

@@ -3,7 +3,7 @@
 These are exceptions that the driver raises, and how its connections use their sockets and streams. What
 `frames` uses is tested by a canary at each connect, and so are the streams, by `canary`.
 
-Reads the answers to light requests: those that say that rows are written, all that have come at once.
+Reads the answers to pipelined requests: those that say that rows are written, all that have come at once.
 
 The driver reads each answer by itself: it copies what has come, looks for the stream in four places, decodes
 a message and calls back, in about as much time as the whole request takes otherwise. An answer to rows is
@@ -79,7 +79,7 @@ Decompress = Callable[[bytes], bytes]
 def decoded(
     version: int, types: Any, stream: int, flags: int, opcode: int, body: bytes, *how: Any
 ) -> Any:
-    """Decode an answer to a light request, for the driver: rows are written, or its own message.
+    """Decode an answer to a pipelined request, for the driver: rows are written, or its own message.
 
     :returns: a list of the stream's id where the answer is VOID (native protocol, 4.2.5.1).
     """
@@ -233,7 +233,7 @@ class ReadingConnection:
             )
 
     def _take(self: Any, found: Acknowledged) -> bool:
-        """Take answers; return False when there is one that no light request waits for, and take none then.
+        """Take answers; return False, and take none, if no pipelined request waits for one of them.
 
         A stream is free after its request was told, as the driver does it: until then `Streams.abandoned`
         may look for it, and must not find the request of another.

@@ -1,4 +1,4 @@
-"""Light requests: rows go through the driver's connections, many requests by one push.
+"""Pipelined requests: rows go through the driver's connections, many requests by one push.
 
 The driver makes a future for each request, with a timer, a plan of nodes and a write of its own, and each
 answer wakes a thread: five times what a request of ten rows costs otherwise, or more. Here the requests of a
@@ -12,7 +12,7 @@ to that way: where the driver has no connection, or `canary` has found that answ
 A stream whose answer is late stays out of use until it comes, as the driver itself does it: another request
 on it would take the old answer for its own.
 
-The canary of light requests: two requests by one push over each connection, before rows go that way.
+The canary of pipelined requests: two requests by one push over each connection, before rows go that way.
 
 What `Streams` and `Envelope` rely on is no promise of the driver. So two OPTIONS, which every node answers,
 go by the same push, streams and decoder as rows will: each answer has to come once, to its own stream, and
@@ -288,7 +288,7 @@ def _error(response: Any) -> Exception | None:
     return unknown
 
 
-class LightRequests:
+class PipelinedRequests:
     """Sends groups over the connections of one session. One thread uses it.
 
     :param session: the driver's, whose batches `frames.hook` has tested.
@@ -389,7 +389,7 @@ class LightRequests:
         try:
             why = canary(self._session, pool, ROWS, min(self._timeout_s, _CANARY_S))
         except NoAnswer as error:
-            log.debug("the canary of light requests has no answer: %s", error)
+            log.debug("the canary of pipelined requests has no answer: %s", error)
             self._not_before[connection] = time.monotonic() + _AGAIN_S
             return False
         except Exception as error:  # noqa: BLE001 -- a name is missing, or means something else

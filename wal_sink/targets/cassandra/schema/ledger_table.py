@@ -26,7 +26,7 @@ LEDGER_COLUMNS = {
     "begun": "text",
     "last": "text",
 }
-"""The first is the primary key; the others are in the order of `Mark`. docs/cassandra.md explains them."""
+"""The first is the primary key; the others are in the order of `LedgerState`: see docs/cassandra.md."""
 
 
 _IDS = UUID("6d1c0f0a-5b3e-4c55-9d0e-0c8f4c3a7f21")

@@ -44,7 +44,7 @@ from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.errors import classify
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, of_driver
 from wal_sink.targets.cassandra.driver.internals import PreparedQueryNotFound, has_room
-from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, LightRequests, Sent
+from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, PipelinedRequests, Sent
 
 FIRST = 4
 LEAST = 2
@@ -191,7 +191,7 @@ def all_of(these: Sent, parts: int) -> Ended:
 
 
 def is_unprepared(failure: Failure) -> bool:
-    """Whether a node has forgotten the statement of a light request, as after a restart.
+    """Whether a node has forgotten the statement of a pipelined request, as after a restart.
 
     The driver prepares it again for a future, and only for that.
     """
@@ -281,7 +281,7 @@ class InFlight:
         self,
         session: Any,
         concurrency: Concurrency,
-        light: LightRequests | None,
+        light: PipelinedRequests | None,
         timeout_s: float,
     ) -> None:
         self.observer = Observer()

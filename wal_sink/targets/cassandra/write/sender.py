@@ -24,7 +24,7 @@ from wal_sink.targets.cassandra.driver.errors import (
     was_not_sent,
 )
 from wal_sink.targets.cassandra.driver.frames import of_driver
-from wal_sink.targets.cassandra.driver.pipeline import LightRequests
+from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
 from wal_sink.targets.cassandra.write.in_flight import (
     PARTS,
     Concurrency,
@@ -64,7 +64,7 @@ class Sender:
         patience: float = PATIENCE_S,
         describe: Callable[[Any], str] = str,
         timeout_s: float = longest_s(PATIENCE_S),
-        light: LightRequests | None = None,
+        light: PipelinedRequests | None = None,
     ) -> None:
         self._session = session
         self._concurrency = concurrency

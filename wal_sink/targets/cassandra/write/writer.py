@@ -22,7 +22,7 @@ from wal_sink.targets.base import OnRefused, Slice, without
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
 from wal_sink.targets.cassandra.driver.frames import hook
-from wal_sink.targets.cassandra.driver.pipeline import LightRequests
+from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
 from wal_sink.targets.cassandra.encode import buffers
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
@@ -163,7 +163,7 @@ class Writer:
         self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows
         light = None
         if self._encodes:
-            light = LightRequests(
+            light = PipelinedRequests(
                 connection.session, connection.datacenter, options.request_timeout
             )
         self._concurrency = (

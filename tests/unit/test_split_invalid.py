@@ -10,7 +10,7 @@ import pytest
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan
-from wal_sink.publish.append import sift
+from wal_sink.publish.append import split_invalid
 from wal_sink.targets.cassandra.check import check
 from wal_sink.wal.segment import ROW, TEXTS, refused_rows, rows_of
 
@@ -55,16 +55,16 @@ def test_each_rule_that_is_broken_costs_one_look_more() -> None:
         looks += 1
         return check(given, PLAN)
 
-    sifted = sift(batch(*rows), counted)
+    split = split_invalid(batch(*rows), counted)
     assert looks == 4
-    (taken,) = sifted.taken
+    (taken,) = split.taken
     assert taken.column("k").to_pylist() == [*(k for k, *_ in good), "last"]
-    assert [(each.rows.num_rows, each.error.column) for each in sifted.refused] == [
+    assert [(each.rows.num_rows, each.error.column) for each in split.refused] == [
         (300, "k"),
         (2, "tags.element"),
         (9, "k"),
     ]
-    assert sifted.refused[0].error.problem == (
+    assert split.refused[0].error.problem == (
         "Column k is part of the primary key of shop.t and null."
     )
 
@@ -80,9 +80,9 @@ def test_where_a_check_does_not_say_which_rows_the_batch_is_halved() -> None:
         return given
 
     rows = [(None if i in (3, 77) else str(i), 0, None) for i in range(100)]
-    sifted = sift(batch(*rows), one_by_one)
-    assert [each.rows.column("k").to_pylist() for each in sifted.refused] == [[None], [None]]
-    taken = [key for part in sifted.taken for key in part.column("k").to_pylist()]
+    split = split_invalid(batch(*rows), one_by_one)
+    assert [each.rows.column("k").to_pylist() for each in split.refused] == [[None], [None]]
+    taken = [key for part in split.taken for key in part.column("k").to_pylist()]
     assert taken == [str(i) for i in range(100) if i not in (3, 77)]
     assert len(looked_at) < 30
 
@@ -93,15 +93,15 @@ def test_flags_that_name_no_row_are_not_believed() -> None:
     def odd(given: pa.RecordBatch) -> pa.RecordBatch:
         raise InvalidRow("odd", rows=given.column("k").is_null())
 
-    sifted = sift(batch(("a", 0, None), ("b", 0, None)), odd)
-    assert [each.rows.num_rows for each in sifted.refused] == [1, 1]
-    assert sifted.taken == ()
+    split = split_invalid(batch(("a", 0, None), ("b", 0, None)), odd)
+    assert [each.rows.num_rows for each in split.refused] == [1, 1]
+    assert split.taken == ()
 
 
 def test_other_errors_pass() -> None:
     """A batch of another schema is no refused row."""
     with pytest.raises(Exception, match="was made"):
-        sift(pa.RecordBatch.from_pydict({"x": [1]}), lambda given: check(given, PLAN))
+        split_invalid(pa.RecordBatch.from_pydict({"x": [1]}), lambda given: check(given, PLAN))
 
 
 def test_refused_rows_keep_their_types_and_their_bytes() -> None:

@@ -1,4 +1,4 @@
-"""Light requests over the driver's own connections: each ends once, and no stream is lost or used twice."""
+"""Pipelined requests over the driver's own connections: each ends once, no stream is lost or reused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, LightRequests, Sent
+from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, PipelinedRequests, Sent
 from wal_sink.targets.cassandra.write.in_flight import MOST_REQUESTS, PARTS, Concurrency, grouped
 from wal_sink.targets.cassandra.write.sender import Sender
 
@@ -44,11 +44,11 @@ def silent(sent: Frame) -> Frame | None:
     return well(sent) if sent.opcode == OPTIONS else None
 
 
-def light(to: Nodes, timeout_s: float = 5) -> LightRequests:
-    return LightRequests(to.session, "dc", timeout_s)
+def light(to: Nodes, timeout_s: float = 5) -> PipelinedRequests:
+    return PipelinedRequests(to.session, "dc", timeout_s)
 
 
-def sent(by: LightRequests, requests: list[Any], node: Any = None) -> list[Sent]:
+def sent(by: PipelinedRequests, requests: list[Any], node: Any = None) -> list[Sent]:
     """Send a group; return what was told, which is once for each group that has ended."""
     told: list[Sent] = []
     assert by.send(requests, node, told.append)
@@ -350,7 +350,7 @@ def test_the_canary_sees_that_a_name_means_something_else(
             patch.setattr(to.wire(), name, Forgets(to.wire().request_ids))
         else:
             patch.setattr(pool, name, lambda *_, **__: None)
-        by = LightRequests(to.session, "dc", 0.1)
+        by = PipelinedRequests(to.session, "dc", 0.1)
         assert by.is_off
     assert "Rows are written by its futures" in caplog.text
 
@@ -368,7 +368,7 @@ class Forgets(list[int]):
 def test_a_node_that_is_silent_at_first_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """That says nothing about the driver: rows take the driver's way for a while, without a warning."""
     with nodes(answers=lambda _: None) as to:
-        by = LightRequests(to.session, "dc", 0.01)
+        by = PipelinedRequests(to.session, "dc", 0.01)
         assert not by.is_off
         assert not by.send([request()], None, lambda _: None)
         late = [each for push in to.wire().pushes for each in push]
@@ -389,7 +389,7 @@ def test_futures_that_end_during_the_canary_are_no_alarm(
     """While a node gave the canary no answer, its rows went by futures, and some are on their way."""
     with nodes(1, version, answers=lambda _: None) as to:
         wire = to.wire()
-        by = LightRequests(to.session, "dc", 0.05)
+        by = PipelinedRequests(to.session, "dc", 0.05)
         wire.reply(*[well(each) for push in wire.pushes for each in push])
         for _ in range(3):
             to.session.execute_async(request().statement())

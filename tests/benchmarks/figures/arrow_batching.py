@@ -25,7 +25,7 @@ class Unmeasured(Counting):
             job.spark.conf.unset(MAX_BYTES)
 
 
-def hand_over(bench: Bench) -> list[Figure]:
+def arrow_batching(bench: Bench) -> list[Figure]:
     """Client CPU and time of a sink that counts, over the same as Spark is set."""
     source = Source(shape="grouped", rows=bench.sizes.grouped)
     bench.say(f"hand-over, {source.rows:,} rows")

@@ -17,7 +17,7 @@ from wal_sink.spark.arrow_batching import (
     MAX_BYTES,
     MAX_RECORDS,
     UNMEASURED,
-    HandOver,
+    ArrowBatching,
     most_rows,
     rows_a_batch,
 )
@@ -64,17 +64,17 @@ def test_wide_rows_come_in_small_batches(rows: int, size: int, most: int, expect
 def test_nothing_is_set_before_the_log_has_seen_rows(world: World) -> None:
     """And then for good: an epoch that is flushed and trimmed tells as well."""
     conf = Conf()
-    hand_over = HandOver(OwnSession(conf), world.log, wanted=True)
-    hand_over.look()
+    arrow_batching = ArrowBatching(OwnSession(conf), world.log, wanted=True)
+    arrow_batching.look()
     assert conf == {}
-    assert "until the first epoch" in str(hand_over)
+    assert "until the first epoch" in str(arrow_batching)
     world.run().batch([("a", 1), ("b", 2)])
-    hand_over.look_again()
+    arrow_batching.look_again()
     assert conf == {MAX_RECORDS: conf[MAX_RECORDS], MAX_BYTES: str(UNMEASURED)}
-    assert f"batches of {int(conf[MAX_RECORDS]):,} rows" in str(hand_over)
+    assert f"batches of {int(conf[MAX_RECORDS]):,} rows" in str(arrow_batching)
     world.flusher().run_once()
     later = Conf()
-    HandOver(OwnSession(later), world.log, wanted=True).look()
+    ArrowBatching(OwnSession(later), world.log, wanted=True).look()
     assert later == conf
 
 
@@ -82,19 +82,19 @@ def test_rows_that_become_wider_come_in_smaller_batches(world: World) -> None:
     """Within five minutes; and the number does not grow again."""
     run, conf = world.run(), Conf()
     run.batch([(f"{i}", i) for i in range(5_000)])
-    hand_over = HandOver(OwnSession(conf), world.log, wanted=True)
-    hand_over.look()
+    arrow_batching = ArrowBatching(OwnSession(conf), world.log, wanted=True)
+    arrow_batching.look()
     before = int(conf[MAX_RECORDS])
     run.batch([("one row has all of a file", 1)])
     for _ in range(LOOK_EVERY - 1):
-        hand_over.look_again()
+        arrow_batching.look_again()
     assert int(conf[MAX_RECORDS]) == before
-    hand_over.look_again()
+    arrow_batching.look_again()
     narrow = int(conf[MAX_RECORDS])
     assert narrow < before
     run.batch([(f"{i}", i) for i in range(5_000)])
     for _ in range(LOOK_EVERY):
-        hand_over.look_again()
+        arrow_batching.look_again()
     assert int(conf[MAX_RECORDS]) == narrow
 
 
@@ -104,12 +104,12 @@ def test_what_the_application_has_set_stays(world: World, *, wanted: bool) -> No
     world.run().batch([("a", 1)])
     conf = Conf({MAX_BYTES: "1m"} if wanted else {})
     before = dict(conf)
-    hand_over = HandOver(OwnSession(conf), world.log, wanted=wanted)
-    hand_over.look()
-    hand_over.look_again()
+    arrow_batching = ArrowBatching(OwnSession(conf), world.log, wanted=wanted)
+    arrow_batching.look()
+    arrow_batching.look_again()
     assert conf == before
-    assert str(hand_over) == (f"as {MAX_BYTES} is set" if wanted else "as Spark is set")
-    HandOver(None, world.log, wanted=True).look()  # a Spark that does not tell
+    assert str(arrow_batching) == (f"as {MAX_BYTES} is set" if wanted else "as Spark is set")
+    ArrowBatching(None, world.log, wanted=True).look()  # a Spark that does not tell
 
 
 @pytest.mark.parametrize(

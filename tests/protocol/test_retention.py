@@ -1,4 +1,4 @@
-"""`trim.delay`: what is flushed stays for its time, then goes by itself; nothing else changes."""
+"""`wal.retention`: what is flushed stays for its time, then goes by itself; nothing else changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.next_step import Rest, Trim
+from wal_sink.protocol.next_step import Idle, Trim
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
 from wal_sink.wal.retention import all_records, retained_paths
@@ -35,7 +35,7 @@ STORES = ("memory", "local")
 @pytest.fixture(autouse=True)
 def _delayed(world: World) -> None:
     """Let what is flushed stay for a minute."""
-    world.trim_delay_s = DELAY_S
+    world.retention_s = DELAY_S
 
 
 def left(world: World) -> list[int]:
@@ -61,7 +61,7 @@ def query(world: World) -> Query:
 
 def rest(flusher: Flusher) -> list[type]:
     steps = []
-    while not isinstance(step := flusher.run_once(), Rest):
+    while not isinstance(step := flusher.run_once(), Idle):
         steps.append(type(step))
     return steps
 
@@ -175,7 +175,7 @@ def test_the_command_keeps_the_delay(world: World) -> None:
     world.clock.us = time.time_ns() // 1_000 - DELAY_US
     fill(world, 1)
     world.clock.us += DELAY_US
-    world.trim_delay_s = 3_600.0
+    world.retention_s = 3_600.0
     fill(world, 1)
     done = FlushCommand(query(world), world.target, DELAY_S).drain()
     assert paths.retained_manifest(Attempt(0, 1)) in {file.path for file in done.trimmed}
@@ -327,7 +327,7 @@ def test_a_record_stays_as_long_as_its_epoch_has_no_copy_of_it(
 ) -> None:
     """A flusher died between the copies of manifest and record; the manifest is compared with the record."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
-    world.trim_delay_s = 3_600
+    world.retention_s = 3_600
     run = world.run()
     run.batch([("a", 0)])
     world.flush()
@@ -340,7 +340,7 @@ def test_a_record_stays_as_long_as_its_epoch_has_no_copy_of_it(
         run.batch([("b", epoch)])
         world.flush()
     assert 0 in world.log.flushed_epochs()
-    world.trim_delay_s = 0
+    world.retention_s = 0
     world.flush()
     assert world.log.attempts() == ()
     assert world.table() == world.expected()
