@@ -1,9 +1,8 @@
 """Declares every option of the sink itself, once; a target declares its own in the same way.
 
 An option is a field of a frozen struct: its name, type, default, and a description, which errors quote.
-Values arrive as strings, because Spark passes strings; msgspec converts and validates them.
-
-Says of an option what it is for, and which values it takes; errors quote it.
+Values arrive as strings, because Spark passes strings; msgspec converts and validates them. A duration or a
+size may have a suffix, see `units`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
+from wal_sink.units import EXAMPLES, plain_number
 
 
 def description(field: msgspec.structs.FieldInfo) -> str:
@@ -33,6 +33,8 @@ def description(field: msgspec.structs.FieldInfo) -> str:
 
 def takes(field: msgspec.structs.FieldInfo) -> str:
     """Return which numbers an option takes; empty for what its description says, such as words."""
+    if unit := _unit(field):
+        return f" takes {EXAMPLES[unit]}"
     match _types(field):
         case [msgspec.inspect.IntType(), *_]:
             return " takes a whole number"
@@ -61,6 +63,10 @@ SECRET = {"secret": True}
 CONNECTS = {"connects": True}
 """`extra` of an option that says where a connection goes, or how it is protected: who chooses its value,
 chooses who gets the secrets. Beside a secret, a command does not take it from the log."""
+
+
+SECONDS, MILLISECONDS, BYTES = ({"unit": unit} for unit in ("seconds", "milliseconds", "bytes"))
+"""`extra` of an option that counts in this unit, and takes a suffix beside: `10s`, `64m`."""
 
 
 COLUMN = "<column>"
@@ -114,8 +120,9 @@ class SinkOptions(Options, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="most bytes of unflushed data, 1 or more, such as 10737418240 for 10 GiB; beyond it,"
-            " wal.onFull says what happens",
+            description="most bytes of unflushed data, 1 or more, such as 10g; beyond it, wal.onFull says"
+            " what happens",
+            extra=BYTES,
         ),
     ] = msgspec.field(name="wal.maxBytes", default=10 * 1024**3)
     on_full: Annotated[
@@ -128,6 +135,7 @@ class SinkOptions(Options, frozen=True, kw_only=True):
             ge=-1,
             description="bytes of segments above which a Spark job writes the epochs that are flushed"
             " together; -1: never",
+            extra=BYTES,
         ),
     ] = msgspec.field(name="flush.distributedAboveBytes", default=32 * 1024 * 1024)
     targets: Annotated[
@@ -152,7 +160,11 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     ] = msgspec.field(name="epochColumn", default="")
     retention: Annotated[
         float,
-        Meta(ge=0, description="seconds that a flushed epoch stays in the log, 0 or more"),
+        Meta(
+            ge=0,
+            description="how long a flushed epoch stays in the log, 0 or more",
+            extra=SECONDS,
+        ),
     ] = msgspec.field(name="wal.retention", default=0.0)
     max_rows_per_second: Annotated[
         Annotated[int, Meta(ge=1)] | None,
@@ -226,6 +238,9 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         else:
             mine[found.option] = value
     for field in fields(struct):
+        given, unit = mine.get(field.encode_name), _unit(field)
+        if unit and isinstance(given, str):
+            mine[field.encode_name] = plain_number(given, unit)
         if field.required and not str(mine.get(field.encode_name, "")).strip():
             raise OptionError(
                 f"Option {field.encode_name} is missing.",
@@ -236,7 +251,8 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
             return msgspec.convert(mine, struct, strict=False)
     except msgspec.ValidationError as error:
         _, _, place = str(error).rstrip("`").partition(" - at `$.")
-        raise _unfit(place, mine.get(place), struct) from error
+        written = next((raw[key] for key in raw if key.lower() == place.lower()), mine.get(place))
+        raise _unfit(place, written, struct) from error
 
 
 def refuse_unknown(
@@ -318,6 +334,10 @@ def marked(struct: type[Options], mark: str) -> dict[str, object]:
     """Return what the options that have this key in their `extra` have there, by field."""
     extras = {field.name: _extra(field) for field in fields(struct)}
     return {name: extra[mark] for name, extra in extras.items() if mark in extra}
+
+
+def _unit(field: msgspec.structs.FieldInfo) -> str:
+    return str(_extra(field).get("unit", ""))
 
 
 def _is_secret(field: msgspec.structs.FieldInfo) -> bool:

@@ -299,3 +299,42 @@ def test_a_configuration_travels() -> None:
     assert copy.location == configuration.location
     assert copy.target_options == configuration.target_options
     assert type(copy.target) is type(configuration.target)
+
+
+UNITS = [
+    (
+        "wal.retention",
+        "retention",
+        {"90": 90, "1.5": 1.5, "10s": 10, "5m": 300, "1h": 3600, "2 D": 172_800},
+    ),
+    ("wal.maxBytes", "max_bytes", {"4096": 4096, "64m": 64 * 1024**2, "10GB": 10 * 1024**3}),
+    ("flush.distributedAboveBytes", "distributed_above_bytes", {"-1": -1, "1.5k": 1536}),
+]
+
+
+@pytest.mark.parametrize(
+    ("option", "field", "written", "meant"),
+    [(option, field, *each) for option, field, cases in UNITS for each in cases.items()],
+)
+def test_durations_and_sizes_take_a_suffix(
+    option: str, field: str, written: str, meant: float
+) -> None:
+    parsed = parse({"checkpointLocation": "/c", option: written}, SinkOptions)
+    assert getattr(parsed, field) == meant
+
+
+@pytest.mark.parametrize(
+    ("option", "written", "takes"),
+    [
+        ("wal.retention", "1 fortnight", "a number of seconds, or a duration such as 10s, 5m, 1h"),
+        ("wal.retention", "-1h", "a number of seconds"),
+        ("wal.maxBytes", "64 apples", "a number of bytes, or a size such as 64k, 64m, 10g"),
+        ("wal.maxBytes", "0g", "a number of bytes"),
+        ("wal.maxBytes", "0.3b", "a number of bytes"),
+    ],
+)
+def test_what_is_no_duration_or_size_is_quoted(option: str, written: str, takes: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse({"checkpointLocation": "/c", option: written}, SinkOptions)
+    assert repr(written) in str(refused.value)
+    assert takes in str(refused.value)

@@ -18,7 +18,16 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import CONNECTS, SECRET, Options, fields, from_environment, marked
+from wal_sink.options import (
+    BYTES,
+    CONNECTS,
+    SECONDS,
+    SECRET,
+    Options,
+    fields,
+    from_environment,
+    marked,
+)
 from wal_sink.targets.cassandra import row_plan
 from wal_sink.targets.cassandra.names import (
     COLUMNS_OPTION,
@@ -204,7 +213,12 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(name="cassandra.password", default="")
     request_timeout: Annotated[
-        float, Meta(gt=0, description="seconds to wait for the answer to one request, above 0")
+        float,
+        Meta(
+            gt=0,
+            description="how long to wait for the answer to one request, above 0",
+            extra=SECONDS,
+        ),
     ] = msgspec.field(name="cassandra.requestTimeout", default=10.0)
     local_datacenter: Annotated[
         str, Meta(description="datacenter to write in; default: the only one there is")
@@ -231,7 +245,10 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
     ] = msgspec.field(name=COLUMNS_OPTION, default="")
     batch_bytes: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1024, le=1024 * 1024)],
-        Meta(description="most bytes of a batch of one partition: auto, or 1024 to 1048576"),
+        Meta(
+            description="most bytes of a batch of one partition: auto, or 1024 to 1048576",
+            extra=BYTES,
+        ),
     ] = msgspec.field(name="cassandra.batchBytes", default="auto")
     batch_rows: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1, le=65_535)],

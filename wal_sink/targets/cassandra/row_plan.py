@@ -35,7 +35,7 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import ABSENT, Column, Plan, canonical, spark_type
-from wal_sink.options import COLUMN, of_column
+from wal_sink.options import COLUMN, SECONDS, of_column
 from wal_sink.targets.operations import named_column, refuse_written
 
 _NOT_GIVEN = (None, "", "insert", False)
@@ -258,8 +258,9 @@ MOST_TTL_S = 20 * 365 * 86_400
 Ttl = Annotated[
     Annotated[int, Meta(ge=1, le=MOST_TTL_S)] | None,
     Meta(
-        description=f"seconds that every row lives from when it was published, 1 to {MOST_TTL_S};"
-        " default: for ever, or what the table says"
+        description=f"how long every row lives from when it was published, 1 to {MOST_TTL_S} seconds;"
+        " default: for ever, or what the table says",
+        extra=SECONDS,
     ),
 ]
 TtlColumn = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from wal_sink.options import CONNECTS, SECRET, Options, fields, from_environment
+from wal_sink.options import CONNECTS, MILLISECONDS, SECRET, Options, fields, from_environment
 
 PASSWORD = "WAL_SINK_KAFKA_PASSWORD"  # noqa: S105 -- the name of a variable
 
@@ -38,8 +38,9 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1_000,
-            description="milliseconds after which the broker ends the transaction of a silent flusher,"
-            " 1000 or more, at most the broker's transaction.max.timeout.ms",
+            description="how long until the broker ends the transaction of a silent flusher, 1000 ms or"
+            " more, at most the broker's transaction.max.timeout.ms",
+            extra=MILLISECONDS,
         ),
     ] = msgspec.field(name="kafka.transaction.timeout.ms", default=60_000)
     compression: Annotated[
@@ -47,7 +48,8 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
         Meta(description="compression of the records"),
     ] = msgspec.field(name="kafka.compression.type", default="none")
     linger_ms: Annotated[
-        float, Meta(ge=0, description="milliseconds for which a record waits for others, 0 or more")
+        float,
+        Meta(ge=0, description="how long a record waits for others, 0 or more", extra=MILLISECONDS),
     ] = msgspec.field(name="kafka.linger.ms", default=20)
     partitioner: Annotated[
         Literal["murmur2", "crc32", "fnv1a"],

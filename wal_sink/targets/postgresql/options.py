@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import CONNECTS, SECRET, from_environment
+from wal_sink.options import CONNECTS, SECONDS, SECRET, from_environment
 from wal_sink.targets.names import did_you_mean, quote
 from wal_sink.targets.operations import (
     OPERATION_COLUMN,
@@ -119,21 +119,27 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(name="postgresql.ledgerTable", default="")
     request_timeout: Annotated[
-        float, Meta(gt=0, description="seconds to wait for the answer to one statement, above 0")
+        float,
+        Meta(
+            gt=0,
+            description="how long to wait for the answer to one statement, above 0",
+            extra=SECONDS,
+        ),
     ] = msgspec.field(name="postgresql.requestTimeout", default=120.0)
     lock_timeout: Annotated[
         float,
         Meta(
             gt=0,
-            description="seconds to wait for a lock, such as another flusher's on the ledger row, above 0",
+            description="how long to wait for a lock, such as another flusher's on the ledger row, above 0",
+            extra=SECONDS,
         ),
     ] = msgspec.field(name="postgresql.lockTimeout", default=10.0)
     idle_timeout: Annotated[
         float,
         Meta(
             gt=0,
-            description="seconds after which the server ends a transaction whose flusher stands still,"
-            " above 0",
+            description="how long until the server ends a transaction whose flusher stands still, above 0",
+            extra=SECONDS,
         ),
     ] = msgspec.field(name="postgresql.idleInTransactionTimeout", default=60.0)
 
