@@ -301,7 +301,7 @@ def test_a_configuration_travels() -> None:
     assert type(copy.target) is type(configuration.target)
 
 
-UNITS = [
+UNITS: list[tuple[str, str, dict[str, float]]] = [
     (
         "wal.retention",
         "retention",
