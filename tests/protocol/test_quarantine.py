@@ -16,14 +16,16 @@ from state_backends import open_backend
 from tests.protocol import raw
 from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World, in_memory
+from tests.protocol.engine import NOW_US, Rows, World, in_memory
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, partitions
 from wal_sink import errors
+from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.quarantine import Retried, json_value, list_quarantine, plan_retry, refused_rows
 from wal_sink.admin.query import Patience, Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
+from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model.manifest import WITH_REFUSED, Attempt
 from wal_sink.model.plan import Plan
@@ -397,6 +399,22 @@ def test_fail_stops_the_flush_at_the_row() -> None:
     world.store.refuses = lambda _: ""
     world.flush()
     assert world.table() == {"a": 1, "bad": -777}
+
+
+def test_verify_finds_that_the_flush_stands_at_a_refused_row() -> None:
+    """No other look shows it; it is over when the epoch is flushed, or given up."""
+    world = RefusingWorld()
+    world.on_invalid_row = "fail"
+    world.run().batch([("a", 1), ("bad", -777)])
+    with pytest.raises(errors.TargetRefused):
+        FlushCommand(query_of(world), world.target).drain()
+    (finding,) = verify(query_of(world), lambda: world.target, NOW_US).findings
+    assert (finding.kind, finding.epoch) == ("TargetRefused", 0)
+    assert finding.exit_code == errors.TargetRefused.exit_code
+    assert "three sevens" in finding.what
+    world.store.refuses = lambda _: ""
+    world.flush()  # by another flusher: the report is as it was
+    assert verify(query_of(world), lambda: world.target, NOW_US).findings == ()
 
 
 # --- sent again -----------------------------------------------------------------------------------

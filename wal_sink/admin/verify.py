@@ -2,11 +2,8 @@
 
 It looks as a flusher does, in the same order (rule 9) and with the same decisions, but at every epoch that is
 not flushed instead of the next one, and at every byte of it. The query may run meanwhile: what a flusher has
-flushed and trimmed since is no finding, so `verify` drops it at the end.
-
-What `verify` has found: values and their JSON.
-
-Checks epochs that are not flushed yet: manifests, plans, and each segment to the last byte.
+flushed and trimmed since is no finding, so `verify` drops it at the end. A row that the target refuses shows
+only when it is sent: of such a row, `verify` repeats what the flusher has reported.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from wal_sink.errors import (
     LogUnavailable,
     MissingManifest,
     MissingSegment,
+    TargetRefused,
     WalSinkError,
     lost_segment,
     skip_lost,
@@ -37,9 +35,11 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Plan
-from wal_sink.model.records import FlushedEpoch, FlusherReport, LogIdentity
+from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport, LogIdentity
 from wal_sink.progress.backlog import (
     given_up_since_begun,
+    in_force,
+    newest_decision,
     outdated,
     read_manifests,
     unnamed_segments,
@@ -394,6 +394,8 @@ class _Verification:
         )
         if target is not None and identity is not None and asked:
             self._tables(target, identity, epoch_check.plans)
+        if report is not None and report.error is not None:
+            self._refused_row(report.error, range(floor + 1, checkpointed + 1), attempts)
         return Verified(
             query_id=self._query.query_id,
             target=self._log.target,
@@ -477,6 +479,20 @@ class _Verification:
                 for epoch, plan in plans:
                     with self._findings.noting(epoch), target_errors(made):
                         session.compare(plan)
+
+    def _refused_row(
+        self, error: ErrorReport, waiting: range, attempts: tuple[Attempt, ...]
+    ) -> None:
+        """See whether the flusher stands at a row that the target refuses: nothing else shows that.
+
+        :param waiting: the epochs that are checkpointed and not flushed.
+        """
+        epoch = waiting.start if error.epoch is None else error.epoch
+        if error.kind != TargetRefused.__name__ or epoch not in waiting:
+            return
+        decision = newest_decision(self._log, epoch)
+        if not (decision and in_force(self._log, decision, attempts, self._query.checkpoint)):
+            self._findings.add(TargetRefused(error.what, error.remedy), epoch)
 
     def _agreement(self, view: Observation) -> None:
         """See that checkpoint, records and ledger fit together, as a flusher does."""
