@@ -227,7 +227,7 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
         the log; or the operator has to confirm what only the log says, see `refuse_unconfirmed`.
     """
     every, mine = _logged(query), query.log.target
-    if not (every or set(_lower(options)) - set(_PLACES) or _has_published(query.log)):
+    if is_unused(query, options):
         raise OptionError(
             f"Query {query.query_id} has published nothing yet: its log has nothing to flush, and no options"
             " of a run.",
@@ -279,8 +279,11 @@ def _logged(query: Query) -> dict[str, str]:
     return _lower(options_of_newest_run(query.log))
 
 
-def _has_published(log: Log) -> bool:
-    return bool(log.attempts() or log.newest_flushed())
+def is_unused(query: Query, options: Mapping[str, str]) -> bool:
+    """Whether nothing was published yet, and neither the log nor `options` say what the target is."""
+    log = query.log
+    said = _logged(query) or set(_lower(options)) - set(_PLACES)
+    return not (said or log.attempts() or log.newest_flushed())
 
 
 def _merged(query: Query, logged: dict[str, str], given: dict[str, str]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from wal_sink.admin import inspect as listing
 from wal_sink.admin.inspect import inspect_epoch
-from wal_sink.admin.query import Query, find_query, target_of
+from wal_sink.admin.query import Query, find_query, is_unused, target_of
 from wal_sink.admin.verify import Verified
 from wal_sink.admin.verify import verify as look
 from wal_sink.cli.screens import epoch_screen, log_screen
@@ -304,6 +304,7 @@ def verify(
         given = option_values(option)
         query = find_query(checkpoint, wal, given)
         bar = LateBar("reading segments", DownloadColumn(), TimeRemainingColumn(), as_json=as_json)
+        offline = offline or is_unused(query, given)
         with bar:
             each = [
                 look(one, None if offline else partial(target_of, one, given), now_us(), bar.update)
