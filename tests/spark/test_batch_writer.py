@@ -202,7 +202,10 @@ def mistakes(spark: SparkSession, rows: DataFrame, table: Table, folder: Path) -
         early(spark.range(1).toDF("id"), 0)
     with pytest.raises(errors.OptionError, match="Did you mean keyspace"):
         writer("misspelt", keyspac="shop")
-    with wal_sink.register(spark):
+    with (
+        pytest.raises(errors.NotDrained, match="Epoch 0 is checkpointed but has no manifest") as left,
+        wal_sink.register(spark),
+    ):
         twice = writer("twice")
 
         def write_twice(batch: DataFrame, epoch: int) -> None:

@@ -83,8 +83,8 @@ class Bank:
     def staged(self) -> tuple[int, int]:
         """Return how many files the lake has, and how many commits have added rows."""
         table = DeltaTable(self._lake)
-        said = [commit.get("wal_sink", "") for commit in table.history()]
-        adding = (words for words in said if words.startswith("epochs "))
+        said = [commit.get("userMetadata", "") for commit in table.history()]
+        adding = (words for words in said if words.startswith("wal_sink: epochs "))
         return len(table.file_uris()), sum(not words.endswith("begin") for words in adding)
 
 
