@@ -87,7 +87,9 @@ def test_a_window_is_written_by_a_job_beside_the_query(
         sink.await_flushed(query, timeout=120)
         assert running(spark) == []
     assert all("java" in parent for parent in gate.writers().values())
-    assert len(gate.logins()) in {3, 4}, "of the driver and two workers; a later job may use a third"
+    assert len(gate.logins()) in {3, 4}, (
+        "of the driver and two workers; a later job may use a third"
+    )
     assert set(gate.logins()) == {"('ann', 'of now')"}
     written = cassandra.execute(f"SELECT id, WRITETIME(text) AS us FROM {keyspace}.events")
     by_id = {row.id: row.us for row in written}
