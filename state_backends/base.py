@@ -1,10 +1,7 @@
-"""What every store of a write-ahead log promises.
+"""The interface of a store of the write-ahead log, with the three guarantees that every store gives.
 
-Checks paths and contents of objects, before any I/O.
-
-The one error of this package that is not a built-in one.
-
-What opens a store beside its URL: an endpoint, a region, keys.
+Also here: which paths and contents are allowed, checked before any I/O; `StateBackendError`; and the
+options that open a store beside its URL (endpoint, region, keys).
 """
 
 import builtins

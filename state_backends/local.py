@@ -1,18 +1,14 @@
-"""Objects as files below one folder of a local or shared mount.
+"""Objects as files below one folder, on a local disk or a shared mount.
 
-Makes the folders and files of a local store when needed, syncs them, and removes folders when empty.
+*Permissions.* New folders have mode 0700 and new files 0600, whatever the umask. Where the parent folder
+has the setgid bit, by which a folder is shared with its group, the group gets in a new folder the rights
+that it has in the parent, and may read new files. Existing folders and files keep their mode.
 
-What is made belongs to its user alone: folders have the mode 0700, files 0600. Where the folder around
-them has the setgid bit, by which a folder is shared with its group, that group may do in a new folder what it
-may do around it, and read new files. Other users may do nothing, whatever the umask says. What exists keeps
-its mode.
+*Durability.* Files and folders are synced. Folders are made when they are needed, and removed when empty.
 
-Reads and writes all of an open file, by its descriptor; a file object of Python doubles the time.
-
-Tells folders of this host's own disks from those of mounts, which other hosts may change.
-
-Of its own disks the kernel has every name: each is added through it, by a process or a container of the host,
-or over the network by a server on it. Of a network mount it may have an old listing.
+*Listings.* The kernel has every name of this host's own disks: each is added through it, by a process or a
+container of the host, or by a server on it. Of a network mount it may have an old listing, so listings that
+have to be fresh go another way there.
 """
 
 import builtins

@@ -1,11 +1,4 @@
-"""Objects below a prefix of a bucket, over fsspec.
-
-Sends a new object to an object store, piece by piece.
-
-Reads an object of an object store.
-
-Makes the fsspec file systems that the state backends of this process share.
-"""
+"""Objects below a prefix of a bucket, over fsspec: upload in pieces, download, and shared file systems."""
 
 import builtins
 import contextlib

@@ -1,6 +1,6 @@
 """Objects in a bucket of S3, or of a store that speaks its protocol and honours If-None-Match.
 
-Translates the errors of S3 and of its clients into those of a state backend.
+Errors of S3 and of its clients become `StateBackendError` or the built-in errors of the interface.
 """
 
 import builtins

@@ -1,10 +1,10 @@
-"""A write-ahead-log sink for Spark Structured Streaming: end-to-end exactly-once into Cassandra.
+"""A write-ahead-log sink for Spark Structured Streaming: exactly-once into Cassandra and other stores.
 
 >>> with wal_sink.register(spark):
 ...     query = df.writeStream.format("wal_sink").option(...).start()
 
-The architecture is described in README.md beside this file. Spark is imported on first use, so that
-importing the package in a task, or to look at errors, costs nothing.
+README.md beside this file describes the packages. Spark is imported on first use, so importing the package
+in a task, or to read errors, costs nothing.
 """
 
 from __future__ import annotations

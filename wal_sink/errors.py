@@ -1,11 +1,11 @@
 """Every way in which wal_sink stops, named by what the operator does next.
 
-One base, :class:`WalSinkError`. An error carries two texts: what happened, and the remedy. `exit_code`
-is what the command line returns for it; kinds that call for the same reaction share a code.
-A flusher swallows no error and tries every one again; one that is not transient is also raised to those
-who wait for the flush (rule 21).
+One base, :class:`WalSinkError`. An error carries two texts: what happened, and the remedy. `exit_code` is
+what the command line returns for it; kinds that call for the same reaction share a code. A flusher swallows
+no error and tries again after each; one that is not transient is also raised to callers that wait for the
+flush (rule 21).
 
-The commands that errors tell the operator to run; a test compares them with the command line.
+The constants below are the commands that remedies name; a test compares them with the command line.
 """
 
 from __future__ import annotations

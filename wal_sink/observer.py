@@ -1,4 +1,4 @@
-"""What a flush tells the code that counts. With metrics off, it pays for an empty call."""
+"""The events of a flush that metrics count. With metrics off, each is an empty call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Says a number with its noun.
-
-Text that comes from a log or a table, made safe for a terminal. No I/O.
-"""
+"""A number with its noun; and text from a log or a table, made safe for a terminal. No I/O."""
 
 from __future__ import annotations
 

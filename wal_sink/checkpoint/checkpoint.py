@@ -2,7 +2,7 @@
 
 Spark's files are never written. One small file of our own, beside them, says where the query's log is.
 
-Syncs files of a checkpoint and reads their times: possible only where it is in a local folder.
+A checkpoint in a local folder can also be synced, and its files have times.
 """
 
 from __future__ import annotations

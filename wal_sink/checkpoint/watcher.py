@@ -1,19 +1,12 @@
-"""Notices that Spark has written to `commits/` before Spark's event says so.
+"""Watches `commits/`, since Spark's event of a checkpointed epoch comes 0.1 to 0.6 s after the file.
 
-The event comes 0.1 to 0.6 s after the file. Of a file in a local folder the system tells at once; where it
-does not, as of files that another host writes, a look takes microseconds, so there is one every few
-milliseconds. Where each look costs a request, the flush loop waits for Spark's event. All only wake the loop
-up: the flusher then reads what is checkpointed (rule 8).
+In a local folder of Linux, inotify(7) reports a new file at once, and a waiting thread takes no processor.
+Where inotify does not report, as for files that another host writes, the watcher lists the folder every few
+milliseconds. Where each listing costs a request, the flush loop waits for Spark's event. Any of them only
+wakes the loop; the flusher then reads what is checkpointed (rule 8).
 
-Waits until a file comes into a folder, as Linux tells it: inotify(7).
-
-A thread that waits takes no processor; one that looks every few milliseconds takes up to two percent of one,
-for as long as the query is idle.
-
-Syncs what says that epochs are planned and checkpointed, as early as can be (rule 8).
-
-A sync takes about as long as a request to the target. Nothing is begun before both are done, but neither
-needs the other. And what Spark has written of an epoch before it checkpoints that is synced by then.
+The watcher also syncs `offsets/N` and `commits/N` as early as possible (rule 8). A sync takes about as long
+as a request to the target. A window is begun after both, but neither needs the other.
 """
 
 from __future__ import annotations

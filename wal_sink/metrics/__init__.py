@@ -1,1 +1,1 @@
-"""What Prometheus gets. No other room imports prometheus_client."""
+"""Metrics for Prometheus. No other package imports prometheus_client."""

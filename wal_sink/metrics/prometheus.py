@@ -1,17 +1,12 @@
-"""Collects every metric: its name, its help text, and where its value comes from.
+"""Collects every metric: its name, its help text, and the source of its value.
 
-A `QueryObserver` counts what the flush does, as it does it. What waits is read from log and checkpoint at
-each scrape: so it is right while the flush stands in a request, fails, or has ended. Every series has the
-label `query_id`; `wal_sink_query_info` says which checkpoint and table that is.
+A `QueryObserver` counts what the flush does. The backlog is read from log and checkpoint at each scrape, so
+it is right while the flush stands in a request, fails, or has ended. Every series has the label `query_id`;
+`wal_sink_query_info` maps it to checkpoint and table.
 
-The series of a query whose flush has ended stay while anything of it waits, since an alert has to go on,
-and for `KEEP_S` afterwards, so that its last counts are seen. Then they go, at a scrape or, where nothing
-scrapes, when another query starts: an application may start any number of queries.
-
-Answers a few HTTP requests at a time, each within seconds, so that no client can hold up the process.
-
-prometheus_client's own server takes any number of connections, a thread for each, and waits for ever for one
-that says nothing.
+The series of a query whose flush has ended stay while epochs of it are pending, since an alert has to go
+on, and for `KEEP_S` afterwards, so that the last counts are scraped. They are removed at a scrape or, where
+nothing scrapes, when another query starts: an application may start any number of queries.
 """
 
 from __future__ import annotations

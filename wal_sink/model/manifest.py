@@ -1,8 +1,7 @@
-"""The manifest: what a run published for an epoch. No I/O.
+"""The manifest: the segments that a run published as the content of an epoch. No I/O.
 
-Reads Spark's `offsets/<epoch>`, the plan of an epoch, as far as the rules need it. No I/O.
-
-A Spark task of a query, and the message in which it tells the driver what it wrote. No I/O.
+Also here: Spark's `offsets/<epoch>`, the plan of an epoch, as far as the rules need it; and the message by
+which a task reports to the driver what it wrote.
 """
 
 from __future__ import annotations

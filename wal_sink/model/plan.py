@@ -1,7 +1,4 @@
-"""The plan: what was agreed with the target about a query's rows. No I/O.
-
-Spark's names of Arrow's types. No I/O.
-"""
+"""The plan: what was agreed with the target about a query's rows; Spark's names of types. No I/O."""
 
 from __future__ import annotations
 

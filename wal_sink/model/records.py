@@ -1,6 +1,6 @@
 """The small records of the log: who owns it, who may publish, what is flushed, who flushes. No I/O.
 
-What waits to be flushed, as one look found it. A value: `progress.backlog` reads it.
+`Backlog` is a value beside them: the pending epochs as one listing found them (`progress.backlog`).
 """
 
 from __future__ import annotations

@@ -1,25 +1,24 @@
-"""Reads what waits to be flushed: one reader for all who ask. It never connects to the target.
+"""Reads the backlog: the epochs that are published and not flushed. It never connects to the target.
 
-A manifest never changes, so a reader reads each once and keeps four values of it: a backlog of 10,000
-epochs costs 10,000 reads at the first look, and a listing at each later one. Why one reader is right for all:
+A manifest never changes. So a reader opens each manifest once and keeps four values of it: a backlog of
+10,000 epochs costs 10,000 reads the first time, and one listing each time after that. It has four callers:
 
-*Metrics* (`look`) ask at any time, in any thread, whatever the flusher is stuck in. A look is good for a
-moment, so that many who ask cost no more than one. Only the first who asks waits for a store that hangs: the
-others get what was seen last, and so does everyone while nothing can be read.
+*Metrics* (`look`) call at any time, in any thread, whatever the flusher is stuck in. A result is good for a
+moment, so many callers cost no more than one. Only the first caller waits for a store that hangs: the
+others get the last result, and so does everyone while nothing can be read.
 
-*Status* (`count`) asks once, and wants the present. It reads checkpoint, mark and manifests itself, with a
-reader that is thrown away, and raises what it meets.
+*Status* (`count`) calls once, and needs the present state. It reads checkpoint, ledger records and
+manifests itself, with a reader that is thrown away, and raises every error.
 
-*The publisher* (`before`) must not list a long backlog for each epoch. It need not: one run at a time
-publishes (rule 3), so the process in which it does so knows what was published, and it has the flushed mark
-at hand. The log is read once, when a run comes to a process: Spark keeps its Python workers, but may end one
-that is idle for a minute. For its budget all attempts count (`stored_bytes`), because they are on the disk.
+*The publisher* (`before`) must not list a long backlog for each epoch, and need not: one run at a time
+publishes (rule 3), so its process has the sizes of what it published, and the last flushed epoch. The log
+is read once, when a run comes to a process: Spark keeps its Python workers, but may end one that is idle
+for a minute. Its budget counts all attempts (`stored_bytes`), because they are on the disk.
 
-*Messages* (`waiting_epochs`) only say how many epochs wait, for which no manifest is opened.
+*Messages* (`waiting_epochs`) only say how many epochs are pending, for which no manifest is opened.
 
-Reads many manifests, and finds the segments that none of them names. A damaged one hides no other.
-
-Tells which epochs operators have given up, as long as Spark has not computed them again (rule 22).
+Also here: reading many manifests, where a damaged one hides no other; segments that no manifest names; and
+the epochs that operators have given up, as long as Spark has not computed them again (rule 22).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Tells whether a process flushes a query, from what flushers report of themselves in `flusher.json`.
+"""Decides whether a process flushes a query, from what flushers report of themselves in `flusher.json`.
 
-A flusher reports every few seconds, whatever it does. An observer takes it for alive while it sees that
-report change, by the observer's own monotonic clock (`FlusherWatch`), and for dead when it has looked long
-enough and saw no change. The time in the report is never compared for that: clocks of hosts differ and jump,
-so it would make a dead flusher look alive for years, or a living one dead.
-docs/protocol.md#whether-a-flusher-is-alive argues how long to look.
+A flusher reports every few seconds, whatever it does. An observer counts it as alive while the report
+changes, by the observer's own monotonic clock (`FlusherWatch`), and as dead when it has watched long enough
+and the report did not change. The time in the report is never compared: clocks of hosts differ and jump, so
+a dead flusher could look alive for years, or a living one dead. docs/protocol.md#whether-a-flusher-is-alive
+argues how long to watch.
 
-A report is never the reason to send a row. It can delay a choice among attempts (`HeartbeatHistory`), fail a
-caller that waits (`await_flushed`; `Backpressure` in `commit`), or refuse a command (`refuse_flusher`).
+A report is never the reason to send a row. It can delay a choice among attempts (`HeartbeatHistory`), fail
+a caller that waits (`await_flushed`; `Backpressure` in `commit`), or refuse a command (`refuse_flusher`).
 
-Waits for a flush, by the log's records alone; never connects to the target.
+`wait_until_flushed` waits by the log's records alone; it never connects to the target.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""How far a query's flush is. Reads the log and the checkpoint; never connects to the target.
+"""How far a query's flush is, read from log and checkpoint, and its words. Never connects.
 
-How far a query's flush is: a value, and how it is said to people. No I/O.
-
-Numbers as people read them.
-
-Tells how fast epochs are flushed and come, from the log's records of those that were flushed last.
+The rates, at which epochs are published and flushed, come from the log's records of the last flushed
+epochs.
 """
 
 from __future__ import annotations

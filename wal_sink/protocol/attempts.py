@@ -1,16 +1,15 @@
-"""Decides which attempt at an epoch is flushed (rules 11, 12 and 22).
+"""Decides which attempt at an epoch is flushed (rules 11, 12 and 22). Pure.
 
 Every run that may have written `commits/N` had published N before, so with one manifest there is nothing to
 choose. Of several, the one counts whose run is proven to have written `commits/N`: an older run may have
 stood still after it published N, and written `commits/N` when a newer run had published N, too.
 `docs/protocol.md#which-attempt-is-flushed` says what proves it, and why.
 
-Decides whether a record about an epoch is still about what Spark has under that number. Pure.
-
-A record names an epoch by its number. An operator may set the checkpoint back behind it, and Spark then
-computes the number again, from other source offsets perhaps. A run that does so starts after the record was
-written, so it claims a generation above all that were claimed by then (rules 2 and 3); and no other run
-publishes an epoch that is checkpointed (rule 5).
+Also here: whether a record about an epoch is still valid. A record names an epoch by its number. An
+operator may set the checkpoint back before it, and Spark then computes the number again, possibly from
+other source offsets. A run that does so starts after the record was written, so it claims a generation
+above all that were claimed by then (rules 2 and 3); and no other run publishes an epoch that is
+checkpointed (rule 5).
 """
 
 from __future__ import annotations

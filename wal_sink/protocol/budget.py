@@ -1,4 +1,4 @@
-"""Decides whether the log has room for one more epoch: `wal.maxBytes` and `wal.onFull`. Pure.
+"""Decides whether one more epoch fits into the log: `wal.maxBytes` and `wal.onFull`. Pure.
 
 `docs/protocol.md#the-log-has-a-budget` says what counts, and argues that no run waits for itself: only what
 a flusher can finish meanwhile counts.

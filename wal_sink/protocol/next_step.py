@@ -1,10 +1,9 @@
-"""The values that `protocol` decides on: what a flusher saw, and what it may do next.
+"""Decides what a flusher does next, from what one pass observed. Pure.
 
-Decides what a flusher does next, from what it saw in one pass.
-
-Finish what is begun; else begin the epoch right after the mark, if `commits/` covers it (rule 10). Before
-that, bring ledger and `flushed/` records together (rules 13, 17, 19), and trim what is flushed (rule 18). A
-flusher that has just started takes the same path as one that has run for a year: there is no recovery code.
+Finish the begun window; else begin the epoch right after `flushed`, if `commits/` covers it (rule 10).
+Before that, bring ledger and `flushed/` records together (rules 13, 17, 19), and trim flushed epochs (rule
+18). A flusher that has just started takes the same path as one that has run for a year: there is no
+recovery code.
 
 Why this is exactly-once: `docs/protocol.md#the-argument`.
 """

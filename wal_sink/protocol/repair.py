@@ -1,11 +1,9 @@
-"""Decides whether an epoch may be given up, purely from what was seen. No I/O.
+"""Decides whether an operator's `skip` or `rewind` is safe, from what was observed. Pure.
 
-Each refusal has its argument: docs/protocol.md#why-skip-refuses-what-it-refuses.
+Each refusal of `skip` has its argument: docs/protocol.md#why-skip-refuses-what-it-refuses.
 
-Decides how far ledger and log can be set back, purely from what was seen. No I/O.
-
-Nothing is skipped, no two attempts are mixed, and timestamps grow, unless the operator brings them back from
-the future: docs/protocol.md#how-far-rewind-can-go.
+`rewind` skips no epoch, mixes no two attempts, and lets timestamps grow, unless the operator brings them
+back from the future: docs/protocol.md#how-far-rewind-can-go.
 """
 
 from __future__ import annotations

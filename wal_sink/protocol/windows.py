@@ -1,15 +1,14 @@
-"""Decides which checkpointed epochs are begun and finished together (rule 10).
+"""Decides which checkpointed epochs are begun and finished together (rule 10). Pure.
 
-A backlog of many small epochs would cost two conditional updates for each; in a window they share them. Only
-choices that nothing read later can overturn share one: a single manifest, or a proof. Any other epoch, and
-one at which the flush would stop, becomes the first of the next window, so the mark stands right before it.
-Why that is as safe as one by one: `docs/protocol.md#epochs-that-share-a-window`.
+A backlog of many small epochs would cost two conditional updates for each; in a window they share them.
+Only epochs whose choice nothing read later can overturn share one: a single manifest, or a proof. Any other
+epoch, and one at which the flush would stop, becomes the first of the next window, so `flushed` stands
+right before it. Why that is as safe as one by one: `docs/protocol.md#epochs-that-share-a-window`.
 
-Decides which task of a Spark job writes which rows of a window, if a job is worth it.
-
-The pieces of a window follow each other, each as long as its segment has bytes, and are cut into stretches of
-equal length, one a task. Two tasks read a segment in which a cut falls, and each verifies the digest of the
-whole file, so segments are cut no more often than that.
+Also here: which task of a Spark job writes which rows of a window. The pieces of a window follow each
+other, each as long as its segment has bytes, and are cut into stretches of equal length, one a task. Two
+tasks read a segment in which a cut falls, and each verifies the digest of the whole file, so segments are
+cut no more often.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Appends a task's rows to the log as segments, checked (step 2).
 
-Afterwards a large segment is durable, and nothing refers to it; a small one is in the task's report alone. If
-this attempt loses, or the epoch is run again, no manifest will name them; only the publisher makes them part
-of an epoch.
+Afterwards a large segment is durable, and nothing refers to it; a small one is in the task's report alone.
+If this attempt loses, or the epoch is run again, no manifest will name them; only the publisher makes them
+part of an epoch.
 
-Sifts a batch: the rows that the target takes, and those that its check refuses, with their reasons.
-
-A check raises at the first rule that a row breaks, and says which rows of the batch break the same one.
-They go, and the check looks at the rest: once more for each rule that is broken, not for each row. Kernels of
-Arrow do that; no row becomes a Python object. Where a check does not say which rows they are, the batch is
-halved until it is one row.
+`split_invalid` splits a batch into the rows that the target accepts, and the rows that its check refuses,
+with their reasons. A check raises at the first rule that a row breaks, and says which rows break the same
+one. They are taken out, and the check runs again: once for each broken rule, not for each row. Kernels of
+Arrow do that; no row becomes a Python object. Where a check does not say which rows, the batch is halved
+down to one row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waits for room in the log, and says so (`protocol.budget` decides)."""
+"""Waits until the log has space for an epoch, and reports the wait (`protocol.budget` decides)."""
 
 from __future__ import annotations
 

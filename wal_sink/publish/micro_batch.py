@@ -1,19 +1,15 @@
-"""Takes a micro-batch from its rows to its manifest: the one path behind every door of Spark.
+"""Takes a micro-batch from its rows to its manifest: the one path behind every Spark API of the sink.
 
-A door only calls it, where Spark calls the door: the plans are agreed on the driver's host, each task appends
-its rows, and the driver's host publishes what all tasks have reported, or discards it. Nothing is kept from
-one call to the next: what the sink has to remember is in the log.
+The APIs, a data source and `foreachBatch`, only call it where Spark calls them: the plans are agreed on the
+driver's host, each task appends its rows, and the driver's host publishes what all tasks have reported, or
+discards it. No state is kept from one call to the next: it is in the log.
 
-Looks, as a run starts, for epochs that have passed the sink by (rule 12).
+A starting run also notes epochs that were planned without the sink (rule 12). Spark's offline state
+repartition makes a batch, and may skip one, without calling the sink. Only `offsets/` shows that, and Spark
+purges it: while it plans an epoch, it deletes those that lie `minBatchesToRetain` before it. So the run
+notes them before its ticket and before Spark plans anything: `docs/protocol.md#rule-12`.
 
-Spark's offline state repartition makes a batch, and may pass over one, without calling the sink. Only
-`offsets/` tells, and Spark purges that: while it plans an epoch, those that lie `minBatchesToRetain` before
-it. So a run notes what it finds when it starts, before its ticket and before Spark plans anything:
-`docs/protocol.md#rule-12`.
-
-Adds the column that says which epoch a row came with, so that readers can leave unfinished ones out.
-
-Refuses quarantine where a refused row could not be sent again.
+`epochColumn` is added here, and quarantine is refused where a refused row could not be sent again.
 """
 
 from __future__ import annotations

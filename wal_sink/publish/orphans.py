@@ -1,19 +1,16 @@
-"""Deletes what earlier runs have written and not published, when a run claims its generation (rule 18).
+"""Deletes segments that no manifest will ever name (rules 7 and 18).
 
-The claim fences the runs before it. What they have left above the flushed mark, and no manifest names, is of
-no use any more; without this it would lie there until its epoch is flushed, beside what waits by right.
+*Of earlier runs.* The claim of a generation fences the runs before it. What they wrote above the last
+flushed epoch, and no manifest names, is of no use any more; without this it would lie there until its epoch
+is flushed. A fenced run that stands still may yet create its manifest (rule 7). So the deletion is noted
+first, and the manifests are listed again after the note: a manifest that comes still later is found beside
+the note, and is not chosen (rule 11).
 
-A fenced run that stands still may yet create its manifest (rule 7). So the deletion is noted before, and the
-manifests are listed again after the note: a manifest that comes still later is found beside the note, and is
-not chosen (rule 11).
-
-Deletes segments that their own run will never publish (rule 7).
-
-Otherwise a query that fails at the same row, and is started again and again, fills the disk in spite of its
-budget. A segment's name is unique, and known only to the message of the task that wrote it; a manifest names
-what the messages of one `commit()` name. So two callers know that no manifest will name their segments: a
-`commit()` that has not come to its manifest, and an `abort()` without the message of every task. Spark calls
-`commit()` when it has all messages, so in the second case it has not called it.
+*Of the own run.* Otherwise a query that fails at the same row, and is started again and again, fills the
+disk in spite of its budget. A segment's name is unique, and only the message of its task has it; a manifest
+names what the messages of one `commit()` name. So two callers can be sure that no manifest will name their
+segments: a `commit()` that has not come to its manifest, and an `abort()` without the message of every
+task. Spark calls `commit()` when it has all messages, so in the second case it has not called it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Says before a query starts what its first micro-batch would say; creates nothing.
+"""Runs the checks of a first micro-batch before a query starts; creates nothing.
 
-`wal_sink.check` and `wal-sink check` are two doors to it.
+`wal_sink.check` and `wal-sink check` both call it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Publishes an epoch on the driver's host: `commit()` makes its segments its content (step 3).
 
-Before it, the epoch's segments are durable and nothing refers to them. After it, one manifest does.
-Spark has not written `commits/N` yet, so nothing may be sent: a flusher does that when it has.
-When the epoch is refused before its manifest, its segments are deleted; from then on nothing is, since
-the manifest may exist (rule 7).
+Before it, the epoch's segments are durable and nothing refers to them. After it, one manifest does. Spark
+has not written `commits/N` yet, so no row may be sent: a flusher does that when the file is there. When the
+epoch is refused before its manifest, its segments are deleted; from then on nothing is deleted, since the
+manifest may exist (rule 7).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The public `check`, before a query starts; `await_flushed` and `status`, for a query or its checkpoint.
+"""The public functions: `register`, and `check`, `await_flushed` and `status` of a query or its checkpoint.
 
-Registers the sink with a Spark session, which has one handle as long as it lives.
+A Spark session has one handle as long as it lives.
 """
 
 from __future__ import annotations

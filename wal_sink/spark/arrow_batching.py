@@ -1,11 +1,12 @@
-"""Lets Spark hand rows over to Python without measuring the batch after each of them.
+"""Sets how many rows Spark puts into an Arrow batch for Python, without a measurement after each row.
 
-Spark 4.3 closes an Arrow batch at `maxRecordsPerBatch` rows or `maxBytesPerBatch` bytes, and looks at the
-bytes after every row, for which it goes through all columns: a quarter of what a task takes. It does not look
-where the limit is exactly 2147483647. Then only the number of rows bounds a batch, so that number is chosen
-by how wide the rows are that the log has seen: none of this is done before it has seen any.
+Spark 4.3 closes an Arrow batch at `maxRecordsPerBatch` rows or `maxBytesPerBatch` bytes, and counts the
+bytes after every row, for which it goes through all columns: a quarter of what a task takes. It does not
+count them where the limit is exactly 2147483647. Then only the number of rows bounds a batch, so that
+number follows from how wide the rows in the log are: nothing is set before the log has some.
 
-It is set in the query's own copy of the session, so no other query and no UDF of the application meets it.
+It is set in the query's own copy of the session, so it affects no other query and no UDF of the
+application.
 """
 
 from __future__ import annotations

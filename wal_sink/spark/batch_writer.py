@@ -1,11 +1,11 @@
-"""Receives micro-batches in `foreachBatch`: the second door, for queries that Spark refuses to a data source.
+"""Receives micro-batches in `foreachBatch`, for queries that Spark refuses to a data source.
 
-Spark calls the function on the driver, in the thread of the query. Tasks append the rows, and what
-Spark collects are their reports: of several attempts at a task the one that counts. Then the function
-publishes the epoch. It returns before Spark writes `commits/<epoch>`, as `commit()` of a data source does.
+Spark calls the function on the driver, in the thread of the query. Tasks append the rows, and what Spark
+collects are their reports: of several attempts at a task the one that counts. Then the function publishes
+the epoch. It returns before Spark writes `commits/<epoch>`, as `commit()` of a data source does.
 
-Spark does not tell such a query's options to its listener. So a writer makes itself known in this process by
-its checkpoint, and is told of each run that starts there (rule 25).
+A listener of Spark gets no options of such a query. So a writer registers itself in this process by its
+checkpoint, and is notified of each run that starts there (rule 25).
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Receives micro-batches from Spark: a Python data source, thin over `publish.micro_batch`.
 
 Spark makes a data source for each micro-batch, in a Python worker on the driver's host. It calls `write` in
-the tasks, and `commit` and `abort` in another worker on the driver's host, on a writer that it makes anew. So
-no object keeps anything from one call to the next: what the sink has to remember is in the log.
+the tasks, and `commit` and `abort` in another worker on the driver's host, on a writer that it makes anew.
+So no object keeps state from one call to the next: it is in the log.
 
-Spares Spark's Python workers a search for garbage among all modules after each task.
-
-pyspark's daemon calls `gc.collect()` in a worker whenever the worker has done something. With pyspark,
-pyarrow and this package loaded that takes some 30 ms of CPU, and each micro-batch has it done in two
-workers on the driver's host and in one for each task.
+Also here: pyspark's daemon calls `gc.collect()` in a worker after each piece of work. With pyspark, pyarrow
+and this package loaded that takes some 30 ms of CPU, in two workers on the driver's host and in one for
+each task. So the modules that are loaded are moved out of the collector's reach.
 """
 
 from __future__ import annotations

@@ -1,25 +1,25 @@
-"""Hears Spark's events: a run that starts takes its ticket, an epoch that is checkpointed wakes the flush.
+"""Receives Spark's events: a run that starts takes its ticket, a checkpointed epoch wakes the flush.
 
-Events are hints. They are late, one thread delivers all of them, and a crash loses them; what is
-checkpointed stands in `commits/`. Only events tell at once, though, whose attempt at an epoch Spark kept:
-the `RunHistory` remembers them (rule 11). And `onQueryStarted` has to be heard: Spark calls it inside
-`start()`, before the run reads the checkpoint, which is where the run takes its ticket (rule 2).
+Events are hints. They are late, one thread delivers all of them, and a crash loses them; `commits/` says
+what is checkpointed. But only events say at once whose attempt at an epoch Spark kept: the `RunHistory`
+keeps them (rule 11). And `onQueryStarted` must arrive: Spark calls it inside `start()`, before the run
+reads the checkpoint, and there the run takes its ticket (rule 2).
 
-Asks Spark again and again about each run, since its events may be missed, and reach no other process.
+The driver also polls each run, since events may be missed, and reach no other process:
 
 *A run that is told to stop.* Spark's `stop()` waits for the micro-batch, and the micro-batch for a `commit`
-that waits for room in the log, in a Python worker that no interrupt and no event reaches (measured with
+that waits for space in the log, in a Python worker that no interrupt and no event reaches (measured with
 4.3.0: `stop()` took as long as the commit did). Driver and worker both reach the log, though. So the driver
-notes in the log that a run is told to stop and goes on all the same, and a waiting `commit` sees that
-(rule 2). The run keeps its ticket: when it comes to its next epoch it may be the one run that can prove which
-attempt Spark has kept (rule 11).
+notes in the log that a run is told to stop and has not ended, and a waiting `commit` reads the note (rule
+2). The run keeps its ticket: at its next epoch it may be the one run that can prove which attempt Spark has
+kept (rule 11).
 
 *An event that was missed.* Spark drops events when a listener is slow, and sends none to a handle that was
 closed and made anew. While the source is idle no further event comes, and a flush that waits for a proof
-(rule 11) would rest for ever. So the driver asks each run how far it is, and whether it has ended.
+(rule 11) would wait for ever. So the driver polls how far each run is, and whether it has ended.
 
-*A query that is done.* An application may start any number of queries, one after the other. What its handle
-holds of one is let go when run and flush have ended and nothing waits.
+*A query that is done.* An application may start any number of queries, one after the other. The handle
+releases a query when run and flush have ended and nothing is pending.
 """
 
 from __future__ import annotations

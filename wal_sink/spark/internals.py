@@ -1,21 +1,7 @@
-"""Finds undocumented classes of Spark, some of which moved between minor versions.
+"""Wraps every undocumented name of Spark that the sink uses; no other module uses one.
 
-Asks a session what Spark does not document; refuses one that lacks a name which the sink uses.
-
-Asks a streaming query what Spark does not document.
-
-Asks a task, or a thread of the driver, which micro-batch it works for.
-
-Hears a session's events without what pyspark asks the JVM for each of them.
-
-Gives tasks rows as Arrow batches, and says in which schema they come.
-
-Wraps every undocumented name of Spark that the sink uses; no other room uses one.
-
-`check_session` is the canary: it looks for each of them before the first query, so that `register` refuses a
-Spark that has changed, and no query finds it out at 3 a.m. Tested with the versions in `TESTED`.
-
-What a started query was given, as plain values.
+`check_session` is the canary: it tries each of them before the first query, so that `register` refuses a
+Spark that has changed, and no query fails for it later. Tested with the versions in `TESTED`.
 """
 
 from __future__ import annotations

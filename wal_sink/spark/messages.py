@@ -1,9 +1,7 @@
-"""Says once, as a query starts, what is in force: one block, and a warning for each surprise that looms.
+"""The log messages of a query's start and end: the settings in force, warnings, and pending epochs.
 
-Says in one line how many epochs wait in the log, when an application starts again or ends.
-
-The lines are warnings: that is the lowest level that Python shows when the application has not configured
-logging.
+The lines about pending epochs are warnings: that is the lowest level that Python shows when the application
+has not configured logging.
 """
 
 from __future__ import annotations

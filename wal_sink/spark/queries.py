@@ -1,9 +1,8 @@
 """Starts, wakes and ends the flush of each query of a session, as Spark's events say.
 
-Stops queries as they start: for a mode that the sink refuses (`modes`), or to keep a proof (rule 12).
-
+A query is stopped as it starts for a mode that the sink refuses (`modes`), or to keep a proof (rule 12).
 Spark drops what `onQueryStarted` raises, and the query runs on. So the sink stops the query, and raises the
-error where the application meets the handle next: in `await_flushed`, `status` or `close`.
+error at the next call of the handle: `await_flushed`, `status` or `close`.
 """
 
 from __future__ import annotations

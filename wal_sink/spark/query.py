@@ -1,9 +1,7 @@
-"""One query: its flush, as the handles of this process hold it, and where its checkpoint and log are.
+"""One query in this process: its flush, its checkpoint and its log.
 
-Hands the flush of a query to another handle when a notebook starts it again in a new session.
-
-A notebook stops its session without closing the handle, and runs its cells again. The old handle's flush
-needs no Spark, so it goes on by itself, until its query starts under the new handle.
+A notebook may stop its session without closing the handle, and run its cells again. The old handle's flush
+needs no Spark, so it goes on, until the query starts under the new handle, which then takes it over.
 """
 
 from __future__ import annotations

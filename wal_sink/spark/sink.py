@@ -1,6 +1,6 @@
 """The handle that `register` returns: the sink inside one Spark session.
 
-Ends the sink in one session: flushes what is checkpointed, stops in order, and says what then waits.
+Closing it flushes what is checkpointed, stops in order, and reports which epochs are pending.
 """
 
 from __future__ import annotations

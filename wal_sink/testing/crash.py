@@ -1,8 +1,7 @@
-"""Starts, watches and kills a Spark application, in a process group of its own.
+"""Starts, watches and kills a Spark application, which stands still at a chosen point of a chosen epoch.
 
-Lets a driver stand still at a chosen point of a chosen epoch (`pauses`), so that it can be killed there.
-
-Subclasses of what Spark and the flusher call wait at the points; the product has no such hooks. Use it so::
+The application runs in a process group of its own. Subclasses of what Spark and the flusher call wait at
+the points (`pauses`); the product has no such hooks. Use it so::
 
     os.environ[PAUSES] = pauses(Pause(point="write", table="events", epoch=3, marker="/tmp/here"))
     spark = SparkSession.builder…            # afterwards: the workers inherit the environment
@@ -10,8 +9,8 @@ Subclasses of what Spark and the flusher call wait at the points; the product ha
         spark.dataSource.register(PausingDataSource)
         df.writeStream.format("wal_sink").option("target", PAUSING_TARGET)…
 
-`PausingBatchWriter(spark, options)` is the same for `foreachBatch`. `Pausing` makes such a target
-of your own. The process that kills waits for the marker file (see `wal_sink.testing.crash`).
+`PausingBatchWriter(spark, options)` is the same for `foreachBatch`. `Pausing` makes such a target of your
+own. The process that kills waits for the marker file.
 """
 
 from __future__ import annotations

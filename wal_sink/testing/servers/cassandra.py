@@ -1,10 +1,7 @@
-"""Starts, kills, pauses and asks a Cassandra node, wherever that runs.
+"""A real Cassandra node for tests and demonstrations: started, killed, paused, and queried.
 
-Chooses which Cassandra the tests of a run use: a container, or the embedded node.
-
-Runs a real Cassandra node in a Docker container, for tests: the official image, by testcontainers.
-
-Runs a real Cassandra node as a child process, for tests and demonstrations: no Docker, no service.
+It is a Docker container of the official image, by testcontainers, or an embedded node: a child process that
+needs neither Docker nor a service. `choose` picks one for the tests of a run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A server in a Docker container, by testcontainers, with the interface of a child process.
 
-Asks the Docker engine that testcontainers would use whether it answers, and for images and ports.
+Also here: whether the Docker engine that testcontainers would use answers, and its images and ports.
 """
 
 from __future__ import annotations

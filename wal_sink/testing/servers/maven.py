@@ -1,11 +1,7 @@
-"""Downloads a Maven artifact with all it needs, once.
+"""Downloads a Maven artifact with its dependencies, once; and finds the Java that runs a server of tests.
 
 The Ivy that PySpark ships does the download, so Maven need not be installed. Where Ivy cannot do it (a
 mirror that only Maven's settings know), Maven is the second try.
-
-Finds the Java that runs a server of tests.
-
-Says where the test kit keeps what it makes or downloads once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A server of any kind, wherever it runs: started until it answers, stopped, killed, paused, ended.
+"""A server of any kind: started until it answers, stopped, killed, paused, ended.
 
-A server as a child process, which dies with the process that starts it: no Docker, no service.
-
-Chooses ports on which a node can come back after it was killed.
+`Child` needs neither Docker nor a service, and dies with the process that starts it. Ports are chosen so
+that a server can come back on its port after it was killed.
 """
 
 from __future__ import annotations
