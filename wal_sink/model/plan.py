@@ -22,6 +22,8 @@ _ONE_SESSION = "one_session"
 """The detail that `Plan.one_session` asks for."""
 _SENT_ONCE = "sent_once"
 """The detail that `Plan.sent_once` asks for."""
+CREATES = "creates"
+"""The detail of a table that is missing: the statement that makes it; `Plan.creates` asks for it."""
 ABSENT = "absent"
 """The detail of rows that are written where there is none of their key; `Plan.target_dated` asks for it."""
 
@@ -102,6 +104,18 @@ class Plan(Record, frozen=True, kw_only=True):
         So it is where a row is written only if there is none of its key: by a condition.
         """
         return ABSENT in self.details
+
+    @property
+    def creates(self) -> str:
+        """The statement by which a start would make the table; empty where there is one.
+
+        Only a plan that was made to be shown has it (`Target.dry_plan`).
+        """
+        return self.details.get(CREATES, "")
+
+    def that_creates(self, statement: str) -> Plan:
+        """Return the plan as one whose table is missing, for `wal-sink check`."""
+        return msgspec.structs.replace(self, details=self.details | {CREATES: statement})
 
     def _demanding(self, detail: str) -> Plan:
         """Return the plan with a detail that no flusher may overlook."""

@@ -80,8 +80,13 @@ def preflight(raw: Mapping[str, str], schema: pa.Schema) -> Checked:
     key = several_plans_key(columns, named)
     plans = {each.name: each.target.dry_plan(columns, key) for each in configuration.destinations}
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
+    creates = {
+        f"{name}.creates" if name else "creates": plan.creates
+        for name, plan in plans.items()
+        if plan.creates
+    }
     return Checked(
-        in_force=configuration.in_force(f"{configuration.location.logs}/<query id>"),
+        in_force=configuration.in_force(f"{configuration.location.logs}/<query id>") | creates,
         columns=tuple(
             CheckedColumn(
                 name=each.name,

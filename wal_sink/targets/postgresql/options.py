@@ -15,6 +15,17 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECONDS, SECRET, from_environment
+from wal_sink.targets.create_table import (
+    CREATE_TABLE,
+    KEY_COLUMNS,
+    PARTITION_COLUMNS,
+    CreateTable,
+    KeyColumns,
+    Layout,
+    PartitionColumns,
+    read_layout,
+    refuse_key_and_mode,
+)
 from wal_sink.targets.names import did_you_mean, quote
 from wal_sink.targets.operations import (
     OPERATION_COLUMN,
@@ -118,6 +129,9 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
             f" default: {LEDGER_TABLE} in the schema of the table"
         ),
     ] = msgspec.field(name="postgresql.ledgerTable", default="")
+    create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
+    key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
+    partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
     request_timeout: Annotated[
         float,
         Meta(
@@ -160,6 +174,9 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
                 "Give the ledger a table of its own.",
             )
 
+        layout = self.layout
+        if self.create_table:
+            refuse_key_and_mode("postgresql.mode", self.mode, layout)
         read_words(self.operation_column, self.operations)
         if self.operation_column and self.mode != "upsert":
             raise OptionError(
@@ -167,6 +184,11 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
                 f" {self.mode}: without a key no row can be found to delete.",
                 f"Set postgresql.mode to upsert, or leave out {OPERATION_COLUMN}.",
             )
+
+    @property
+    def layout(self) -> Layout:
+        """How a new table is laid out."""
+        return read_layout(self.key_columns, self.partition_columns, create=self.create_table)
 
     @property
     def words(self) -> Mapping[str, Operation]:

@@ -12,10 +12,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.errors import SchemaMismatch
+from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.create_table import (
+    CREATE_TABLE,
+    KEY_COLUMNS,
+    NO_LAYOUT,
+    PARTITION_COLUMNS,
+    Layout,
+    create_statement,
+    refuse_unknown_columns,
+)
 from wal_sink.targets.operations import operation_details, with_operation, without_operation
-from wal_sink.targets.postgresql.options import PostgresqlOptions, did_you_mean, quote
+from wal_sink.targets.postgresql.options import (
+    PostgresqlOptions,
+    TableName,
+    did_you_mean,
+    listed,
+    quote,
+)
 from wal_sink.targets.postgresql.schema import (
     PgColumn,
     Relation,
@@ -130,7 +145,8 @@ def refuse_table(schema: pa.Schema, live: Relation, server: ServerState) -> None
     if not live.exists:
         raise SchemaMismatch(
             f"Table {name} does not exist. {_suggestion(live)}".rstrip(),
-            f"Correct option table, or create it:\n{create_table(live, schema)}",
+            f"Correct option table, or create it, or set {CREATE_TABLE} to true:\n"
+            + create_table(name, schema),
         )
     if live.kind in _KINDS:
         raise SchemaMismatch(f"{name} is {_KINDS[live.kind]}.", "Name a table.")
@@ -245,10 +261,52 @@ def _grants(live: Relation, lacking: Sequence[str], user: str) -> list[str]:
     return found
 
 
-def create_table(live: Relation, schema: pa.Schema) -> str:
-    """Return a statement that makes a table for the DataFrame."""
-    columns = ",\n".join(f"  {quote(field.name)} {postgresql_type(field.type)}" for field in schema)
-    return f"CREATE TABLE {live.name} (\n{columns}\n);"
+def create_table(name: TableName, schema: pa.Schema, layout: Layout = NO_LAYOUT) -> str:
+    """Return the statements that make a table for the DataFrame.
+
+    One with partitions has none but the default one, which takes all rows: others are made when they are
+    wanted.
+    """
+    by_range = f"PARTITION BY RANGE ({listed(layout.partition)})" if layout.partition else ""
+    table = create_statement(
+        name, schema, layout, lambda field: postgresql_type(field.type), quote, by_range
+    )
+    if not layout.partition:
+        return f"{table};"
+    rest = TableName(name.schema, f"{name.table}_default")
+    return f"{table};\nCREATE TABLE {rest} PARTITION OF {name} DEFAULT;"
+
+
+def make_table(connection: Any, options: PostgresqlOptions, schema: pa.Schema) -> str:
+    """Make the table in the open transaction, where createTable asks for it.
+
+    :returns: the statements; empty where there is a table, or nowhere to put it.
+    :raises OptionError, SchemaMismatch: the options and the DataFrame do not make one.
+    :raises Exception: of the driver.
+    """
+    if not options.create_table:
+        return ""
+    live, layout = read_relation(connection, options.data), options.layout
+    if live.exists or live.name.schema not in live.schemas:
+        return ""
+    written = without_operation(schema, options.operation_column, (), live.name)
+    refuse_unknown_columns(layout, written)
+    if layout.key and (outside := [name for name in layout.partition if name not in layout.key]):
+        raise OptionError(
+            f"Option {PARTITION_COLUMNS} names {', '.join(outside)}, and {KEY_COLUMNS} does not: PostgreSQL"
+            " keeps a key unique inside each partition only.",
+            f"Add it to {KEY_COLUMNS}, or leave it out of {PARTITION_COLUMNS}.",
+        )
+    statements = create_table(live.name, written, layout)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statements)
+    except Exception:
+        connection.rollback()
+        if read_relation(connection, options.data).exists:  # another process was quicker
+            return ""
+        raise
+    return statements
 
 
 def needs_staging(columns: Sequence[Column], key: Sequence[str]) -> bool:

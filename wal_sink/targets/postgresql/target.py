@@ -80,6 +80,12 @@ class PostgresqlTarget(SqlTarget):
         """Not asked: what the log holds depends on the DataFrame's type, too (`types.log_type`)."""
         raise NotImplementedError
 
+    def make_table(self, connection: Any, schema: pa.Schema) -> str:
+        """Make the table where createTable asks for it."""
+        from wal_sink.targets.postgresql.plan import make_table  # noqa: PLC0415 -- not in tasks
+
+        return make_table(connection, self.options, schema)
+
     def compare(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, and see that the ledger's can be used if it is there."""
         from wal_sink.targets.postgresql.plan import make_plan  # noqa: PLC0415 -- not in tasks

@@ -6,6 +6,7 @@ The options that every SQL target has.
 from __future__ import annotations
 
 import contextlib
+import logging
 import uuid
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from wal_sink.targets.base import Delivery, Kind, Session, Target
 from wal_sink.targets.names import quote
 from wal_sink.targets.sql.columns import SqlColumn, agreed_columns, cast
 from wal_sink.targets.sql.session import DDL, Ledger, SqlSession, with_values
+
+logger = logging.getLogger(__name__)
 
 
 class SqlOptions(Options, frozen=True, kw_only=True):
@@ -100,6 +103,14 @@ class SqlTarget(Target):
         :param values: of the type that `arrow_type` returned.
         """
         return None
+
+    def make_table(self, connection: Any, schema: pa.Schema) -> str:  # noqa: ARG002 -- for those that do
+        """Make the table in the open transaction, where option createTable asks for it.
+
+        :returns: the statement that made it; empty where there is such a table, or none is to be made.
+        :raises OptionError, SchemaMismatch: it cannot be made by these options, or for this DataFrame.
+        """
+        return ""
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Add rows in the open transaction; in bulk where the driver knows how.
@@ -182,8 +193,15 @@ class SqlTarget(Target):
     def _agreed(self, schema: pa.Schema, key: str, *, create: bool) -> Plan:
         connection = self._open()
         try:
+            made = self.make_table(connection, schema)
+            if create and made:
+                connection.commit()
+                logger.info("made the table: %s", made)
             plan = self.compare(connection, schema, key)
-            if create:
+            if not create:
+                connection.rollback()
+                plan = plan.that_creates(made) if made else plan
+            else:
                 self._make_ledger(connection)
                 self._try_ledger(connection)
         except Exception as error:

@@ -1,0 +1,91 @@
+"""Option createTable over a real server: the table is made by a start, and shown by a check."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.model.ledger import Owner
+from wal_sink.targets.base import Slice
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.testing.contracts.rows import deliver
+from wal_sink.testing.servers.postgresql import Server
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("day", pa.date32()),
+        ("price", pa.decimal128(12, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+ROW = {"id": [1], "day": [0], "price": [None], "at": [None], "tags": [["x"]]}
+
+
+def target(server: Server, schema: str, **given: object) -> PostgresqlTarget:
+    """Return a target whose table is missing."""
+    options = {"mode": "upsert", "create_table": True, "key_columns": "id,day"} | given
+    return PostgresqlTarget(PostgresqlOptions(uri=server.uri, table=f"{schema}.orders", **options))  # type: ignore[arg-type]
+
+
+def tables(server: Server, schema: str) -> list[str]:
+    """List the tables of a schema."""
+    query = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY 1"
+    return [name for (name,) in server.execute(query, [schema])]
+
+
+def test_a_check_shows_the_table_and_a_start_makes_it(postgresql: Server, schema: str) -> None:
+    """With its key and partitions; rows go there, and the next start leaves it as it is."""
+    made = target(postgresql, schema, partition_columns="day")
+    shown = made.dry_plan(SCHEMA, "key").creates
+    assert tables(postgresql, schema) == []
+    assert '"price" numeric(12,2)' in shown
+    assert 'PRIMARY KEY ("id", "day")' in shown
+    plans = [made.plan(SCHEMA, "key") for _ in range(2)]
+    assert plans[0] == plans[1]
+    assert plans[0].creates == ""
+    assert tables(postgresql, schema) == ["orders", "orders_default", "wal_sink_ledger"]
+    rows = made.check(pa.record_batch(ROW, schema=SCHEMA), plans[0])
+    with made.connect(Owner("query", "log", "checkpoint")) as session:
+        session.create(-1)
+        for epoch in range(2):
+            deliver(session, plans[0], Slice(epoch, rows, 0))
+    assert postgresql.execute(f"SELECT id, tags FROM {schema}.orders") == [(1, ["x"])]
+
+
+def test_what_a_check_shows_can_be_run_by_hand(postgresql: Server, schema: str) -> None:
+    """The error without the option has the statement, too."""
+    postgresql.execute(target(postgresql, schema).dry_plan(SCHEMA, "key").creates)
+    assert target(postgresql, schema).dry_plan(SCHEMA, "key").creates == ""
+    postgresql.execute(f"DROP TABLE {schema}.orders")
+    plain = target(postgresql, schema, create_table=False, key_columns="", mode="append")
+    with pytest.raises(SchemaMismatch, match="does not exist") as caught:
+        plain.plan(SCHEMA, "key")
+    postgresql.execute(caught.value.remedy.partition("\n")[2])
+    plain.plan(SCHEMA, "key")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"key_columns": ""}, "needs a key"),
+        ({"mode": "append"}, "second row of a key"),
+        ({"key_columns": "id,id"}, "lists id twice"),
+        ({"create_table": False}, "keyColumns is given without createTable"),
+        (
+            {"create_table": False, "key_columns": "", "partition_columns": "day"},
+            "partitionColumns",
+        ),
+        ({"key_columns": "id,dya"}, "Did you mean day"),
+        ({"key_columns": "id", "partition_columns": "day"}, "unique inside each partition"),
+    ],
+)
+def test_what_makes_no_table_is_refused_before_one_is_made(
+    postgresql: Server, schema: str, given: dict[str, object], said: str
+) -> None:
+    """Options without effect included."""
+    with pytest.raises((OptionError, SchemaMismatch), match=said):
+        target(postgresql, schema, **given).plan(SCHEMA, "key")
+    assert tables(postgresql, schema) == []

@@ -1,0 +1,138 @@
+"""Option createTable: a table that is missing is made from the DataFrame's schema. Pure.
+
+A target that can do so declares the three options in its own, reads them by `read_layout`, and makes the
+statement, or the table, itself. `wal-sink check` makes none: it says what a start would make, as every target
+says in its error what to run where the option is not given.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import pyarrow as pa
+from msgspec import Meta
+
+from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.targets.names import did_you_mean
+
+CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS = "createTable", "keyColumns", "partitionColumns"
+
+CreateTable = Annotated[
+    bool,
+    Meta(description="whether a table that is missing is made from the DataFrame's schema"),
+]
+KeyColumns = Annotated[
+    str,
+    Meta(
+        description="columns of the key, comma-separated, such as of the table that createTable makes"
+    ),
+]
+PartitionColumns = Annotated[
+    str,
+    Meta(
+        description="columns by which the table that createTable makes is partitioned, comma-separated"
+    ),
+]
+
+
+class Layout(NamedTuple):
+    """How a new table is laid out."""
+
+    key: tuple[str, ...] = ()
+    partition: tuple[str, ...] = ()
+
+
+NO_LAYOUT = Layout()
+
+
+def listed_names(option: str, text: str) -> tuple[str, ...]:
+    """Return the columns that an option lists.
+
+    :raises OptionError: one is listed twice.
+    """
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if twice := [name for name, count in Counter(found).items() if count > 1]:
+        raise OptionError(f"Option {option} lists {twice[0]} twice.", "Leave out one of the two.")
+    return found
+
+
+def read_layout(
+    key_columns: str, partition_columns: str, *, create: bool, key_alone: bool = False
+) -> Layout:
+    """Read the options, before there is a DataFrame.
+
+    :param create: whether createTable is set.
+    :param key_alone: whether the target reads keyColumns for a table that is there, too.
+    :raises OptionError: a column is listed twice, or an option would be without effect.
+    """
+    given = {PARTITION_COLUMNS: partition_columns, KEY_COLUMNS: "" if key_alone else key_columns}
+    for option, text in given.items():
+        if text.strip() and not create:
+            raise OptionError(
+                f"Option {option} is given without {CREATE_TABLE}: a table that is there stays as it is.",
+                f"Set {CREATE_TABLE} to true, or leave out {option}.",
+            )
+    return Layout(
+        listed_names(KEY_COLUMNS, key_columns), listed_names(PARTITION_COLUMNS, partition_columns)
+    )
+
+
+def refuse_key_and_mode(option: str, mode: str, layout: Layout) -> None:
+    """Refuse a new table that its own rows would not fit.
+
+    :param option: that says how rows get into the table, and `mode`: append or upsert.
+    :raises OptionError: an upsert without a key, or a key that a second row would be refused by.
+    """
+    if mode == "upsert" and not layout.key:
+        raise OptionError(
+            f"Option {CREATE_TABLE} is true and {option} is upsert: the new table needs a key.",
+            f"Name its columns in {KEY_COLUMNS}.",
+        )
+    if mode == "append" and layout.key:
+        raise OptionError(
+            f"Option {KEY_COLUMNS} is given and {option} is append: a second row of a key would be refused.",
+            f"Set {option} to upsert, or leave out {KEY_COLUMNS}.",
+        )
+
+
+def refuse_unknown_columns(layout: Layout, schema: pa.Schema) -> None:
+    """Refuse a layout with columns that the DataFrame lacks.
+
+    :param schema: of the columns that are written.
+    :raises SchemaMismatch: it lacks one.
+    """
+    for option, names in zip((KEY_COLUMNS, PARTITION_COLUMNS), layout, strict=True):
+        for name in names:
+            if name not in schema.names:
+                raise SchemaMismatch(
+                    f"Option {option} names {name}, and the DataFrame has {', '.join(schema.names)}."
+                    f" {did_you_mean(name, schema.names)}".rstrip(),
+                    f"Correct {option}, or add the column.",
+                )
+
+
+def create_statement(
+    table: object,
+    schema: pa.Schema,
+    layout: Layout,
+    type_of: Callable[[pa.Field], str],
+    quote: Callable[[str], str],
+    suffix: str = "",
+) -> str:
+    """Return a CREATE TABLE by the SQL standard; columns of the key take no null.
+
+    :param table: its name, quoted.
+    :param schema: of the columns that are written.
+    :param type_of: the type of a column, in the database's words.
+    :param suffix: what comes behind the columns, such as the partitions.
+    """
+    lines = [
+        f"  {quote(field.name)} {type_of(field)}{' NOT NULL' if field.name in layout.key else ''}"
+        for field in schema
+    ]
+    if layout.key:
+        lines.append(f"  PRIMARY KEY ({', '.join(map(quote, layout.key))})")
+    body = ",\n".join(lines)
+    return f"CREATE TABLE {table} (\n{body}\n){suffix and f' {suffix}'}"
