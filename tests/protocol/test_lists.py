@@ -142,7 +142,7 @@ def test_rule_26_late_rows_of_an_attempt_that_was_overtaken_change_nothing(
         for rows in held:
             session.write(piece.plan, rows)
         session.drain()
-        assert session.finish(window).value == "refused"
+        assert session.finish(window).value == "conflict"
     assert lists.visible() == [("a", 1), ("b", 2)]
 
 
