@@ -29,8 +29,8 @@ from wal_sink.testing.local_spark import local_session
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """One job."""
 
-    door: str
-    """One of `DOORS`."""
+    api: str
+    """One of `APIS`."""
     files: str
     """A folder of Parquet files, two for each micro-batch."""
     schema: str
@@ -139,7 +139,7 @@ def our_batch_writer(spark: SparkSession, writer: DataStreamWriter, config: Conf
         _to_the_end(writer.foreachBatch(write).start())
 
 
-DOORS: dict[str, Callable[[SparkSession, DataStreamWriter, Config], None]] = {
+APIS: dict[str, Callable[[SparkSession, DataStreamWriter, Config], None]] = {
     "noop": noop,
     "foreachBatch": for_each_batch,
     "counts only": counting,
@@ -160,7 +160,7 @@ def main(config: Config) -> Taken:
     began, before = time.monotonic(), _used(jvm)
     rows = spark.readStream.schema(config.schema).option("maxFilesPerTrigger", 2)
     writer = rows.parquet(config.files).writeStream.trigger(availableNow=True)
-    DOORS[config.door](spark, writer.option("checkpointLocation", config.checkpoint), config)
+    APIS[config.api](spark, writer.option("checkpointLocation", config.checkpoint), config)
     seconds, used = time.monotonic() - began, _used(jvm)
     spark.stop()
     return Taken(seconds, *(after - earlier for after, earlier in zip(used, before, strict=True)))

@@ -76,7 +76,7 @@ class Driver:
             plan=self.run.plan.key,
             options={},
             clock_us=self.run.world.clock,
-            room=room,
+            backpressure=room,
         )
         return publisher.publish(self.run.execution, self.run.tasks(rows))
 

@@ -218,7 +218,7 @@ class Run:
             plan=self.plan,
             options={},
             clock_us=clock.now_us,
-            room=self._room(),
+            backpressure=self._backpressure(),
         ).publish(task.execution, [appended])
         body = json.dumps({"nextBatchWatermarkMs": 0, "by": self.run_id})
         driver.store.create(f"commits/{epoch}", f"v1\n{body}".encode())
@@ -280,7 +280,7 @@ class Run:
         """Whether the rows of a batch are few enough for the manifest."""
         return "small segments" in self.world.swarm and self.world.chance.random() < 0.8
 
-    def _room(self) -> Backpressure | None:
+    def _backpressure(self) -> Backpressure | None:
         world, driver = self.world, self.driver
         if world.max_bytes is None:
             return None

@@ -1,7 +1,7 @@
 """An application that ends in the way that a test asks for: `python -m tests.spark.ending CONFIG.json`.
 
 It streams the source until the epochs of the marker are checkpointed, writes the marker, and ends. The
-target can be closed: as long as the file `door` is there, no session connects to it.
+target can be closed: as long as the file `barrier` is there, no session connects to it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from wal_sink.targets.base import Session
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.local_spark import local_session
 
-DOOR = "WAL_SINK_TEST_DOOR"
-"""Environment variable: path of the door."""
+BARRIER = "WAL_SINK_TEST_BARRIER"
+"""Environment variable: path of the file that keeps the target closed."""
 
 
 def main(config: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def ends(config: dict[str, Any]) -> None:
 
 
 def notebook(config: dict[str, Any]) -> None:
-    """Run a cell, stop Spark without closing, run it again in a new session; open the door, close."""
+    """Run a cell, stop Spark without closing, run it again in a new session; open the target, close."""
     spark = local_session()
     sink = wal_sink.register(spark)
     query = reach(config, sink, start(spark, config))
@@ -83,7 +83,7 @@ def notebook(config: dict[str, Any]) -> None:
     assert RUN_HISTORY.running(str(query.id)) is None, "the flush waits for no event of a dead run"
     reach(config, sink, start(spark, config))
     wait_for(lambda: len(flushers()) == 1)
-    Path(config["door"]).unlink()
+    Path(config["barrier"]).unlink()
     sink.close()
     spark.stop()
 
@@ -105,8 +105,8 @@ def start(
     spark: SparkSession, config: dict[str, Any], *, available_now: bool = False
 ) -> StreamingQuery:
     """Start the query; it goes on until it is stopped, or to the end of its source."""
-    door = writer(spark, config, target="tests.spark.ending:DoorTarget")
-    return (door.trigger(availableNow=True) if available_now else door).start()
+    barrier = writer(spark, config, target="tests.spark.ending:ClosedTarget")
+    return (barrier.trigger(availableNow=True) if available_now else barrier).start()
 
 
 def reach(config: dict[str, Any], sink: wal_sink.Sink, query: StreamingQuery) -> StreamingQuery:
@@ -118,16 +118,16 @@ def reach(config: dict[str, Any], sink: wal_sink.Sink, query: StreamingQuery) ->
     return query
 
 
-class DoorTarget(CassandraTarget):
-    """The target, out of reach while the door is closed."""
+class ClosedTarget(CassandraTarget):
+    """The target, out of reach while the file is there."""
 
     def connect(self, owner: Owner) -> Session:
-        if Path(os.environ[DOOR]).exists():
-            raise TargetUnavailable("The door is closed", "Open it.")
+        if Path(os.environ[BARRIER]).exists():
+            raise TargetUnavailable("The target is closed", "Delete the file.")
         return super().connect(owner)
 
 
 if __name__ == "__main__":
     own = json.loads(Path(sys.argv[1]).read_text())
-    os.environ[DOOR] = own["door"]
+    os.environ[BARRIER] = own["barrier"]
     main(own)

@@ -1,4 +1,4 @@
-"""The second door, `batch_writer`, with real Spark: rows of output mode update, and what it refuses.
+"""`batch_writer` with real Spark: rows of output mode update, and what it refuses.
 
 `test_kills` kills its drivers.
 """

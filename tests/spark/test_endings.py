@@ -31,18 +31,18 @@ ALL = list(range(EPOCHS * ROWS_PER_FILE))
 
 
 class Application:
-    """A query of `EPOCHS` epochs behind a door; each start of it may end in another way."""
+    """A query of `EPOCHS` epochs whose target is closed; each start of it may end in another way."""
 
     def __init__(self, cassandra: EmbeddedCassandra, keyspace: str, folder: Path) -> None:
         self.table = Table(cassandra, keyspace)
         self.folder = folder
-        self.door = folder / "door"
+        self.barrier = folder / "barrier"
         self.drivers: list[Driver] = []
         self.config: dict[str, Any] = {
             "sink": "wal_sink",
             "source": write_source(folder / "source", EPOCHS),
             "checkpoint": str(folder / "checkpoint"),
-            "door": str(self.door),
+            "barrier": str(self.barrier),
             "epoch": EPOCHS - 1,
             **self.table.config,
         }
@@ -50,7 +50,7 @@ class Application:
     def start(self, ending: str, *, closed: bool, **config: Any) -> Driver:
         """Start it; return when its epochs are checkpointed, and it waits for its end."""
         if closed:
-            self.door.touch()
+            self.barrier.touch()
         folder = self.folder / ending
         report = str(folder / "report")
         driver = Driver(
@@ -196,7 +196,7 @@ def test_ctrl_c_once_goes_through_when_everything_is_flushed(application: Applic
     time.sleep(1)
     os.killpg(driver.process.pid, signal.SIGINT)
     wait_for(lambda: f"flushing {EPOCHS} epochs" in driver.log())
-    application.door.unlink()
+    application.barrier.unlink()
     driver.finish(-signal.SIGINT)
     assert LEFT not in driver.log(), driver.log()
     assert "after the block" not in driver.log(), driver.log()
@@ -211,7 +211,7 @@ def test_sigterm_that_raises_system_exit_neither_hangs_nor_loses(application: Ap
     time.sleep(1)
     os.kill(driver.process.pid, signal.SIGTERM)
     wait_for(lambda: f"flushing {EPOCHS} epochs" in driver.log())
-    application.door.unlink()
+    application.barrier.unlink()
     driver.finish(143)
     assert "Traceback" not in driver.log()
     assert application.table.ids() == ALL

@@ -135,7 +135,7 @@ class ByBothDoors(Repeatedly):
     """It comes by `batch_writer` and by the format in turn: log and ledger are the same."""
 
     def config(self, number: int) -> dict[str, Any]:
-        """Change the door at each start."""
+        """Change the API at each start."""
         sink = "batch_writer" if number % 2 else "wal_sink"
         return {**super().config(number), "sink": sink}
 

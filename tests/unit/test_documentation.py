@@ -1,4 +1,4 @@
-"""The documentation, compared with the code: errors, options, figures, commands, rules, rooms, links."""
+"""The documentation, compared with the code: errors, options, figures, commands, rules, packages, links."""
 
 from __future__ import annotations
 
@@ -147,14 +147,14 @@ def test_every_rule_that_the_code_names_has_a_text() -> None:
 MAP = Path("wal_sink", "README.md")
 
 
-def rooms() -> dict[str, set[str]]:
+def packages() -> dict[str, set[str]]:
     """Return the modules of each package of the product."""
     found: dict[str, set[str]] = {}
-    for package in ("wal_sink", "state_backends"):
-        for path in sorted((ROOT / package).rglob("*.py")):
+    for top in ("wal_sink", "state_backends"):
+        for path in sorted((ROOT / top).rglob("*.py")):
             name = f"{path.parent.relative_to(ROOT).as_posix()}/"
-            room = name if name == "wal_sink/" else name.removeprefix("wal_sink/")
-            found.setdefault(room, set()).update({path.stem} - {"__init__"})
+            package = name if name == "wal_sink/" else name.removeprefix("wal_sink/")
+            found.setdefault(package, set()).update({path.stem} - {"__init__"})
     return found
 
 
@@ -162,13 +162,13 @@ def test_the_map_names_every_module() -> None:
     """Each package has a row, with its modules and no others."""
     table = rows(section(MAP, "Packages"))[1:]
     drawn = {
-        quoted(room)[0]: {name for name in quoted(modules) if re.fullmatch("[a-z0-9_]+", name)}
-        for room, _, modules in table
+        quoted(package)[0]: {name for name in quoted(modules) if re.fullmatch("[a-z0-9_]+", name)}
+        for package, _, modules in table
     }
-    built = rooms()
+    built = packages()
     assert drawn.keys() == built.keys()
-    for room, modules in built.items():
-        assert drawn[room] == modules, f"wal_sink/README.md, {room}"
+    for package, modules in built.items():
+        assert drawn[package] == modules, f"wal_sink/README.md, {package}"
 
 
 def test_the_map_says_where_code_runs() -> None:
@@ -262,11 +262,11 @@ def test_options_commands_and_links_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
 def test_modules_and_names_exist(page: Path) -> None:
-    """What a page calls `room/module.py` or `wal_sink.room.name` is there; the changelog has old ones."""
+    """What a page calls `package/module.py` or `wal_sink.package.name` exists; the changelog has old ones."""
     for span in quoted(text(page)):
         if re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py", span):
             folders = (ROOT / page).parent, ROOT, ROOT / "wal_sink", ROOT / "tests"
-            nearby = [*folders, *(room for room in folders[0].iterdir() if room.is_dir())]
+            nearby = [*folders, *(package for package in folders[0].iterdir() if package.is_dir())]
             assert any((folder / span).exists() for folder in nearby), span
         elif re.fullmatch(r"(wal_sink|state_backends)(\.\w+)+", span):
             assert pkgutil.resolve_name(span) is not None

@@ -49,7 +49,7 @@ def refused(
 
 
 def test_every_option_that_decides_about_a_connection_is_marked() -> None:
-    """A new one of cassandra.ssl.* that is forgotten would be a door."""
+    """A new one of cassandra.ssl.* that is forgotten would let a secret out."""
     found = marked(CassandraOptions, "connects")
     assert {f.encode_name for f in fields(CassandraOptions) if f.name in found} == CONNECTS
     secrets = marked(CassandraOptions, "secret")

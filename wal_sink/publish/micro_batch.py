@@ -267,7 +267,7 @@ class MicroBatch(NamedTuple):
             plan=next(iter(self.plans.values())).key,
             options=self.configuration.public,
             clock_us=now_us,
-            room=Backpressure(budget, checkpoint, log, clock_us=now_us),
+            backpressure=Backpressure(budget, checkpoint, log, clock_us=now_us),
         )
         with log_errors(log.url):
             publisher.publish(execution, appended)

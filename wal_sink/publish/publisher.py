@@ -75,7 +75,7 @@ class Publisher:
 
     :param clock_us: microseconds since 1970.
     :param options: the sink's options without secrets, kept with the run's claim.
-    :param room: waits for room in the log, for one epoch; None for a log without a budget.
+    :param backpressure: waits for room in the log, for one epoch; None for a log without a budget.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class Publisher:
         plan: str,
         options: Mapping[str, str],
         clock_us: Callable[[], int],
-        room: Backpressure | None = None,
+        backpressure: Backpressure | None = None,
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
         self._plan = plan
         self._options = options
         self._clock_us = clock_us
-        self._room = room
+        self._backpressure = backpressure
 
     def publish(self, execution: Execution, appended: Sequence[Appended]) -> Manifest | None:
         """Publish an epoch; None when it was flushed before and Spark merely replays it.
@@ -116,8 +116,8 @@ class Publisher:
             refuse_overtaken(self._log, seen.attempt)
             return None
         manifest = self._create_manifest(batch, seen)
-        if self._room is not None:
-            self._room.published(manifest)
+        if self._backpressure is not None:
+            self._backpressure.published(manifest)
         return manifest
 
     def _admit(self, batch: _Batch) -> _Seen:
@@ -155,10 +155,10 @@ class Publisher:
 
     def _has_room(self, batch: _Batch, seen: _Seen) -> bool:
         """Whether the epoch may be published now; False after a pause, in which that may change."""
-        room = self._room
-        if room is None:
+        backpressure = self._backpressure
+        if backpressure is None:
             return True
-        if room.has_room(
+        if backpressure.has_room(
             seen.attempt,
             checkpointed=seen.checkpointed,
             flushed=seen.behind,
@@ -168,7 +168,7 @@ class Publisher:
         before = batch.epoch - 1
         if sum(attempt.epoch == before for attempt in self._log.attempts()) > 1:
             note_kept(self._log, before, batch.run_id)  # or it waits for this epoch: see `budget`
-        room.pause()
+        backpressure.pause()
         return False
 
     def _look_again(self, batch: _Batch) -> _Seen:

@@ -9,7 +9,7 @@ import msgspec
 import pyspark
 
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.cold_app import DOORS, Config, Taken
+from tests.benchmarks.cold_app import APIS, Config, Taken
 from tests.benchmarks.contenders import ours
 from tests.benchmarks.figure import Figure, at_most, figure
 from tests.benchmarks.process import ROOT, result_of
@@ -20,15 +20,15 @@ from tests.benchmarks.table import Table
 _EPOCHS = 3
 _WRITE_NOTHING = ("noop", "counts only")
 _BARE = ", no archive"
-"""Added to the name of a door: Spark's Python workers import pyspark from its folder."""
+"""Added to the name of an API: Spark's Python workers import pyspark from its folder."""
 FORMAT = "wal_sink"
 _OURS = (FORMAT, "wal_sink, batch_writer")
-_CONTENDERS = (*DOORS, *(f"{door}{_BARE}" for door in _OURS))
+_CONTENDERS = (*APIS, *(f"{api}{_BARE}" for api in _OURS))
 _PAIRS = (
     ("counts only", "noop", None),
     (FORMAT, "counts only", 1.1),
-    *((door, "foreachBatch", 1.0) for door in _OURS),
-    *((f"{door}{_BARE}", "foreachBatch", 1.0) for door in _OURS),
+    *((api, "foreachBatch", 1.0) for api in _OURS),
+    *((f"{api}{_BARE}", "foreachBatch", 1.0) for api in _OURS),
 )
 """A contender over another one, and the target."""
 _COMPILED = ("wal_sink", "state_backends", "tests/benchmarks")
@@ -73,20 +73,20 @@ def _sum(taken: dict[str, Taken]) -> str:
 def _taken(bench: Bench, source: Source, name: str, bare: Path) -> Taken:
     """Let a driver of its own do the job, and check the table."""
     table = Table(bench.server, source.columns)
-    door = name.removesuffix(_BARE)
+    api = name.removesuffix(_BARE)
     config = Config(
-        door=door,
+        api=api,
         files=str(source.files(_EPOCHS)),
         schema=source.schema,
         checkpoint=str(bench.new_folder()),
         options=ours.options(table),
         insert=table.insert,
-        spark_home="" if door == name else str(bare),
+        spark_home="" if api == name else str(bare),
     )
     text = result_of("tests.benchmarks.cold_app", msgspec.json.encode(config).decode())
     taken = msgspec.json.decode(text, type=Taken)
     bench.say(f"  {name}: {taken.seconds:.1f} s; CPU {taken}")
-    if door not in _WRITE_NOTHING:
+    if api not in _WRITE_NOTHING:
         bench.complete(name, lambda: table.check(source))
     table.drop()
     return taken
