@@ -43,6 +43,7 @@ PACKAGES = {
     "targets.sql": "targets model",
     "targets.kafka": "targets model",
     "targets.delta": "targets model",
+    "targets.iceberg": "targets targets.sql model",
     "targets.postgresql": "targets targets.sql model",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log imports no target.
     "checkpoint": "model state_backends",
@@ -76,6 +77,7 @@ OUTSIDE = {
     "sqlglot": "admin",
     "confluent_kafka": "targets.kafka testing",
     "deltalake": "targets.delta",
+    "pyiceberg": "targets.iceberg",
     "fsspec": "state_backends",
     "numpy": "targets.cassandra testing",
     "pytest": "testing",

@@ -25,6 +25,7 @@ _OWN = {
     "postgresql": "wal_sink.targets.postgresql:PostgresqlTarget",
     "kafka": "wal_sink.targets.kafka:KafkaTarget",
     "delta": "wal_sink.targets.delta:DeltaTarget",
+    "iceberg": "wal_sink.targets.iceberg:IcebergTarget",
 }
 """Known without metadata, which a checkout on the path has not, and which takes time to read. No other
 distribution can take one of these names."""

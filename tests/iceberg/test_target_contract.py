@@ -1,0 +1,59 @@
+"""The contract of targets that stage, over Iceberg tables of a SQL catalog in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+
+from tests.iceberg.conftest import catalog_options, make_table
+from wal_sink.options import parse
+from wal_sink.targets.base import Target
+from wal_sink.targets.iceberg import IcebergTarget
+from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.targets.iceberg.table import catalog_of
+from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
+from wal_sink.testing.contracts.staged import StagedContract
+
+
+class TestIceberg(StagedContract):
+    """A table without partitions."""
+
+    partition_by: tuple[tuple[str, Any], ...] = ()
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> IcebergTarget:
+        options = catalog_options(tmp_path)
+        make_table(options, WITH_DOUBLE, self.partition_by)
+        return IcebergTarget(parse(options, IcebergOptions))
+
+    def _read(self, target: Target) -> list[dict[str, Any]]:
+        assert isinstance(target, IcebergTarget)
+        table = catalog_of(target.options).load_table(target.options.table)
+        found: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
+        return found
+
+    def records(self, target: Target) -> list[Record]:
+        return [(row["k"], row["n"], row["v"], row["t"]) for row in self._read(target)]
+
+    def doubles(self, target: Target) -> list[float | None]:
+        return [row["d"] for row in self._read(target)]
+
+    def conflict_after_commit(
+        self, patch: pytest.MonkeyPatch, landed: Callable[[], object]
+    ) -> None:
+        """A proxy asks the catalog twice: the second request meets the first."""
+        real: Any = Table._do_commit
+
+        def commit(self: Table, *arguments: Any) -> None:
+            patch.setattr(Table, "_do_commit", real)
+            real(self, *arguments)
+            landed()
+            raise CommitFailedException("it met itself")
+
+        patch.setattr(Table, "_do_commit", commit)

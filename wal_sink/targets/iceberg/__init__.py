@@ -1,0 +1,7 @@
+"""The target Apache Iceberg: tasks stage Parquet files, one commit adds them with the ledger row."""
+
+from __future__ import annotations
+
+from wal_sink.targets.iceberg.target import IcebergTarget
+
+__all__ = ["IcebergTarget"]

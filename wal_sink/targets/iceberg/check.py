@@ -1,0 +1,54 @@
+"""Casts and refuses rows, in the tasks of the query, from the plan alone. Imports no pyiceberg."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from urllib.parse import quote_plus
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal_sink.errors import InvalidRow
+from wal_sink.model.plan import Plan
+from wal_sink.targets.sql.columns import cast
+
+ARROW, FOLDERS = "arrow", "folders"
+"""Details of a plan: the columns as Arrow types, and the texts that name folders of partitions."""
+
+LONGEST = 200
+"""Bytes of a text that names a partition's folder, as an address has it: a file system takes 255, with the
+partition's name."""
+
+
+def to_details(types: pa.Schema, folders: Sequence[str]) -> dict[str, str]:
+    """Return what a plan notes."""
+    return {
+        ARROW: base64.b64encode(types.serialize()).decode(),
+        FOLDERS: msgspec.json.encode(list(folders)).decode(),
+    }
+
+
+def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+    """Cast a batch to the table's types; it keeps the order of its columns.
+
+    :raises InvalidRow: a value does not fit its column, or cannot name the folder of a partition.
+    """
+    types = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(plan.details[ARROW])))
+    by_type = {column.type: types.field(column.name).type for column in plan.columns}
+    rows = cast(batch, plan, by_type.get, lambda *_: None)
+    for name in msgspec.json.decode(plan.details[FOLDERS], type=list[str]):
+        texts = rows.column(name)
+        if (pc.max(pc.binary_length(texts)).as_py() or 0) * 3 <= LONGEST:
+            continue
+        long = [text is not None and len(quote_plus(text)) > LONGEST for text in texts.to_pylist()]
+        if any(long):
+            raise InvalidRow(
+                f"Partition column {name} has a text too long for the name of a folder",
+                f"Partition the table by bucket or truncate, or shorten the texts: F.left('{name}', …).",
+                column=name,
+                problem=f"The text of partition column {name} is too long for the name of a folder.",
+                rows=pa.array(long),
+            )
+    return rows

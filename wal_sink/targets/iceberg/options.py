@@ -1,0 +1,86 @@
+"""The options of the Iceberg target."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from wal_sink.errors import OptionError
+from wal_sink.options import COLUMN, CONNECTS, SECRET, Options
+
+_PROPERTY = f"iceberg.catalog.{COLUMN}"
+
+
+class IcebergOptions(Options, frozen=True, kw_only=True):
+    """Options `table` and `iceberg.*`."""
+
+    table: Annotated[
+        str, Meta(min_length=1, description="table, with its namespace, such as shop.orders")
+    ]
+    catalog: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="name of the catalog, as pyiceberg's own configuration has it; what that says of the"
+            " catalog counts where no option does",
+            extra=CONNECTS,
+        ),
+    ] = msgspec.field(name="iceberg.catalog.name", default="default")
+    type: Annotated[
+        str,
+        Meta(description="type of the catalog: rest, sql, glue, hive, dynamodb", extra=CONNECTS),
+    ] = msgspec.field(name="iceberg.catalog.type", default="")
+    uri: Annotated[
+        str, Meta(description="address of the catalog, without a password", extra=CONNECTS)
+    ] = msgspec.field(name="iceberg.catalog.uri", default="")
+    warehouse: Annotated[
+        str,
+        Meta(description="where the catalog keeps tables, such as s3://lake", extra=CONNECTS),
+    ] = msgspec.field(name="iceberg.catalog.warehouse", default="")
+    properties: Annotated[
+        dict[str, str],
+        Meta(
+            description="any other property of pyiceberg's catalog or file access, such as"
+            " iceberg.catalog.credential or iceberg.catalog.s3.region",
+            extra=CONNECTS | SECRET,
+        ),
+    ] = msgspec.field(name=_PROPERTY, default_factory=dict)
+    merge_schema: Annotated[
+        bool,
+        Meta(
+            description="columns of the DataFrame that the table lacks are added to it when the query starts"
+        ),
+    ] = msgspec.field(name="iceberg.mergeSchema", default=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a table without a namespace, and a password that would be written to the log.
+
+        :raises OptionError: either.
+        """
+        if not all(self.identifier) or len(self.identifier) < 2:
+            raise OptionError(
+                f"Option table is {self.table}, and a table of Iceberg has a namespace.",
+                "Write namespace.table, such as shop.orders.",
+            )
+        if urlsplit(self.uri).password is not None:
+            # The address is not repeated.
+            raise OptionError(
+                "Option iceberg.catalog.uri has a password in it, and the address is written to the log.",
+                "Give the whole address in the environment of the driver of Spark and of every flusher, as"
+                f" PYICEBERG_CATALOG__{self.catalog.upper()}__URI. If it was in the option of an earlier"
+                " run, replace the password.",
+            )
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        """The parts of the table's name."""
+        return tuple(self.table.split("."))
+
+    @property
+    def catalog_properties(self) -> dict[str, str]:
+        """What pyiceberg is given, beside its own configuration."""
+        named = {"type": self.type, "uri": self.uri, "warehouse": self.warehouse}
+        return {name: value for name, value in named.items() if value} | self.properties

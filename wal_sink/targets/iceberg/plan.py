@@ -1,0 +1,188 @@
+"""Compares DataFrame and table: when a query starts, which makes the plan, and before rows are staged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.transforms import IdentityTransform, UnknownTransform
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+)
+
+from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
+from wal_sink.model.plan import Plan, canonical
+from wal_sink.targets.iceberg.check import to_details
+from wal_sink.targets.iceberg.creation import with_missing
+from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.targets.iceberg.table import FORMAT, catalog_of, classify, find
+from wal_sink.targets.sql.columns import SqlColumn, agreed_columns
+
+
+def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
+    """Compare a DataFrame with the table.
+
+    :param changes: whether columns may be added, and the table made, as the options ask for.
+    :raises SchemaMismatch: there is no table, it cannot be written, or the DataFrame does not fit.
+    :raises TargetUnavailable: its catalog or store does not answer.
+    :raises OptionError: its catalog refuses.
+    """
+    try:
+        return _agree(options, schema, key, changes=changes)
+    except WalSinkError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {str(error)[:400]}"
+        if classify(error) == "fatal":
+            raise OptionError(
+                f"The Iceberg table {options.table} cannot be read: {said}",
+                "Correct table or iceberg.catalog.*, or the rights upon the table.",
+            ) from error
+        raise TargetUnavailable(
+            f"The catalog of the Iceberg table {options.table} does not answer: {said}",
+            "See that catalog and store can be reached from here.",
+        ) from error
+
+
+def _agree(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
+    table = find(catalog_of(options), options)
+    refuse_unfit(table, options.table)
+    columns = table.schema()
+    if options.merge_schema and (update := with_missing(table, schema)):
+        columns = update._apply()  # noqa: SLF001 -- what `commit` would make
+        if changes:
+            update.commit()
+    return agree(columns, table.spec(), options.table, schema, key)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def refuse_unfit(table: Table, name: str) -> None:
+    """See that files of the table can be written, and a ledger kept in it.
+
+    :raises SchemaMismatch: names what is in the way.
+    """
+    for what, remedy in _obstacles(table):
+        raise SchemaMismatch(f"The Iceberg table {name} cannot be written: {what}.", remedy)
+
+
+def _obstacles(table: Table) -> Iterator[tuple[str, str]]:
+    found = table.metadata
+    if found.format_version != FORMAT:
+        yield (
+            f"it has format version {found.format_version}, and pyiceberg writes version {FORMAT}",
+            "ALTER TABLE … SET TBLPROPERTIES ('format-version'='2')."
+            if found.format_version < FORMAT
+            else "Write to a table of format version 2.",
+        )
+    format_ = found.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet")
+    if format_.lower() != "parquet":
+        yield (
+            f"its files are {format_}, by write.format.default",
+            "ALTER TABLE … SET TBLPROPERTIES ('write.format.default'='parquet').",
+        )
+    orders = [(each, "sorted") for each in table.sort_order().fields]
+    for field, how in [*((each, "partitioned") for each in table.spec().fields), *orders]:
+        source = table.schema().find_column_name(field.source_id)
+        type_ = table.schema().find_type(field.source_id)
+        if isinstance(field.transform, UnknownTransform):
+            yield (
+                f"it is {how} by {field.transform} of {source}, which pyiceberg does not compute",
+                "Change that to identity, bucket, truncate, year, month, day or hour.",
+            )
+        elif how == "partitioned" and isinstance(type_, FloatType | DoubleType):
+            # pyiceberg looks for the rows of a partition by `=`, and no NaN equals one.
+            yield (
+                f"it is partitioned by {source}, a {type_}",
+                "Partition it by another column, or by a decimal.",
+            )
+    for column in table.schema().fields:
+        if inner := next(_required_inside(column.field_type), None):
+            yield (
+                f"its column {column.name} has {inner} inside that takes no null, which is not checked",
+                "Write to a table that takes nulls there.",
+            )
+
+
+def _required_inside(type_: IcebergType) -> Iterator[str]:
+    """Yield names of parts of a type that take no null; keys of a map take none anywhere."""
+    parts: list[NestedField] = []
+    match type_:
+        case StructType():
+            parts = list(type_.fields)
+        case ListType():
+            parts = [type_.element_field]
+        case MapType():
+            parts = [type_.value_field]
+    for part in parts:
+        if part.required:
+            yield part.name
+        yield from _required_inside(part.field_type)
+
+
+def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key: str) -> Plan:
+    """Compare a DataFrame with the table.
+
+    :param found: the table's columns.
+    :param spec: its partitions.
+    :raises SchemaMismatch: the DataFrame does not fit.
+    """
+    there = pa.schema(
+        [
+            field.with_type(canonical(field.type))
+            for field in schema_to_pyarrow(found, include_field_ids=False)
+        ]
+    )
+    columns = [
+        SqlColumn(each.name, str(each.field_type), required=each.required, default=each.optional)
+        for each in found.fields
+    ]
+    types = {each.type: there.field(each.name).type for each in columns}
+    given = pa.schema([field.with_type(canonical(field.type)) for field in schema])
+    agreed = agreed_columns(given, columns, types.get, name)
+    names = [each.name for each in agreed]
+    folders = [
+        found.find_column_name(each.source_id) or ""
+        for each in spec.fields
+        if isinstance(each.transform, IdentityTransform)
+        and isinstance(found.find_type(each.source_id), StringType)
+    ]
+    return Plan(
+        key=key,
+        target="iceberg",
+        table=name,
+        columns=agreed,
+        details=to_details(
+            pa.schema([there.field(each) for each in names]),
+            [each for each in folders if each in names],
+        ),
+    )
+
+
+def refuse_changed(plan: Plan, table: Table) -> None:
+    """See that the table still takes what the plan was made for. Partitions may have changed.
+
+    :raises SchemaMismatch: it does not.
+    """
+    there = {each.name: (str(each.field_type), each.required) for each in table.schema().fields}
+    planned = {each.name: (each.type, each.role == "required") for each in plan.columns}
+    changed = [name for name, column in planned.items() if there.get(name) != column]
+    new = [name for name, (_, required) in there.items() if required and name not in planned]
+    if changed or new:
+        raise SchemaMismatch(
+            f"The Iceberg table {plan.table} has changed since rows were checked for it:"
+            f" {', '.join(changed + new)}.",
+            "Change the table back; the flush goes on by itself. Change it again when nothing waits.",
+        )

@@ -1,0 +1,303 @@
+"""An Iceberg table, as it was when it was looked at; a commit is about exactly that.
+
+pyiceberg's own commits are not used: it repeats one that met another, on the table as it is then and without
+the condition on the branch (`Transaction._rebuild_snapshot_updates`), so a ledger would be overwritten. Here
+each commit names its conditions, and is asked for once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyiceberg import exceptions as ice
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.manifest import DataFile, write_manifest_list
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.targets.base import Kind
+from wal_sink.targets.iceberg.ledger import (
+    MAX_REF_AGE_MS,
+    ROW,
+    Row,
+    Seen,
+    are_rows_gone,
+    decode,
+)
+from wal_sink.targets.iceberg.options import IcebergOptions
+
+FORMAT = 2
+"""The version of Iceberg's table format that is written."""
+
+
+class RefIs(AssertRefSnapshotId):
+    """The condition that a branch or tag names a snapshot, or is not there.
+
+    A REST server judges it. For other catalogs pyiceberg does, by `validate`, before it swaps the location of
+    the table's metadata; its own refuses every tag of a table that has no snapshot yet.
+    """
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:
+        """Compare.
+
+        :raises CommitFailedException: it is another one.
+        """
+        there = None if base_metadata is None else base_metadata.refs.get(self.ref)
+        found = None if there is None else there.snapshot_id
+        if found != self.snapshot_id:
+            raise CommitFailedException(f"{self.ref} is at {found}, not at {self.snapshot_id}")
+
+
+class IcebergTable:
+    """The table that options name.
+
+    :raises SchemaMismatch: there is no such table.
+    """
+
+    def __init__(self, options: IcebergOptions) -> None:
+        self.name = options.table
+        self._table = find(catalog_of(options), options)
+
+    def refresh(self) -> None:
+        """Look at the newest version.
+
+        :raises SchemaMismatch: there is no table any more.
+        """
+        # `Table.refresh` refuses a table that was made anew under the name.
+        with _missing(self.name):
+            self._table = self._table.catalog.load_table(self._table.name())
+
+    @property
+    def table(self) -> Table:
+        """The table, for what only reads it."""
+        return self._table
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """What was looked at."""
+        return self._table.metadata
+
+    @property
+    def fingerprint(self) -> str:
+        """What shapes the files of the table; a commit is refused where one of these has changed."""
+        found = self.metadata
+        return f"{found.table_uuid}/{found.current_schema_id}/{found.default_spec_id}"
+
+    # --- the ledger row ---------------------------------------------------------------------------
+
+    def seen(self, tag: str) -> Seen:
+        """Return the row under a tag; none, if the rows that it is about are not in the table any more.
+
+        :raises CorruptLog: it is not what this version writes.
+        """
+        ref = self.metadata.refs.get(tag)
+        snapshot = None if ref is None else self.metadata.snapshot_by_id(ref.snapshot_id)
+        if snapshot is None:
+            return Seen(None, None)
+        text = snapshot.summary and snapshot.summary[ROW]
+        row = decode(text or "", self.name)
+        return Seen(snapshot.snapshot_id, None if self._are_rows_gone(row) else row)
+
+    def _are_rows_gone(self, row: Row) -> bool:
+        found = self.metadata.snapshots
+        return are_rows_gone(
+            row,
+            self._head(),
+            {each.snapshot_id: each.parent_snapshot_id for each in found},
+            {each.snapshot_id: each.sequence_number or 0 for each in found},
+        )
+
+    # --- commits ----------------------------------------------------------------------------------
+
+    def commit(
+        self, tag: str, seen: Seen, snapshot: int, row: Row, files: Sequence[DataFile], said: str
+    ) -> None:
+        """Replace the row that was seen, and add files, in one step; or raise.
+
+        :param snapshot: id of the snapshot that the row gets; of no other commit.
+        :param said: of the rows, in the summary of their snapshot.
+        :raises CommitFailedException: for `is_conflict`.
+        """
+        base, io = self.metadata, self._table.io
+        updates: list[TableUpdate] = []
+        written: list[str] = []
+        sequence = base.next_sequence_number()
+        if files:
+            summary = {"wal-sink.query": tag, "wal-sink.epochs": said}
+            # The branch's snapshot, by pyiceberg's own producer: manifest, manifest list, totals.
+            transaction = self._table.transaction()
+            append = transaction._append_snapshot_producer(summary)  # noqa: SLF001 -- by table property
+            for file in files:
+                append.append_data_file(file)
+            added, _ = append._commit()  # noqa: SLF001 -- `commit` would stage pyiceberg's conditions
+            updates += added
+            written += append._written_manifests + append._written_manifest_lists  # noqa: SLF001
+            row = Row(
+                state=row.state, before=row.before, rows=append.snapshot_id, sequence=sequence
+            )
+            sequence += 1
+        location = self._table.location_provider().new_metadata_location(
+            f"wal-sink-{snapshot}-{sequence}.avro"
+        )
+        with write_manifest_list(
+            FORMAT, io.new_output(location), snapshot, seen.snapshot, sequence, "gzip"
+        ):
+            pass  # no files
+        written.append(location)
+        updates += [
+            AddSnapshotUpdate(
+                snapshot=Snapshot(
+                    snapshot_id=snapshot,
+                    # A parent makes a catalog refuse a sequence number that is not new any more.
+                    parent_snapshot_id=seen.snapshot or self._head(),
+                    sequence_number=sequence,
+                    manifest_list=location,
+                    summary=Summary(Operation.APPEND, **{ROW: row.to_text()}),
+                    schema_id=base.current_schema_id,
+                )
+            ),
+            SetSnapshotRefUpdate(
+                ref_name=tag,
+                type=SnapshotRefType.TAG,
+                snapshot_id=snapshot,
+                max_ref_age_ms=MAX_REF_AGE_MS,
+            ),
+        ]
+        if seen.snapshot is not None:
+            updates.append(RemoveSnapshotsUpdate(snapshot_ids=[seen.snapshot]))
+        requirements: tuple[TableRequirement, ...] = (
+            AssertTableUUID(uuid=base.table_uuid),
+            AssertCurrentSchemaId(current_schema_id=base.current_schema_id),
+            AssertDefaultSpecId(default_spec_id=base.default_spec_id),
+            RefIs(ref=tag, snapshot_id=seen.snapshot),
+            RefIs(ref=MAIN_BRANCH, snapshot_id=self._head()),
+        )
+        sync(written)
+        before = seen.snapshot and self.metadata.snapshot_by_id(seen.snapshot)
+        self._table._do_commit(tuple(updates), requirements)  # noqa: SLF001 -- once, with our conditions
+        sync([self._table.metadata_location])
+        if before:
+            with contextlib.suppress(Exception):  # an empty file, which nothing names any more
+                io.delete(before.manifest_list)
+
+    def _head(self) -> int | None:
+        ref = self.metadata.refs.get(MAIN_BRANCH)
+        return None if ref is None else ref.snapshot_id
+
+
+def catalog_of(options: IcebergOptions) -> Catalog:
+    """Open the catalog that options name.
+
+    :raises Exception: of pyiceberg, for `classify`.
+    """
+    return load_catalog(options.catalog, **options.catalog_properties)
+
+
+def find(catalog: Catalog, options: IcebergOptions) -> Table:
+    """Load the table.
+
+    :raises SchemaMismatch: there is no such table.
+    """
+    with _missing(options.table):
+        return catalog.load_table(options.identifier)
+
+
+@contextlib.contextmanager
+def _missing(table: str) -> Any:
+    try:
+        yield
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        raise SchemaMismatch(
+            f"There is no table {table} in the catalog.",
+            "Create it, or correct option table or iceberg.catalog.*; or add"
+            ' .option("createTable", "true"), and it is made from the DataFrame\'s columns.',
+        ) from error
+
+
+# --- what errors mean -----------------------------------------------------------------------------
+
+_PASSING: tuple[type[Exception], ...] = (
+    TargetUnavailable,
+    CommitFailedException,
+    ice.CommitStateUnknownException,
+    ice.ServerError,
+    ice.ServiceUnavailableError,
+    ice.TooManyRequestsError,
+    ice.AuthorizationExpiredError,
+    ice.WaitingForLockException,
+    OperationalError,
+    InterfaceError,
+)
+_OF_AWS = {"BotoCoreError"}
+"""By name: botocore is not installed for other catalogs. These are errors of transport."""
+
+_OLD_SEQUENCE = "Cannot add snapshot with sequence number"
+"""So a catalog refuses a commit that another one has overtaken, where it does not call that a conflict."""
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether a catalog says that a commit met another one. It may be its own, repeated on the way."""
+    return isinstance(error, CommitFailedException) or (
+        isinstance(error, ice.BadRequestError | ValueError) and _OLD_SEQUENCE in str(error)
+    )
+
+
+def classify(error: Exception) -> Kind:
+    """Take a catalog or store that does not answer, and a commit that met another, for errors that pass."""
+    if is_conflict(error) or isinstance(error, _PASSING):
+        return "throttle" if isinstance(error, ice.TooManyRequestsError) else "retry"
+    if isinstance(error, OSError):
+        return "fatal" if isinstance(error, PermissionError | FileNotFoundError) else "retry"
+    names = {each.__name__ for each in type(error).__mro__}
+    return "retry" if names & _OF_AWS else "fatal"
+
+
+# --- files in folders -----------------------------------------------------------------------------
+
+
+def sync(locations: Iterable[str]) -> None:
+    """Make files survive a power loss, where they lie in a folder: pyiceberg does not sync them.
+
+    A store of objects acknowledges what is durable.
+    """
+    folders = set()
+    for location in locations:
+        parts = urlsplit(location)
+        if parts.scheme not in ("file", ""):
+            continue
+        # What looks encoded is part of the name, such as that of a partition's folder.
+        path = Path(parts.path if parts.scheme else location)
+        _sync(path)
+        folders |= {*path.parents[:6]}
+    for folder in folders:
+        with contextlib.suppress(PermissionError):  # above the warehouse
+            _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
