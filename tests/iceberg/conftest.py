@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import Transform
 
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.plan import plan_key
 from wal_sink.options import parse
+from wal_sink.targets.base import Slice
+from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.creation import iceberg_schema
 from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.targets.iceberg.session import IcebergSession
 from wal_sink.targets.iceberg.table import catalog_of
+from wal_sink.testing.contracts.ledger import begun_window, mark_of
 
 PartitionBy = Sequence[tuple[str, Transform[Any, Any]]]
 
@@ -47,3 +56,72 @@ def make_table(options: dict[str, str], schema: pa.Schema, by: PartitionBy = ())
         )
     )
     return catalog.create_table(parsed.identifier, made, partition_spec=spec)
+
+
+class Query:
+    """A query with a target, and a session of its flusher."""
+
+    def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
+        self.target = IcebergTarget(parse(options, IcebergOptions))
+        self.schema = schema
+        self.plan = self.target.plan(schema, plan_key(schema, "iceberg", self.target.shape))
+        self.owner = Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
+        self.session = self.connect()
+        assert (
+            self.session.compare_and_set(None, LedgerState.new(self.owner, -1)) is Outcome.APPLIED
+        )
+
+    def connect(self) -> IcebergSession:
+        session = self.target.connect(self.owner)
+        assert isinstance(session, IcebergSession)
+        return session
+
+    @property
+    def state(self) -> LedgerState:
+        return mark_of(self.session)
+
+    def begin(self) -> Window:
+        """Begin the next epoch."""
+        state = self.state
+        window = begun_window(state.flushed + 1)
+        new = msgspec.structs.replace(state, begun=window)
+        assert self.session.compare_and_set(state, new) is Outcome.APPLIED
+        self.session.start(window)
+        return window
+
+    def stage(self, rows: list[dict[str, Any]]) -> tuple[bytes, ...]:
+        """Stage rows for the window that is begun."""
+        batch = pa.RecordBatch.from_pylist(rows, self.schema)
+        self.session.write(self.plan, Slice(0, self.target.check(batch, self.plan), 1))
+        return self.session.drain()
+
+    def commit(self, receipts: tuple[bytes, ...]) -> Outcome:
+        """Finish the window that is begun."""
+        state = self.state
+        assert state.begun is not None
+        return self.session.commit(state, state.finished(state.begun), receipts)
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Bring rows into the table, as the next epoch."""
+        self.begin()
+        assert self.commit(self.stage(rows)) is Outcome.APPLIED
+
+
+@contextlib.contextmanager
+def query(options: dict[str, str], schema: pa.Schema) -> Iterator[Query]:
+    """Start a query that writes to the table of the options."""
+    made = Query(options, schema)
+    with made.session:
+        yield made
+
+
+def load(options: dict[str, str]) -> Table:
+    """Load the table as another client does."""
+    parsed = parse(options, IcebergOptions)
+    return catalog_of(parsed).load_table(parsed.identifier)
+
+
+def read(options: dict[str, str]) -> list[dict[str, Any]]:
+    """Read the table by pyiceberg."""
+    found: list[dict[str, Any]] = load(options).scan().to_arrow().to_pylist()
+    return found

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
-from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from tests.iceberg.conftest import catalog_options, make_table
 from wal_sink.options import parse

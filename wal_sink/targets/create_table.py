@@ -7,6 +7,7 @@ says in its error what to run where the option is not given.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, NamedTuple
@@ -46,13 +47,15 @@ class Layout(NamedTuple):
 
 NO_LAYOUT = Layout()
 
+_COMMA = re.compile(r",(?![^()]*\))")
+
 
 def listed_names(option: str, text: str) -> tuple[str, ...]:
-    """Return the columns that an option lists.
+    """Return the columns that an option lists; of a partition such as `bucket(16, id)` the whole.
 
     :raises OptionError: one is listed twice.
     """
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    found = tuple(name.strip() for name in _COMMA.split(text) if name.strip())
     if twice := [name for name, count in Counter(found).items() if count > 1]:
         raise OptionError(f"Option {option} lists {twice[0]} twice.", "Leave out one of the two.")
     return found

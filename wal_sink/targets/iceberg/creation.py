@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
 from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
@@ -17,7 +22,8 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import Transform, UnknownTransform, parse_transform
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import canonical
+from wal_sink.model.plan import canonical, spark_ddl
+from wal_sink.targets.create_table import Layout, refuse_unknown_columns
 from wal_sink.targets.iceberg.table import FORMAT
 
 
@@ -63,36 +69,54 @@ def _made(field: pa.Field) -> pa.DataType:
     return type_
 
 
-def create(
-    catalog: Catalog,
-    identifier: tuple[str, ...],
-    schema: pa.Schema,
-    keys: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-) -> None:
-    """Make the table from a DataFrame's columns, and its namespace, unless they are there.
+class NewTable(NamedTuple):
+    """A table to be made."""
 
-    :param keys: columns that take no null, and are the table's identifier.
-    :param partitions: see `partition_field`.
-    :raises SchemaMismatch: Iceberg has no type for a column.
-    :raises OptionError: a key or partition names no column.
+    columns: Schema
+    partitions: PartitionSpec
+    statement: str
+    """That makes it, in Spark."""
+
+
+def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
+    """Return the table that takes a DataFrame; the columns of a key are its identifier.
+
+    :raises SchemaMismatch: Iceberg has no type for a column, or an option names one that is not there.
+    :raises OptionError: an element of `partitionColumns` is no partition.
     """
-    for name in keys:
-        _known(name, schema, "keyColumns")
-    made = iceberg_schema(schema, keys)
-    spec = PartitionSpec(
-        *(partition_field(each, made, schema, 1000 + i) for i, each in enumerate(partitions))
-    )
+    refuse_unknown_columns(Layout(key=layout.key), schema)
+    columns = iceberg_schema(schema, layout.key)
+    fields = [
+        partition_field(text, columns, schema, _FIRST_PARTITION + i)
+        for i, text in enumerate(layout.partition)
+    ]
+    lines = [
+        f"  `{field.name}` {spark_ddl(field.type)}{' NOT NULL' if field.name in layout.key else ''}"
+        for field in schema
+    ]
+    by = f"\nPARTITIONED BY ({', '.join(layout.partition)})" if fields else ""
+    body = ",\n".join(lines)
+    statement = f"CREATE TABLE {name} (\n{body}\n)\nUSING iceberg{by}"
+    if layout.key:
+        statement += f";\nALTER TABLE {name} SET IDENTIFIER FIELDS {', '.join(layout.key)}"
+    return NewTable(columns, PartitionSpec(*fields), statement)
+
+
+def create(catalog: Catalog, identifier: tuple[str, ...], made: NewTable) -> None:
+    """Make the table, and its namespace, unless they are there."""
     with contextlib.suppress(NamespaceAlreadyExistsError):
         catalog.create_namespace(identifier[:-1])
-    try:
+    with contextlib.suppress(TableAlreadyExistsError):
         catalog.create_table(
-            identifier, made, partition_spec=spec, properties={"format-version": str(FORMAT)}
+            identifier,
+            made.columns,
+            partition_spec=made.partitions,
+            properties={"format-version": str(FORMAT)},
         )
-    except TableAlreadyExistsError:
-        return
 
 
+_FIRST_PARTITION = 1000
+"""Iceberg counts the fields of partitions from here."""
 _BY = re.compile(r"(?:(\w+)\s*\(\s*(?:(\d+)\s*,)?)?\s*([^(),]+?)\s*\)?")
 _PLURALS = {"years": "year", "months": "month", "days": "day", "hours": "hour"}
 
@@ -102,15 +126,19 @@ def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -
 
     :param text: a column, or `day(column)`, `bucket(16, column)`, in the words of Spark's DDL.
     :raises OptionError: it is none.
+    :raises SchemaMismatch: the DataFrame has no such column.
     """
     found = _BY.fullmatch(text.strip())
     if found is None:
         raise _no_partition(text)
     by, width, column = found.groups()
-    _known(column, schema, "partitionColumns")
+    refuse_unknown_columns(Layout(partition=(column,)), schema)
     word = _PLURALS.get(by or "", by or "identity")
-    transform: Transform[object, object] = parse_transform(f"{word}[{width}]" if width else word)
     source = made.find_field(column)
+    try:
+        transform: Transform[Any, Any] = parse_transform(f"{word}[{width}]" if width else word)
+    except (ValueError, ValidationError) as error:
+        raise _no_partition(text) from error
     if isinstance(transform, UnknownTransform) or not transform.can_transform(source.field_type):
         raise _no_partition(text)
     name = column if word == "identity" else f"{column}_{word}"
@@ -125,11 +153,3 @@ def _no_partition(text: str) -> OptionError:
         "Write column, bucket(16, column), truncate(4, column), or year, month, day or hour of a time:"
         " day(column).",
     )
-
-
-def _known(name: str, schema: pa.Schema, option: str) -> None:
-    if name not in schema.names:
-        raise OptionError(
-            f"Option {option} has {name}, and the DataFrame has no such column.",
-            f"It has {', '.join(schema.names)}.",
-        )

@@ -10,6 +10,16 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import COLUMN, CONNECTS, SECRET, Options
+from wal_sink.targets.create_table import (
+    CREATE_TABLE,
+    KEY_COLUMNS,
+    PARTITION_COLUMNS,
+    CreateTable,
+    KeyColumns,
+    Layout,
+    PartitionColumns,
+    read_layout,
+)
 
 _PROPERTY = f"iceberg.catalog.{COLUMN}"
 
@@ -55,11 +65,16 @@ class IcebergOptions(Options, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(name="iceberg.mergeSchema", default=False)
 
+    create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
+    key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
+    partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
+
     def __post_init__(self) -> None:
         """Refuse a table without a namespace, and a password that would be written to the log.
 
-        :raises OptionError: either.
+        :raises OptionError: either, or an option that would be without effect.
         """
+        _ = self.layout
         if not all(self.identifier) or len(self.identifier) < 2:
             raise OptionError(
                 f"Option table is {self.table}, and a table of Iceberg has a namespace.",
@@ -73,6 +88,11 @@ class IcebergOptions(Options, frozen=True, kw_only=True):
                 f" PYICEBERG_CATALOG__{self.catalog.upper()}__URI. If it was in the option of an earlier"
                 " run, replace the password.",
             )
+
+    @property
+    def layout(self) -> Layout:
+        """How a new table is laid out."""
+        return read_layout(self.key_columns, self.partition_columns, create=self.create_table)
 
     @property
     def identifier(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -24,10 +25,12 @@ from pyiceberg.types import (
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.model.plan import Plan, canonical
 from wal_sink.targets.iceberg.check import to_details
-from wal_sink.targets.iceberg.creation import with_missing
+from wal_sink.targets.iceberg.creation import create, new_table, with_missing
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.iceberg.table import FORMAT, catalog_of, classify, find
+from wal_sink.targets.iceberg.table import FORMAT, catalog_of, classify, find, loaded, no_table
 from wal_sink.targets.sql.columns import SqlColumn, agreed_columns
+
+logger = logging.getLogger(__name__)
 
 
 def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
@@ -56,7 +59,18 @@ def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: b
 
 
 def _agree(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
-    table = find(catalog_of(options), options)
+    catalog = catalog_of(options)
+    table = find(catalog, options)
+    if table is None:
+        new = new_table(options.table, schema, options.layout)
+        if not options.create_table:
+            raise no_table(options.table, new.statement)
+        if not changes:
+            planned = agree(new.columns, new.partitions, options.table, schema, key)
+            return planned.that_creates(new.statement)
+        create(catalog, options.identifier, new)
+        logger.info("made the table: %s", new.statement)
+        table = loaded(catalog, options)
     refuse_unfit(table, options.table)
     columns = table.schema()
     if options.merge_schema and (update := with_missing(table, schema)):

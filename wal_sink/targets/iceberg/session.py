@@ -7,6 +7,8 @@ import random
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
@@ -47,6 +49,24 @@ class IcebergSession(StagedSession):
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Commit the row, if it is the one that was seen; the main branch stays as it is."""
         return self._move(seen, new)
+
+    def create(self, flushed: int) -> None:
+        """Commit the first row, unless there is one."""
+        self.compare_and_set(None, LedgerState.new(self._owner, flushed))
+
+    def begin(self, window: Window) -> Outcome:
+        """Commit the row; the table's rows stay as they are."""
+        seen = self.read_ledger()
+        if seen is None or seen.flushed != window.first - 1 or seen.begun is not None:
+            return Outcome.CONFLICT
+        return self.compare_and_set(seen, msgspec.structs.replace(seen, begun=window))
+
+    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+        """Commit the files and the row, if exactly this window is begun."""
+        seen = self.read_ledger()
+        if seen is None or seen.flushed != window.first - 1 or seen.begun != window:
+            return Outcome.CONFLICT
+        return self.commit(seen, seen.finished(window), receipts)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -177,22 +197,3 @@ class IcebergSession(StagedSession):
         for stage in self._stages.values():
             stage.abandon()
         self._stages.clear()
-
-    # TEMPORARY until the interface of branch `ledger` has landed
-
-    def create(self, flushed: int) -> None:
-        self.compare_and_set(None, LedgerState.new(self._owner, flushed))
-
-    def begin(self, window: Window) -> Outcome:
-        seen = self.read_ledger()
-        if seen is None or seen.flushed != window.first - 1 or seen.begun is not None:
-            return Outcome.CONFLICT
-        import msgspec
-
-        return self.compare_and_set(seen, msgspec.structs.replace(seen, begun=window))
-
-    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        seen = self.read_ledger()
-        if seen is None or seen.flushed != window.first - 1 or seen.begun != window:
-            return Outcome.CONFLICT
-        return self.commit(seen, seen.finished(window), receipts)

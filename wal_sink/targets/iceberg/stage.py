@@ -150,7 +150,7 @@ def arrow_schema(table: Table) -> pa.Schema:
 def ordered(rows: pa.Table, table: Table) -> pa.Table:
     """Return rows sorted by the table's sort order."""
     keys: dict[str, pa.ChunkedArray] = {}
-    order = []
+    order: list[tuple[str, str]] = []
     for field in table.sort_order().fields:
         name = table.schema().find_column_name(field.source_id) or ""
         values = field.transform.pyarrow_transform(table.schema().find_type(field.source_id))(

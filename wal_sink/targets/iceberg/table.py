@@ -11,7 +11,6 @@ import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from pyiceberg import exceptions as ice
@@ -37,6 +36,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.targets.base import Kind
+from wal_sink.targets.create_table import CREATE_TABLE
 from wal_sink.targets.iceberg.ledger import (
     MAX_REF_AGE_MS,
     ROW,
@@ -51,7 +51,7 @@ FORMAT = 2
 """The version of Iceberg's table format that is written."""
 
 
-class RefIs(AssertRefSnapshotId):
+class RefIs(AssertRefSnapshotId):  # type: ignore[misc]
     """The condition that a branch or tag names a snapshot, or is not there.
 
     A REST server judges it. For other catalogs pyiceberg does, by `validate`, before it swaps the location of
@@ -77,7 +77,8 @@ class IcebergTable:
 
     def __init__(self, options: IcebergOptions) -> None:
         self.name = options.table
-        self._table = find(catalog_of(options), options)
+        self._options = options
+        self._table = loaded(catalog_of(options), options)
 
     def refresh(self) -> None:
         """Look at the newest version.
@@ -85,8 +86,7 @@ class IcebergTable:
         :raises SchemaMismatch: there is no table any more.
         """
         # `Table.refresh` refuses a table that was made anew under the name.
-        with _missing(self.name):
-            self._table = self._table.catalog.load_table(self._table.name())
+        self._table = loaded(self._table.catalog, self._options)
 
     @property
     def table(self) -> Table:
@@ -214,25 +214,35 @@ def catalog_of(options: IcebergOptions) -> Catalog:
     return load_catalog(options.catalog, **options.catalog_properties)
 
 
-def find(catalog: Catalog, options: IcebergOptions) -> Table:
+def find(catalog: Catalog, options: IcebergOptions) -> Table | None:
+    """Load the table; None: there is none."""
+    try:
+        return catalog.load_table(options.identifier)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def loaded(catalog: Catalog, options: IcebergOptions) -> Table:
     """Load the table.
 
     :raises SchemaMismatch: there is no such table.
     """
-    with _missing(options.table):
-        return catalog.load_table(options.identifier)
+    table = find(catalog, options)
+    if table is None:
+        raise no_table(options.table)
+    return table
 
 
-@contextlib.contextmanager
-def _missing(table: str) -> Any:
-    try:
-        yield
-    except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise SchemaMismatch(
-            f"There is no table {table} in the catalog.",
-            "Create it, or correct option table or iceberg.catalog.*; or add"
-            ' .option("createTable", "true"), and it is made from the DataFrame\'s columns.',
-        ) from error
+def no_table(name: str, statement: str = "CREATE TABLE …") -> SchemaMismatch:
+    """Return the error for a table that is not there.
+
+    :param statement: that makes one.
+    """
+    return SchemaMismatch(
+        f"There is no table {name} in the catalog.",
+        f"Correct option table or iceberg.catalog.*; or set {CREATE_TABLE} to true, or create it by Spark:\n"
+        f"{statement}",
+    )
 
 
 # --- what errors mean -----------------------------------------------------------------------------

@@ -1,0 +1,286 @@
+"""Commits of the ledger row and of rows: what others commit meanwhile, and answers that are lost."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.table import Table
+
+from tests.iceberg.conftest import Query, catalog_options, load, make_table, query, read
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.model.ledger import LedgerState, Outcome, Owner
+from wal_sink.targets.iceberg.ledger import Row, Seen, are_rows_gone, met, tag
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+
+def row(v: int) -> dict[str, Any]:
+    return {"k": "a", "v": v}
+
+
+def values(options: dict[str, str]) -> list[int]:
+    return sorted(each["v"] for each in read(options))
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, str]:
+    found = catalog_options(tmp_path)
+    make_table(found, SCHEMA)
+    return found
+
+
+@pytest.fixture
+def running(options: dict[str, str]) -> Iterator[Query]:
+    with query(options, SCHEMA) as made:
+        yield made
+
+
+def append_elsewhere(options: dict[str, str], v: int) -> None:
+    """Add a row as another writer does."""
+    load(options).append(pa.Table.from_pylist([row(v)], SCHEMA))
+
+
+def test_a_window_is_one_snapshot_of_the_branch(options: dict[str, str], running: Query) -> None:
+    """And the ledger row is one more, however many windows there were, with one file."""
+    for v in range(3):
+        running.add([row(v)])
+    table = load(options)
+    assert len(table.history()) == 3
+    assert len(table.metadata.snapshots) == 4
+    assert table.current_snapshot().summary["wal-sink.epochs"] == "2"
+    folder = Path(table.location().removeprefix("file://")) / "metadata"
+    assert len([*folder.glob("wal-sink-*.avro")]) == 1
+    assert values(options) == [0, 1, 2]
+
+
+def test_windows_without_rows_make_no_snapshot(options: dict[str, str], running: Query) -> None:
+    running.add([])
+    assert load(options).history() == []
+    assert running.state.flushed == 0
+
+
+def test_others_commit_while_a_window_is_staged(options: dict[str, str], running: Query) -> None:
+    """Neither loses a row: this commit is made anew upon theirs."""
+    running.add([row(1)])
+    running.begin()
+    receipts = running.stage([row(2)])
+    append_elsewhere(options, 3)
+    assert running.commit(receipts) is Outcome.APPLIED
+    append_elsewhere(options, 4)
+    assert values(options) == [1, 2, 3, 4]
+
+
+def test_another_commit_comes_between_look_and_commit(
+    options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.begin()
+    receipts = running.stage([row(1)])
+    real: Any = Table._do_commit
+
+    def commit(self: Table, *arguments: Any) -> None:
+        monkeypatch.setattr(Table, "_do_commit", real)
+        append_elsewhere(options, 2)
+        real(self, *arguments)
+
+    monkeypatch.setattr(Table, "_do_commit", commit)
+    assert running.commit(receipts) is Outcome.APPLIED
+    assert values(options) == [1, 2]
+    sequences = [each.sequence_number for each in load(options).metadata.snapshots]
+    assert len({*sequences}) == len(sequences)
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_an_answer_is_lost(
+    options: dict[str, str],
+    running: Query,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    landed: bool,
+) -> None:
+    """It is unknown then what became of the commit; the row tells."""
+    running.begin()
+    receipts = running.stage([row(1)])
+    real: Any = Table._do_commit
+
+    def commit(self: Table, *arguments: Any) -> None:
+        monkeypatch.setattr(Table, "_do_commit", real)
+        if landed:
+            real(self, *arguments)
+        raise CommitStateUnknownException("gateway timeout")
+
+    monkeypatch.setattr(Table, "_do_commit", commit)
+    assert running.commit(receipts) is Outcome.UNKNOWN
+    assert running.state.flushed == (0 if landed else -1)
+    if not landed:
+        assert running.commit(receipts) is Outcome.APPLIED
+    assert values(options) == [1]
+
+
+def test_a_catalog_that_always_conflicts(
+    options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No request is certain to have had no effect, so nothing that is staged may be deleted."""
+    running.begin()
+    receipts = running.stage([row(1)])
+
+    def commit(*_: object) -> None:
+        raise CommitFailedException("busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "_do_commit", commit)
+        patch.setattr("wal_sink.targets.iceberg.session._PAUSE_S", 0.0)
+        assert running.commit(receipts) is Outcome.UNKNOWN
+    assert running.commit(receipts) is Outcome.APPLIED
+    assert values(options) == [1]
+
+
+def test_snapshots_are_expired_while_a_window_is_staged(
+    options: dict[str, str], running: Query
+) -> None:
+    """The row's snapshot has a tag, so it stays; nothing of the window depends on another one."""
+    for v in range(3):
+        running.add([row(v)])
+    running.begin()
+    receipts = running.stage([row(3)])
+    future = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    load(options).maintenance.expire_snapshots().older_than(future).commit()
+    assert len(load(options).metadata.snapshots) == 2
+    assert running.commit(receipts) is Outcome.APPLIED
+    assert values(options) == [0, 1, 2, 3]
+
+
+def test_a_staged_file_is_removed(options: dict[str, str], running: Query) -> None:
+    """As by remove_orphan_files with a retention of minutes: the window is staged again."""
+    running.begin()
+    receipts = running.stage([row(1)])
+    more = running.stage([row(2)])
+    running.session.discard(receipts)
+    with pytest.raises(TargetUnavailable, match="remove_orphan_files"):
+        running.commit(receipts + more)
+    assert running.commit(running.stage([row(1), row(2)])) is Outcome.APPLIED
+    assert values(options) == [1, 2]
+
+
+def test_the_table_changes_while_a_window_is_staged(
+    options: dict[str, str], running: Query
+) -> None:
+    """A column that takes nulls: the window is staged again. One that the plan has: the flush stops."""
+    running.begin()
+    receipts = running.stage([row(1)])
+    with load(options).update_schema() as update:
+        update.add_column("note", update._schema.find_type("k"))
+    assert running.commit(receipts) is Outcome.CONFLICT
+    assert running.commit(running.stage([row(1)])) is Outcome.APPLIED
+    assert read(options) == [{"k": "a", "v": 1, "note": None}]
+    with load(options).update_spec() as spec:
+        spec.add_identity("k")
+    running.add([row(2)])
+    assert values(options) == [1, 2]
+    with load(options).update_schema() as update:
+        update.rename_column("v", "w")
+    with pytest.raises(SchemaMismatch, match="has changed since rows were checked for it: v"):
+        running.add([row(3)])
+
+
+def test_a_table_that_was_rolled_back_has_no_row(options: dict[str, str], running: Query) -> None:
+    """Its epochs are not in the table any more; nor in one that has others' rows since."""
+    running.add([row(1)])
+    running.add([row(2)])
+    table = load(options)
+    first = table.history()[0].snapshot_id
+    table.manage_snapshots().set_current_snapshot(first).commit()
+    assert running.session.read_ledger() is None
+    append_elsewhere(options, 7)
+    assert running.session.read_ledger() is None
+
+
+def test_a_table_that_was_made_again_has_no_row(options: dict[str, str], running: Query) -> None:
+    running.add([row(1)])
+    table = load(options)
+    table.catalog.drop_table(table.name())
+    with pytest.raises(SchemaMismatch, match="There is no table"):
+        running.session.read_ledger()
+    table.catalog.create_table(table.name(), SCHEMA)
+    assert running.session.read_ledger() is None
+    state = LedgerState.new(running.owner, -1)
+    assert running.session.compare_and_set(None, state) is Outcome.APPLIED
+
+
+def test_the_catalog_judges_the_condition(options: dict[str, str], running: Query) -> None:
+    """Not only the look before it: of two flushers that have seen the same row one wins."""
+    running.begin()
+    with running.connect() as other:
+        other.read_ledger()
+        looked = other._table()
+        seen = looked.seen(other._tag)
+        assert seen.row is not None
+        assert running.commit(running.stage([row(1)])) is Outcome.APPLIED
+        with pytest.raises(CommitFailedException):
+            looked.commit(other._tag, seen, 77, seen.row, [], "")
+
+
+STATE = LedgerState.new(Owner("q", "log", "checkpoint"), 4)
+
+
+def test_what_became_of_a_commit_that_met_another() -> None:
+    seen = Seen(1, Row(state=STATE))
+
+    def there(snapshot: int, *before: int) -> Seen:
+        return Seen(snapshot, Row(state=STATE, before=before))
+
+    assert met(seen, 2, there(2, 1)) is Outcome.APPLIED
+    assert met(seen, 2, there(3, 2, 1)) is Outcome.APPLIED
+    assert met(seen, 2, there(3, 1)) is Outcome.CONFLICT
+    assert met(seen, 2, there(1)) is None
+    assert met(seen, 2, Seen(None, None)) is Outcome.UNKNOWN
+    assert met(Seen(None, None), 2, Seen(None, None)) is None
+    assert met(Seen(None, None), 2, there(3)) is Outcome.CONFLICT
+    assert met(seen, 2, there(99, *range(50, 82))) is Outcome.UNKNOWN
+
+
+def test_a_row_names_those_before_it() -> None:
+    seen = Seen(None, None)
+    for snapshot in range(100):
+        seen = Seen(snapshot, seen.next(STATE))
+    assert seen.row is not None
+    assert seen.row.before == tuple(range(98, 66, -1))
+
+
+@pytest.mark.parametrize(
+    ("head", "gone"),
+    [
+        (5, False),  # at the head
+        (6, False),  # others' rows above
+        (None, True),  # replaced by an empty table
+        (4, True),  # rolled back
+        (9, True),  # rolled back, and others' rows above
+        (8, False),  # an expired snapshot between: nobody can say
+    ],
+)
+def test_rows_that_are_not_in_the_table_any_more(head: int | None, gone: bool) -> None:
+    parents = {4: None, 5: 4, 6: 5, 8: 7, 9: 4}
+    found = Row(state=STATE, rows=5, sequence=5)
+    assert are_rows_gone(found, head, parents, {each: each for each in parents}) is gone
+    assert not are_rows_gone(Row(state=STATE), head, parents, {each: each for each in parents})
+
+
+def test_tags_of_two_queries_differ() -> None:
+    assert len({tag("q/a.b"), tag("q/a_b"), tag("q.2f.a_b"), tag("q/a-b")}) == 4
+
+
+def test_a_ledger_state_of_nothing_is_replaced_whole(running: Query) -> None:
+    """A command may move a row while its rows stay named."""
+    running.add([row(1)])
+    state = running.state
+    new = msgspec.structs.replace(state, log_id="another")
+    assert running.session.compare_and_set(state, new) is Outcome.APPLIED
+    seen = running.session._refreshed().seen(running.session._tag)
+    assert seen.row is not None
+    assert seen.row.rows is not None

@@ -1,0 +1,117 @@
+"""What a start says of a table, and what it makes of it where options say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.iceberg.conftest import catalog_options, load, make_table, query, read
+from wal_sink.errors import InvalidRow, SchemaMismatch, WalSinkError
+from wal_sink.options import parse
+from wal_sink.targets.iceberg import IcebergTarget
+from wal_sink.targets.iceberg.options import IcebergOptions
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+ROW: dict[str, Any] = {"k": "a", "v": 1, "at": None}
+
+
+def target(options: dict[str, str], **given: str) -> IcebergTarget:
+    return IcebergTarget(parse(options | given, IcebergOptions))
+
+
+def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
+    """A check shows the statement and makes nothing; a second start leaves the table as it is."""
+    options = catalog_options(tmp_path) | {
+        "createTable": "true",
+        "keyColumns": "k",
+        "partitionColumns": "days(at), bucket(4, v), k",
+    }
+    shown = target(options).dry_plan(SCHEMA, "key").creates
+    assert "`at` timestamp" in shown
+    assert "PARTITIONED BY (days(at), bucket(4, v), k)" in shown
+    with pytest.raises(SchemaMismatch, match="There is no table"):
+        target(catalog_options(tmp_path)).plan(SCHEMA, "key")
+    plans = [target(options).plan(SCHEMA, "key") for _ in range(2)]
+    assert plans[0] == plans[1]
+    table = load(options)
+    assert [str(each.transform) for each in table.spec().fields] == ["day", "bucket[4]", "identity"]
+    assert table.format_version == 2
+    assert table.schema().identifier_field_names() == {"k"}
+    with query(options, SCHEMA) as running:
+        running.add([ROW])
+    assert read(options) == [ROW]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"partitionColumns": "k"}, "without createTable"),
+        (
+            {"createTable": "true", "partitionColumns": "hours(v)"},
+            "no Iceberg table is partitioned",
+        ),
+        (
+            {"createTable": "true", "partitionColumns": "bucket(k)"},
+            "no Iceberg table is partitioned",
+        ),
+        ({"createTable": "true", "partitionColumns": "day(moment)"}, "names moment"),
+        ({"createTable": "true", "keyColumns": "key"}, "names key"),
+        ({"table": "orders"}, "has a namespace"),
+        ({"iceberg.catalog.uri": "postgresql://me:secret@host/db"}, "has a password in it"),
+        ({"iceberg.catalog.uri": "sqlite:////no/such/folder/c.db"}, "does not answer"),
+    ],
+)
+def test_options_that_do_not_fit(tmp_path: Path, given: dict[str, str], error: str) -> None:
+    with pytest.raises(WalSinkError, match=error) as caught:
+        target(catalog_options(tmp_path), **given).plan(SCHEMA, "key")
+    assert "secret" not in str(caught.value)
+
+
+def test_new_columns_are_added_at_a_start(tmp_path: Path) -> None:
+    """With mergeSchema only, and by no check; older rows are null there."""
+    options = catalog_options(tmp_path)
+    make_table(options, SCHEMA)
+    with query(options, SCHEMA) as running:
+        running.add([ROW])
+    wide = SCHEMA.append(pa.field("tags", pa.list_(pa.string())))
+    with pytest.raises(SchemaMismatch, match="no column tags"):
+        target(options).plan(wide, "key")
+    merging = options | {"iceberg.mergeSchema": "true"}
+    shown = target(merging).dry_plan(wide, "key")
+    assert load(options).schema().column_names == SCHEMA.names
+    assert target(merging).plan(wide, "key") == shown
+    with query(merging, wide) as running:
+        running.add([ROW | {"v": 2, "tags": ["x", None]}])
+    assert sorted(read(options), key=lambda row: row["v"]) == [
+        ROW | {"tags": None},
+        ROW | {"v": 2, "tags": ["x", None]},
+    ]
+
+
+def test_a_table_that_cannot_be_written(tmp_path: Path) -> None:
+    options = catalog_options(tmp_path)
+    table = make_table(options, SCHEMA)
+    with table.transaction() as change:
+        change.set_properties({"write.format.default": "orc"})
+    with pytest.raises(SchemaMismatch, match="its files are orc"):
+        target(options).plan(SCHEMA, "key")
+
+
+def test_a_partition_that_would_lose_rows_is_refused(tmp_path: Path) -> None:
+    """Pyiceberg looks for the rows of a partition by `=`, and drops NaN."""
+    options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "d"}
+    with pytest.raises(SchemaMismatch, match="partitioned by d, a double"):
+        target(options).plan(pa.schema([("d", pa.float64()), ("v", pa.int64())]), "key")
+
+
+def test_a_text_too_long_for_a_folder_is_no_row(tmp_path: Path) -> None:
+    options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "k"}
+    made = target(options)
+    plan = made.plan(SCHEMA, "key")
+    made.check(pa.RecordBatch.from_pylist([ROW | {"k": "x" * 200}], SCHEMA), plan)
+    with pytest.raises(InvalidRow, match="too long for the name of a folder") as caught:
+        made.check(pa.RecordBatch.from_pylist([ROW, ROW | {"k": "é" * 34}], SCHEMA), plan)
+    assert caught.value.rows.to_pylist() == [False, True]
