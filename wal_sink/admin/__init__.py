@@ -3,5 +3,5 @@
 `verify`, `inspect` and `quarantine` only look; `flush` hosts a flusher; `skip`, `adopt`, `rewind`, `detach`,
 `attach` and `quarantine --retry` change the state. These have one shape: `plan_…` checks that the change can
 be made, and returns it; the change says its `consequences`, and `carry_out` makes it. Their order of writes
-lets each be run again after it died: docs/protocol.md#what-operators-do.
+lets each be run again after it died: docs/protocol/operators.md.
 """

@@ -3,7 +3,7 @@
 The checkpoint names its log, the log its checkpoint, the ledger row a log id and a checkpoint. First the
 command records what it changes; then it replaces the ledger row, `log.json` and the checkpoint's file. As
 long as one of the three is missing, every flusher and publisher stops with `WrongOwner`:
-docs/protocol.md#why-adopt-looks-for-the-original.
+docs/protocol/operators.md#why-adopt-looks-for-the-original.
 
 Looks for the original of what is adopted, where the old names lead.
 

@@ -4,7 +4,7 @@ A target that is attached again begins as a new one does: announced, then attach
 ledger row is made anew right before that epoch, whatever it said, with timestamps above all that were used.
 So a database that was replaced needs nothing else, and a flusher that stood still finishes nothing. Of what
 the target lacks it gets what the log holds. Another flusher may be about to delete that, so it gets a second
-name first: docs/protocol.md#a-target-that-is-attached-again.
+name first: docs/protocol/targets.md#a-target-that-is-attached-again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 For a target that was restored from a backup, or lost rows; and, to the log's own mark, for a ledger row that
 was lost, or lies behind although the rows are there. First the command records what it changes, sets aside
 what is flushed again and pins the attempts that were flushed; then it replaces the ledger row, at which every
-flusher stops; then it deletes the `flushed/` records, newest first: docs/protocol.md#how-far-rewind-can-go.
+flusher stops; then it deletes the `flushed/` records, newest first.
+docs/protocol/operators.md#how-far-rewind-can-go argues why.
 
 Finds what a rewind flushes again, and what a flusher that stands still could delete of it.
 

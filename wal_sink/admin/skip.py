@@ -2,7 +2,8 @@
 
 First it copies the epoch's objects and reads each copy back, then it creates the decision, which names them,
 and last it deletes what was copied. So each object is in the log or in the copy at any instant. Without a
-place to copy to, the decision is all that changes: docs/protocol.md#why-skip-refuses-what-it-refuses.
+place to copy to, the decision is all that changes.
+docs/protocol/operators.md#why-skip-refuses-what-it-refuses has the argument.
 
 Copies objects of the log to another place, and reads each copy back.
 """

@@ -1,7 +1,7 @@
 """Brings checkpointed epochs into the target, in order: looks, lets the protocol decide, does that one step.
 
 A flusher can be interrupted at any point, and any flusher can go on from there: what is durable decides
-where. Why that is exactly-once: `docs/protocol.md`.
+where. Why that is exactly-once: `docs/protocol/README.md`.
 
 What a flusher does about an object that its epochs need and that is not there.
 

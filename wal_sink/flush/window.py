@@ -11,7 +11,7 @@ Refuses to act on what the ledger row says of another log than this one (rule 23
 
 A log that was restored from a backup, and a clone of a log, have the names of the first one: query id, log
 id, checkpoint, and generations that new runs claim again. So what the ledger row says was begun or flushed is
-compared by the digest of its manifests, which no other run can make: `docs/protocol.md#rule-23`.
+compared by the digest of its manifests, which no other run can make: `docs/protocol/rules.md#rule-23`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A flusher reports every few seconds, whatever it does. An observer counts it as alive while the report
 changes, by the observer's own monotonic clock (`FlusherWatch`), and as dead when it has watched long enough
 and the report did not change. The time in the report is never compared: clocks of hosts differ and jump, so
-a dead flusher could look alive for years, or a living one dead. docs/protocol.md#whether-a-flusher-is-alive
-argues how long to watch.
+a dead flusher could look alive for years, or a living one dead.
+docs/protocol/argument.md#whether-a-flusher-is-alive argues how long to watch.
 
 A report is never the reason to send a row. It can delay a choice among attempts (`HeartbeatHistory`), fail
 a caller that waits (`await_flushed`; `Backpressure` in `commit`), or refuse a command (`refuse_flusher`).

@@ -3,7 +3,7 @@
 Every run that may have written `commits/N` had published N before, so with one manifest there is nothing to
 choose. Of several, the one counts whose run is proven to have written `commits/N`: an older run may have
 stood still after it published N, and written `commits/N` when a newer run had published N, too.
-`docs/protocol.md#which-attempt-is-flushed` says what proves it, and why.
+`docs/protocol/argument.md#which-attempt-is-flushed` says what proves it, and why.
 
 Also here: whether a record about an epoch is still valid. A record names an epoch by its number. An
 operator may set the checkpoint back before it, and Spark then computes the number again, possibly from

@@ -1,7 +1,7 @@
 """Decides whether one more epoch fits into the log: `wal.maxBytes` and `wal.onFull`. Pure.
 
-`docs/protocol.md#the-log-has-a-budget` says what counts, and argues that no run waits for itself: only what
-a flusher can finish meanwhile counts.
+`docs/protocol/argument.md#the-log-has-a-budget` says what counts, and argues that no run waits for itself:
+only what a flusher can finish meanwhile counts.
 """
 
 from __future__ import annotations

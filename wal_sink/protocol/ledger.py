@@ -86,8 +86,8 @@ def plan_window(
     :param target_dated: the target dates these rows itself.
 
     `base = max(min(published, now), last + 1)`: near the time when the rows were computed, and above every
-    timestamp used before; `docs/protocol.md#rule-14` says why. Refused rows have the timestamps right before
-    it, which then lie above those used before, too (rule 24).
+    timestamp used before; `docs/protocol/rules.md#rule-14` says why. Refused rows have the timestamps right
+    before it, which then lie above those used before, too (rule 24).
     """
     epochs: list[BegunEpoch] = []
     last_us = mark.last_us

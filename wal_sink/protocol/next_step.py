@@ -5,7 +5,7 @@ Before that, bring ledger and `flushed/` records together (rules 13, 17, 19), an
 18). A flusher that has just started takes the same path as one that has run for a year: there is no
 recovery code.
 
-Why this is exactly-once: `docs/protocol.md#the-argument`.
+Why this is exactly-once: `docs/protocol/argument.md`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Decides whether an operator's `skip` or `rewind` is safe, from what was observed. Pure.
 
-Each refusal of `skip` has its argument: docs/protocol.md#why-skip-refuses-what-it-refuses.
+Each refusal of `skip` has its argument: docs/protocol/operators.md#why-skip-refuses-what-it-refuses.
 
 `rewind` skips no epoch, mixes no two attempts, and lets timestamps grow, unless the operator brings them
-back from the future: docs/protocol.md#how-far-rewind-can-go.
+back from the future: docs/protocol/operators.md#how-far-rewind-can-go.
 """
 
 from __future__ import annotations

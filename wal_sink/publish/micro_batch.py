@@ -7,7 +7,7 @@ discards it. No state is kept from one call to the next: it is in the log.
 A starting run also notes epochs that were planned without the sink (rule 12). Spark's offline state
 repartition makes a batch, and may skip one, without calling the sink. Only `offsets/` shows that, and Spark
 purges it: while it plans an epoch, it deletes those that lie `minBatchesToRetain` before it. So the run
-notes them before its ticket and before Spark plans anything: `docs/protocol.md#rule-12`.
+notes them before its ticket and before Spark plans anything: `docs/protocol/rules.md#rule-12`.
 
 `epochColumn` is added here, and quarantine is refused where a refused row could not be sent again.
 """

@@ -35,7 +35,7 @@ query's life. A flusher that takes over a begun window starts at `start`. When a
 a flush job calls `write` and `drain` alone, over a session of its own, between the flusher's `start` and
 `finish`; the next task in its process may use the same session.
 
-`docs/protocol.md` argues why this is exactly-once, if every target keeps the first two of these guarantees:
+`docs/protocol/argument.md` argues why this is exactly-once, if every target keeps the first two guarantees:
 
 1. `read_ledger` is linearizable: it sees every conditional update that was acknowledged before it.
 2. `begin` and `finish` take effect at most once, and only from the state that they name. One that answers

@@ -9,7 +9,7 @@ Keeps what `rewind` flushes again out of the reach of a flusher that stands stil
 A flusher that stood still while it trimmed knows the names of what it is about to delete. When an operator,
 who takes it for dead, rewinds the log, these names are needed again. So `rewind` gives each object a second
 name in `aside/<us>/`, which no flusher deletes before the epoch is flushed again; and a flusher that misses
-an object brings it back from there: docs/protocol.md#how-far-rewind-can-go.
+an object brings it back from there: docs/protocol/operators.md#how-far-rewind-can-go.
 
 `us` is the highest write timestamp that was used before the rewind. An epoch that is flushed after it has a
 higher one (rule 14), which its record tells; a record from before, also one that comes late, does not.

@@ -1,4 +1,4 @@
-"""Says which targets a log has, and how far all of them are (`docs/protocol.md#several-targets`).
+"""Says which targets a log has, and how far all of them are (`docs/protocol/targets.md#several-targets`).
 
 A target is announced before it is attached: a flusher that trims lists `targets/` after it has read what is
 flushed, and trims nothing while a target is only announced. So one that did not see the target trims nothing
