@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test simulate soak mutants bench screens lint format clean
+.PHONY: help demo check test simulate soak mutants bench docs screens lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,10 @@ mutants: $(READY) ## Put deliberate protocol bugs in, one at a time; each has to
 bench: $(READY) ## Measure speed beside other sinks, each figure with its target (ARGS=--help)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-screens: $(READY) ## Make the pictures of docs/operations.md anew, from a query with an outage
+docs: $(READY) ## Build the documentation site into build/docs/site; a broken link fails
+	$(BIN)/python -m docs.tooling
+
+screens: $(READY) ## Make the pictures of docs/monitor.md anew, from a query with an outage
 	$(BIN)/python -m tests.screens
 
 lint: $(READY) ## Check format, style and types

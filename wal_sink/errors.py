@@ -1,11 +1,9 @@
-"""Every way in which wal_sink stops, named by what the operator does next.
+"""Every error of wal_sink, by what the operator does next; and the commands that errors name.
 
-One base, :class:`WalSinkError`. An error carries two texts: what happened, and the remedy. `exit_code` is
-what the command line returns for it; kinds that call for the same reaction share a code. A flusher swallows
-no error and tries again after each; one that is not transient is also raised to callers that wait for the
-flush (rule 21).
-
-The constants below are the commands that remedies name; a test compares them with the command line.
+All derive from :class:`WalSinkError`. An error has two texts: what happened, and the remedy. `exit_code`
+is what the command line returns for it; errors that need the same reaction share a code. The docstring of
+each class is its entry in the reference: what it means, then what to do. A flusher tries every error again;
+one that is not transient is also raised to those who wait for the flush (rule 21).
 """
 
 from __future__ import annotations
@@ -15,15 +13,32 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+EXIT_CODES = {
+    0: "has nothing to do",
+    1: "reports a bug (of `demo`: rows are missing, or too many)",
+    2: "corrects the call",
+    3: "corrects the schema or the data",
+    4: "waits, or repairs the target or the flusher",
+    5: "finds the other run",
+    6: "repairs the log or the checkpoint",
+    7: "decides which history is right",
+}
+"""What the operator does, by the exit code of a command."""
+
 
 class WalSinkError(Exception):
-    """Base of all errors of wal_sink.
+    """Base of all errors of wal_sink. Raised as itself, it is a bug.
+
+    The log keeps what is not flushed.
+
+    What to do: report it, with the text and the output of `wal-sink verify CHECKPOINT --json`.
 
     :param what: what happened, naming the option, column, file or epoch.
     :param remedy: what the reader does next, as one or more imperative sentences.
     """
 
     exit_code = 1
+    """What the command line returns, see `EXIT_CODES`."""
     transient = False
     """Whether it may pass by itself. A flusher tries every error again; one that is not transient is also
     raised to those who wait (rule 21)."""
@@ -52,13 +67,27 @@ class WalSinkError(Exception):
 
 
 class OptionError(WalSinkError):
-    """An option, or an argument, is missing, unknown or cannot mean anything."""
+    """An option, or an argument of a command or function, is missing, unknown, or has no possible meaning.
+
+    A login that the target refuses is one, too. Nothing is lost: the source or the log has the rows. A
+    query whose trigger or mode the sink cannot serve is stopped with this error as it starts.
+
+    What to do: Correct what the text names, and start the query or the command again. A changed password:
+    set the new one in the environment, which the flusher reads at each try.
+    """
 
     exit_code = 2
 
 
 class UnsupportedSpark(WalSinkError):
-    """This Spark session lacks something that the sink relies on."""
+    """This Spark session lacks something that the sink needs.
+
+    It is Spark Connect, a `newSession()` of a registered session, or an untested version of Spark.
+    Nothing was started.
+
+    What to do: Use a classic session on the driver, register the first session, or install a tested
+    version of Spark.
+    """
 
     exit_code = 2
 
@@ -67,13 +96,27 @@ class UnsupportedSpark(WalSinkError):
 
 
 class SchemaMismatch(WalSinkError):
-    """The DataFrame does not fit the table, or the table cannot be written exactly once."""
+    """The DataFrame does not fit the table, or the table cannot be written exactly once.
+
+    At the start of a query nothing was computed. In a running query the table was altered while epochs
+    waited in the log; they are safe there.
+
+    What to do: At the start, follow the line that the text has for each column. In a running query,
+    change the table back; the flush goes on by itself. Change table and DataFrame together after
+    `wal-sink status CHECKPOINT` shows no lag.
+    """
 
     exit_code = 3
 
 
 class InvalidRow(WalSinkError):
-    """A row that the target would refuse, found in the task, before anything is published.
+    """The target would refuse a row. A task found it before anything was published.
+
+    Examples are a null in the key, a number that does not fit, and a text that is not UTF-8. The query
+    stops, and finds the same row at each start.
+
+    What to do: Filter or repair such rows in the query, and start it again with the same checkpoint. Or
+    set `onInvalidRow` to `quarantine`.
 
     :param column: the column that is to blame, as the DataFrame names it; empty where there is no single one.
     :param problem: what is wrong, without the row and its value; default: `what`.
@@ -95,47 +138,89 @@ class InvalidRow(WalSinkError):
 
 
 class TargetRefused(WalSinkError):
-    """The target refuses a statement, and would refuse it again."""
+    """The target refuses a statement, and would refuse it again.
+
+    The table is gone, a permission is missing, or a row breaks a rule that only the server checks. The
+    log keeps everything.
+
+    What to do: Repair the table, the role or the rule; the flush goes on by itself. If the table can
+    never take the epoch: `wal-sink skip CHECKPOINT EPOCH --to URL --begun`.
+    """
 
     exit_code = 3
 
 
-# --- exit code 4: wait, or see to the target or the flusher --------------------------------------
+# --- exit code 4: wait, or repair the target or the flusher --------------------------------------
 
 
 class TargetUnavailable(WalSinkError):
-    """The target cannot be reached, or does not answer in time."""
+    """The target cannot be reached, or does not answer in time.
+
+    The query goes on, and the log grows. The flusher tries again at least every 10 seconds, and catches
+    up by itself.
+
+    What to do: Nothing, if this is an outage. Watch the free space of the log. If only this host has no
+    connection, run `wal-sink flush CHECKPOINT` on another one.
+    """
 
     exit_code = 4
     transient = True
 
 
 class FlushTimeout(WalSinkError):
-    """What was checkpointed is not in the target yet, and the time to wait for it is over."""
+    """`await_flushed` reached its timeout before everything was in the target.
+
+    The rest is in the log. The text has the last error of the flusher.
+
+    What to do: Wait longer, or look at that error: `wal-sink status CHECKPOINT`.
+    """
 
     exit_code = 4
 
 
 class NotDrained(WalSinkError):
-    """`close()` could not flush everything that was checkpointed; names each query and why."""
+    """`close()`, or the end of the `with` block, could not flush everything in time.
+
+    The text names each query and why. `wal-sink flush` that was interrupted raises it, too. The rest is
+    in the log.
+
+    What to do: Repair the cause. Then start the query again, or run `wal-sink flush CHECKPOINT`.
+    """
 
     exit_code = 4
 
 
 class NoFlusher(WalSinkError):
-    """Epochs wait to be flushed and no process flushes them, or their target is not attached."""
+    """Epochs wait to be flushed, and no process flushes them.
+
+    Or one of several targets is detached. The epochs are in the log.
+
+    What to do: Start the query again under `wal_sink.register(spark)`, or run `wal-sink flush CHECKPOINT
+    --follow`. For a detached target: `wal-sink attach CHECKPOINT --target NAME`.
+    """
 
     exit_code = 4
 
 
 class LogFull(WalSinkError):
-    """The log has no room for an epoch: its budget is used up, or the disk is. Nothing is lost."""
+    """The log has no space for an epoch: its budget is used up, or the disk is full.
+
+    The query has failed. Nothing is lost: Spark computes the epoch again.
+
+    What to do: Find out why the flush is behind: `wal-sink status CHECKPOINT`. Free space or raise
+    `wal.maxBytes`, and start the query again.
+    """
 
     exit_code = 4
 
 
 class StoppedWaiting(WalSinkError):
-    """The query was told to stop while an epoch waited for room; Spark computes it anew."""
+    """The query was stopped while an epoch waited for space in the log.
+
+    Nothing is lost: Spark computes the epoch again at the next start.
+
+    What to do: Nothing.
+    """
 
     exit_code = 4
 
@@ -144,77 +229,150 @@ class StoppedWaiting(WalSinkError):
 
 
 class Fenced(WalSinkError):
-    """A newer run of the query exists: this one is a zombie and must stop (rules 3, 5, 7)."""
+    """A newer run of the query exists, so this one must stop (rules 3, 5, 7).
+
+    Two drivers ran on one checkpoint. Nothing that this run wrote, and Spark did not keep, is flushed.
+
+    What to do: Find out why there were two, and stop the older one. The newer one needs nothing, or one
+    more start.
+    """
 
     exit_code = 5
 
 
 class AlreadyPublished(WalSinkError):
-    """The same run published the same epoch twice with different contents (rule 6)."""
+    """The same run published the same epoch twice with different contents (rule 6).
+
+    The first manifest stays. With `batch_writer`, the function wrote one batch twice.
+
+    What to do: With `batch_writer`, combine the rows by `df.union(…)` and write once. Else make sure that
+    one driver runs, and start it again. If the error comes back, report a bug.
+    """
 
     exit_code = 5
 
 
 class WrongOwner(WalSinkError):
-    """The checkpoint, the log and the ledger row do not belong together (rule 1)."""
+    """The checkpoint, the log and the ledger row do not belong together (rule 1).
+
+    `wal.location` was changed, or a checkpoint was copied, moved, or deleted and made anew. Nothing was
+    written.
+
+    What to do: Set the option back. Start a copy with a new checkpoint. After a move: `wal-sink adopt
+    CHECKPOINT`.
+    """
 
     exit_code = 5
 
 
 class FlusherAtWork(WalSinkError):
-    """A flusher of the query is alive, or has just moved the ledger: an operator's command waits."""
+    """A flusher of the query is alive, so an operator's command cannot run.
+
+    Or the ledger row has just moved, or another `rewind` runs. Nothing was changed.
+
+    What to do: Stop the query and every `wal-sink flush`, and run the command again.
+    """
 
     exit_code = 5
 
 
 class NotRegistered(WalSinkError):
-    """The run has no ticket: it was started where `wal_sink.register` was not listening (rule 2)."""
+    """The run has no ticket: `wal_sink.register` was not called before `start()` (rule 2).
+
+    Nothing was published. The source has all rows.
+
+    What to do: Call `register(spark)` first, on the same session, and start the query again. Make a
+    `batch_writer` before `start()`, too.
+    """
 
     exit_code = 5
 
 
-# --- exit code 6: see to the log or the checkpoint -----------------------------------------------
+# --- exit code 6: repair the log or the checkpoint -----------------------------------------------
 
 
 class MissingManifest(WalSinkError):
-    """A checkpointed epoch has no manifest; it is never taken for an empty one (rule 12)."""
+    """A checkpointed epoch has no manifest in the log (rule 12). Its rows are at risk.
+
+    A file of the log was deleted. The flush has stopped before that epoch; later epochs are safe. With
+    `batch_writer`, the function did not write that batch.
+
+    What to do: Restore `manifests/` from a copy of the log. If there is none: `wal-sink skip CHECKPOINT
+    EPOCH`.
+    """
 
     exit_code = 6
 
 
 class MissingSegment(WalSinkError):
-    """A manifest names a segment that is gone while the ledger says it is needed (rule 20)."""
+    """A manifest names a segment that is gone (rule 20). Its rows are at risk.
+
+    The flush has stopped before that epoch; later epochs are safe.
+
+    What to do: Restore the file from a copy of the log. If there is none: `wal-sink skip CHECKPOINT EPOCH
+    --to URL`, with `--begun` where the text says so.
+    """
 
     exit_code = 6
 
 
 class SegmentNotVisible(WalSinkError):
-    """`commit()` does not see a segment that a task wrote: the log is not shared."""
+    """`commit()` on the driver does not find a segment that a task wrote.
+
+    Each host has a folder of its own at `wal.location`. Nothing was published; the source has the rows.
+
+    What to do: Set `wal.location` to a place that the driver and all executors share.
+    """
 
     exit_code = 6
 
 
 class CorruptLog(WalSinkError):
-    """An object of the log is not what was written, or is written by a newer version."""
+    """An object of the log is not what was written. The rows of the epoch that it names are at risk.
+
+    A digest differs, JSON cannot be read, or a file is missing. Or a newer version of wal_sink wrote it;
+    then nothing is wrong.
+
+    What to do: Upgrade, if the format is newer. Else restore the file from a copy. If there is none:
+    `wal-sink skip CHECKPOINT EPOCH --to URL`. `wal-sink verify CHECKPOINT` reads every byte, and lists
+    all that is damaged.
+    """
 
     exit_code = 6
 
 
 class LogUnavailable(WalSinkError):
-    """The store of the log, or of the checkpoint, answers with an error."""
+    """The store of the log, or of the checkpoint, answers with an error.
+
+    No space, no permission, no credentials, or no answer. A flush tries again by itself. A query that
+    cannot publish stops, and loses nothing.
+
+    What to do: Repair the disk, the mount or the bucket, and start the query again if it has stopped.
+    """
 
     exit_code = 6
     transient = True
 
 
 class CheckpointNotVisible(WalSinkError):
-    """The query's checkpoint cannot be read where the sink looks for it (rule 0)."""
+    """The query's checkpoint cannot be read where the sink looks for it (rule 0).
+
+    The path is one inside a container, a mount that this host does not have, or an empty folder. Nothing
+    was changed.
+
+    What to do: Give an absolute location that the driver and this process share.
+    """
 
     exit_code = 6
 
 
 class UnknownOffsetsFormat(WalSinkError):
-    """Spark wrote an offsets file in a format that this version does not know (rule 5)."""
+    """Spark wrote an offsets file in a format that this version does not know (rule 5).
+
+    It knows formats `v1` and `v2`. The query stops before it publishes.
+
+    What to do: Upgrade wal_sink, or go back to the Spark that wrote the checkpoint.
+    """
 
     exit_code = 6
 
@@ -223,19 +381,39 @@ class UnknownOffsetsFormat(WalSinkError):
 
 
 class Diverged(WalSinkError):
-    """Under one epoch id there are two different histories (rules 5, 18 and 23)."""
+    """One epoch id has two different histories (rules 5, 18 and 23).
+
+    The checkpoint was set back to a backup, two queries ran from it, or it is a clone. The table has one
+    of the two histories. **Only you can decide which one is right.**
+
+    What to do: Restore the newer checkpoint, or start with a new one. If checkpoint and log were restored
+    from a backup: stop every flusher, then run the `wal-sink rewind` that the text names.
+    """
 
     exit_code = 7
 
 
 class LedgerBehindLog(WalSinkError):
-    """The ledger knows less than the log: a restored backup or a truncated table (rules 13, 19)."""
+    """The ledger is older than the log (rules 13, 19). Rows of the table may be lost as well.
+
+    The target was restored from a backup, or the table of the ledger was truncated.
+
+    What to do: Stop the query and every other flusher. Then `wal-sink rewind CHECKPOINT --to EPOCH`: the
+    last flushed epoch, if the table has all rows; else an earlier one, whose later epochs the log still
+    has.
+    """
 
     exit_code = 7
 
 
 class LedgerShadowed(WalSinkError):
-    """An acknowledged update of the ledger is not there when read (rule 16)."""
+    """An acknowledged update of the ledger is not there when it is read (rule 16).
+
+    A person or program wrote to the ledger row with a timestamp of the future. The rows are not affected.
+
+    What to do: Stop the query. Then `wal-sink rewind CHECKPOINT --to EPOCH --option
+    cassandra.ledgerTable=NAME`, with the last flushed epoch. Start the query with the same option.
+    """
 
     exit_code = 7
 
@@ -311,8 +489,8 @@ def left_behind(log: str, epochs: Sequence[int]) -> str:
         f"Epoch {epochs[0]} is" if len(epochs) == 1 else f"Epochs {epochs[0]} to {epochs[-1]} are"
     )
     return (
-        f"{waits} in {log}, not flushed, and nothing flushes them now: Resetting a query, in"
-        " docs/operations.md, says how to. If they are not wanted, delete that folder."
+        f"{waits} in {log}, not flushed, and nothing flushes them now: Reset a query, in"
+        " docs/upgrade.md, says how to. If they are not wanted, delete that folder."
     )
 
 

@@ -1,14 +1,15 @@
 """Declares every option of the sink itself, once; a target declares its own in the same way.
 
-An option is a field of a frozen struct: its name, type, default, and a description, which errors quote.
-Values arrive as strings, because Spark passes strings; msgspec converts and validates them. A duration or a
-size may have a suffix, see `units`.
+An option is a field of a frozen struct: its name, type, default, and a description. Errors quote the
+description, and `reference` makes the documentation of it. Values arrive as strings, because Spark passes
+strings; msgspec converts and validates them. A duration or a size may have a suffix, see `units`.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Literal, NamedTuple, TypeVar
@@ -17,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.units import EXAMPLES, plain_number
+from wal_sink.units import EXAMPLES, plain_number, with_unit
 
 
 def description(field: msgspec.structs.FieldInfo) -> str:
@@ -27,7 +28,7 @@ def description(field: msgspec.structs.FieldInfo) -> str:
     text = str(schema.get("description", field.encode_name))
     match _types(field):
         case [msgspec.inspect.LiteralType(values)]:
-            text += f"; one of {', '.join(map(str, values))}"
+            text += f". One of {', '.join(map(str, filter(None, values)))}"
     return text
 
 
@@ -93,82 +94,103 @@ class SinkOptions(Options, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="Spark's checkpoint; its query id is the sink's identity. Of the setting"
-            " spark.sql.streaming.checkpointLocation no sink is told",
+            description="Spark's checkpoint of the query. Its query id is the identity of the sink. Give"
+            " it as an"
+            " option: Spark does not pass the setting spark.sql.streaming.checkpointLocation to a sink",
         ),
     ] = msgspec.field(name="checkpointLocation")
     wal_location: Annotated[
         str,
-        Meta(description="URL of the folder of the log; default: wal_sink inside the checkpoint"),
+        Meta(
+            description="URL of the folder of the log. Driver and executors share it. Default: the folder"
+            " wal_sink in the checkpoint"
+        ),
     ] = msgspec.field(name="wal.location", default="")
     storage_options: Annotated[
         str,
-        Meta(description="JSON object for the fsspec file system of the log", extra=SECRET),
+        Meta(
+            description="JSON object for the fsspec file system of the log, such as its keys",
+            extra=SECRET,
+        ),
     ] = msgspec.field(name="wal.storageOptions", default="")
     checkpoint_storage_options: Annotated[
         str,
         Meta(
-            description="JSON object for the fsspec file system of the checkpoint; default:"
-            " wal.storageOptions, when both are in one kind of store",
+            description="JSON object for the fsspec file system of the checkpoint. Default:"
+            " wal.storageOptions, if both are in one kind of store",
             extra=SECRET,
         ),
     ] = msgspec.field(name="checkpoint.storageOptions", default="")
     compression: Annotated[
-        Literal["lz4", "zstd", "none"], Meta(description="compression of the log's segments")
+        Literal["lz4", "zstd", "none"], Meta(description="Compression of the segments of the log")
     ] = msgspec.field(name="wal.compression", default="lz4")
     max_bytes: Annotated[
         int,
         Meta(
             ge=1,
-            description="most bytes of unflushed data, 1 or more, such as 10g; beyond it, wal.onFull says"
-            " what happens",
+            description="Budget of the log: most bytes of unflushed data, 1 or more, such as 10g",
             extra=BYTES,
         ),
     ] = msgspec.field(name="wal.maxBytes", default=10 * 1024**3)
     on_full: Annotated[
         Literal["block", "fail"],
-        Meta(description="beyond wal.maxBytes: block, the next epoch waits; fail, the query fails"),
+        Meta(
+            description="What happens when the log has reached wal.maxBytes. block: the next epoch"
+            " waits. fail:"
+            " the query fails"
+        ),
     ] = msgspec.field(name="wal.onFull", default="block")
     distributed_above_bytes: Annotated[
         int,
         Meta(
             ge=-1,
-            description="bytes of segments above which a Spark job writes the epochs that are flushed"
-            " together; -1: never",
+            description="Bytes of segments in one window. A Spark job writes a larger window, and the thread"
+            " of the flusher a smaller one. -1: never a Spark job",
             extra=BYTES,
         ),
     ] = msgspec.field(name="flush.distributedAboveBytes", default=32 * 1024 * 1024)
     targets: Annotated[
         str,
         Meta(
-            description="names of several targets, comma-separated, such as orders,lake: each gets every"
-            " row; its options are written orders.target, orders.table and so on"
+            description="Names of several targets, comma-separated, such as orders,lake. Each gets every"
+            " row. The"
+            " options of each begin with its name: orders.target, orders.table"
         ),
     ] = msgspec.field(name="targets", default="")
     target: Annotated[
-        str, Meta(description="name of a registered target, or module:Class of one of your own")
+        str,
+        Meta(
+            description="Kind of store: the name of an installed target, or module:Class of your own"
+        ),
     ] = msgspec.field(name="target", default="cassandra")
     on_invalid_row: Annotated[
         Literal["fail", "quarantine"],
         Meta(
-            description="a row that the target refuses: fail, the query or its flush stops; quarantine, the"
-            " row goes aside with its reason, see wal-sink quarantine"
+            description="What happens to a row that the target refuses. fail: the query or its flush stops."
+            " quarantine: the row is kept with its reason, and the others are written. See wal-sink"
+            " quarantine"
         ),
     ] = msgspec.field(name="onInvalidRow", default="fail")
     epoch_column: Annotated[
-        str, Meta(description="bigint column of the target that gets the epoch of each row")
+        str,
+        Meta(
+            description="A bigint column of the table, into which the sink writes the epoch of each row"
+        ),
     ] = msgspec.field(name="epochColumn", default="")
     retention: Annotated[
         float,
         Meta(
             ge=0,
-            description="how long a flushed epoch stays in the log, 0 or more",
+            description="How long a flushed epoch stays in the log, 0 or more. rewind can flush it again",
             extra=SECONDS,
         ),
     ] = msgspec.field(name="wal.retention", default=0.0)
     max_rows_per_second: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="most rows that a flush writes in a second, 1 or more; default: no bound"),
+        Meta(
+            description="Most rows that the flush of the query writes in a second, 1 or more. Default:"
+            " no bound"
+        ),
     ] = msgspec.field(name="flush.maxRowsPerSecond", default=None)
 
 
@@ -302,6 +324,82 @@ def _nearest(typed: str, known: Iterable[str]) -> list[str]:
     whole = difflib.get_close_matches(typed, known, n=1, cutoff=0.5 if len(typed) > 5 else 0.75)
     parts = difflib.get_close_matches(part, last, n=1, cutoff=0.8)
     return whole or (sorted(last[parts[0]]) if parts else [])
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """An option, as a reference of options shows it."""
+
+    name: str
+    takes: str
+    """Which values it takes."""
+    default: str
+    """As a user would write it; `required`, or empty where it has none."""
+    text: str
+    """What it is for, as sentences."""
+    environment: str
+    """The variable that its value may come from; empty for none."""
+    secret: bool
+    """Whether its value is never shown."""
+
+
+_DEFAULT = re.compile(r"[;.] [Dd]efault: (?P<default>.*)$")
+"""How a description says what holds where the option is not given."""
+
+
+def reference(struct: type[Options]) -> list[Entry]:
+    """Return what a struct declares, in its order."""
+    return [_entry(field) for field in fields(struct)]
+
+
+def _entry(field: msgspec.structs.FieldInfo) -> Entry:
+    info = msgspec.inspect.type_info(field.type)
+    schema = getattr(info, "extra_json_schema", None) or {}
+    text = str(schema.get("description", ""))
+    default = _written(field)
+    if said := _DEFAULT.search(text):
+        text, default = text[: said.start()], said["default"]
+    return Entry(
+        name=field.encode_name,
+        takes=_takes(field),
+        default=default,
+        text=f"{text}.",
+        environment=str(_extra(field).get("environment", "")),
+        secret=_is_secret(field),
+    )
+
+
+def _written(field: msgspec.structs.FieldInfo) -> str:
+    """Return a default as a user would write it."""
+    if field.required:
+        return "required"
+    default = field.default
+    if isinstance(default, bool) or not isinstance(default, str | int | float):
+        return as_texts({"": default}).get("", "") if isinstance(default, bool) else ""
+    if (unit := _unit(field)) and not isinstance(default, str):
+        return with_unit(default, unit)
+    return str(default)
+
+
+def _takes(field: msgspec.structs.FieldInfo) -> str:
+    """Return which values an option takes, in words."""
+    words = []
+    for type_ in _types(field):
+        match type_:
+            case msgspec.inspect.LiteralType(values):
+                words += sorted(map(str, filter(None, values)), key=lambda v: v != field.default)
+            case msgspec.inspect.BoolType():
+                words += ["true", "false"]
+            case msgspec.inspect.IntType() | msgspec.inspect.FloatType() if unit := _unit(field):
+                words.append("size" if unit == "bytes" else "duration")
+            case msgspec.inspect.IntType():
+                words.append("whole number")
+            case msgspec.inspect.FloatType():
+                words.append("number")
+            case msgspec.inspect.StrType() | msgspec.inspect.DictType():
+                words.append("text")
+            case _:
+                pass  # None: not given
+    return ", ".join(words)
 
 
 def as_texts(options: Mapping[str, object]) -> dict[str, str]:

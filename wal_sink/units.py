@@ -57,3 +57,15 @@ def plain_number(text: str, unit: str) -> str:
         return text
     number = Fraction(found[1]) * factor
     return str(number.numerator) if number.denominator == 1 else str(float(number))
+
+
+def with_unit(value: float, unit: str) -> str:
+    """Return a number as a user would write it: by the largest suffix of which it is a whole number.
+
+    :param unit: what the number counts, a key of `UNITS`.
+    """
+    suffixes = {scale: suffix for suffix, scale in reversed(UNITS[unit].items())}
+    for scale, suffix in sorted(suffixes.items(), reverse=True):
+        if value and Fraction(value) % scale == 0:
+            return f"{Fraction(value) / scale}{suffix}"
+    return f"{value:g}"

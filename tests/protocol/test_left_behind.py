@@ -125,7 +125,7 @@ def test_a_flusher_that_lives_says_what_waits(place: Place) -> None:
 def test_what_waits_is_flushed_from_a_checkpoint_that_says_the_same(
     place: Place, anew: bool
 ) -> None:
-    """The way out of `docs/operations.md`: two files, `adopt`, `flush`; beside the new query."""
+    """The way out of `docs/upgrade.md`: two files, `adopt`, `flush`; beside the new query."""
     old = waiting(place)
     new = place.world(old=None)
     if anew:

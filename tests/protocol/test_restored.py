@@ -41,7 +41,7 @@ def restore(backend: StateBackend, backup: Files) -> None:
 
 
 class Backup:
-    """Checkpoint and log, as `docs/operations.md` asks to copy them: no run, no flusher."""
+    """Checkpoint and log, as `docs/deploy.md` asks to copy them: no run, no flusher."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""`python -m tests.screens`: make the pictures in docs/operations.md, of a query with a real outage.
+"""`python -m tests.screens`: make the pictures in docs/monitor.md, of a query with a real outage.
 
 Java 17 is needed, and half a minute. What is shown is what `status --watch` and `inspect` print;
 only the names of places of this machine are replaced.

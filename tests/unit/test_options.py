@@ -181,7 +181,7 @@ def test_a_choice_names_its_values() -> None:
     """Of `wal.compression`, for example."""
     with pytest.raises(OptionError, match=r"Option wal\.compression") as caught:
         parse(GIVEN | {"wal.compression": "gzip"}, SinkOptions)
-    assert "one of lz4, none, zstd" in caught.value.remedy
+    assert "One of lz4, none, zstd." in caught.value.remedy
     for value in ("lz4", "zstd", "none"):
         assert parse(GIVEN | {"wal.compression": value}, SinkOptions).compression == value
 

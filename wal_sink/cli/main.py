@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
 from wal_sink.cli.look import check, inspect, status, verify
+from wal_sink.cli.options import options
 from wal_sink.cli.repair import adopt, attach, detach, quarantine, rewind, skip
 
+
+class _Flags:
+    """Shows a flag without a value in `--help`: `--watch`, not `--watch <bool>`."""
+
+    def get_params(self, context: Any) -> list[Any]:
+        """Return the parameters of a command."""
+        found: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for parameter in found:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return found
+
+
+class Command(_Flags, TyperCommand):
+    """A command of `wal-sink`."""
+
+
+class Group(_Flags, TyperGroup):
+    """`wal-sink` itself."""
+
+
 app = typer.Typer(
+    cls=Group,
     name="wal-sink",
-    help="A write-ahead-log sink for Spark Structured Streaming: exactly once into a database.",
+    help="A write-ahead-log sink for Spark Structured Streaming: exactly once into Cassandra,"
+    " PostgreSQL, Kafka and"
+    " Delta Lake. CHECKPOINT is the checkpointLocation of a query.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -39,15 +66,15 @@ def main(
     """Take the options that belong to no command."""
 
 
-app.command()(demo)
-app.command()(check)
-app.command()(status)
-app.command()(inspect)
-app.command()(verify)
-app.command()(flush)
-app.command()(skip)
-app.command()(adopt)
-app.command()(detach)
-app.command()(attach)
-app.command()(rewind)
-app.command()(quarantine)
+START, LOOK, REPAIR, TARGETS = "Start", "Look", "Repair", "Targets"
+_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    START: (demo, check, options),
+    LOOK: (status, inspect, verify),
+    REPAIR: (flush, skip, rewind, adopt, quarantine),
+    TARGETS: (attach, detach),
+}
+"""The commands, as `--help` groups them."""
+
+for _panel, _commands in _PANELS.items():
+    for _command in _commands:
+        app.command(cls=Command, rich_help_panel=_panel)(_command)

@@ -244,7 +244,8 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
     :return: what is in force, and what each column is written to; prints as text.
     :raises OptionError: an option is missing, unknown, or does not fit.
     :raises SchemaMismatch: the DataFrame does not fit the table, or the table cannot be written exactly once.
-    :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
+    :raises TargetUnavailable: the target does not answer.
+    :raises TargetRefused: it refuses a request.
     """
     schema = df_or_schema if isinstance(df_or_schema, StructType) else df_or_schema.schema
     return preflight(as_texts(options), internals.arrow_schema(schema))

@@ -214,8 +214,8 @@ class Sink:
         waits for nothing, and says what is left to the process that flushes.
 
         :raises NotDrained: naming each query that could not be flushed within `drain_timeout`.
-        :raises OptionError, LogUnavailable, WrongOwner: naming each query that was refused as it started,
-            and did not start again since.
+        :raises WalSinkError: naming each query that was refused as it started, and did not start again since:
+            `OptionError`, `LogUnavailable` or `WrongOwner`.
         """
         self._shutdown.close(self.drain_timeout)
 

@@ -98,15 +98,14 @@ OPERATION_COLUMN, OPERATIONS = "operationColumn", "operations"
 OperationColumn = Annotated[
     str,
     Meta(
-        description="string column that says of each row whether it is an upsert or a delete; it is not"
-        " written"
+        description="A string column that says whether a row is an upsert or a delete. It is not written"
     ),
 ]
 Operations = Annotated[
     str,
     Meta(
-        description='JSON object of the words in operationColumn, such as {"U": "upsert", "D": "delete"};'
-        " default: upsert and delete themselves"
+        description='JSON object of the words in operationColumn, such as {"U": "upsert", "D": "delete"}.'
+        " Default: the words upsert and delete"
     ),
 ]
 
@@ -248,14 +247,15 @@ TABLES, TABLE_COLUMN = "tables", "tableColumn"
 Tables = Annotated[
     str,
     Meta(
-        description="instead of table: several, comma-separated; each row goes to every one of them, by the"
-        " columns that it has"
+        description="Several tables, comma-separated, instead of table. Each row goes to every one of"
+        " them, with the"
+        " columns that this table has"
     ),
 ]
 TableColumn = Annotated[
     str,
     Meta(
-        description="string column that says to which one of tables each row goes; it is not written"
+        description="A string column that names the table of each row, one of tables. It is not written"
     ),
 ]
 

@@ -1,8 +1,7 @@
 """Finds a target by its name: one of ours, an entry point of a distribution, or `module:Class`.
 
-Says how to install the client of a database where it is missing: each comes with an extra of wal_sink.
-
-What a session says of rows that were published for another table than its options name. Pure.
+Also the errors that every target shares: its client is not installed (each comes with an extra of
+wal_sink); or rows were published for another table than the options name.
 """
 
 from __future__ import annotations
@@ -34,6 +33,11 @@ distribution can take one of these names."""
 def is_installed(name: str) -> bool:
     """Whether a target is registered under this name by what is installed here; `module:Class` is not."""
     return name in _OWN or name in _registered()
+
+
+def installed() -> list[str]:
+    """Return the names of all targets that are registered here, those of this package first."""
+    return list({**_OWN, **_registered()})
 
 
 @functools.cache

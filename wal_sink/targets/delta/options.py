@@ -18,14 +18,14 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="path or URL of the table, such as /data/orders or s3://bucket/orders",
+            description="Path or URL of the table, such as /data/orders or s3://bucket/orders",
             extra=CONNECTS,
         ),
     ] = msgspec.field(name="delta.path")
     storage: Annotated[
         str,
         Meta(
-            description="JSON object of texts for the table's store, by delta-rs' names, such as"
+            description="JSON object of texts for the store of the table, by the names of delta-rs, such as"
             ' {"AWS_REGION": "eu-central-1"}',
             extra=SECRET,
         ),

@@ -24,13 +24,14 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     """Options `topic`, `kafka.*`. What starts with `kafka.` goes to librdkafka without that prefix."""
 
     servers: Annotated[
-        str, Meta(description="brokers as host:port, comma-separated", extra=CONNECTS)
+        str, Meta(description="Brokers as host:port, comma-separated", extra=CONNECTS)
     ] = msgspec.field(name="kafka.bootstrap.servers")
-    topic: Annotated[str, Meta(min_length=1, description="topic that records are written to")]
+    topic: Annotated[str, Meta(min_length=1, description="Topic of the records")]
     ledger_topic: Annotated[
         str,
         Meta(
-            description="compacted topic of one partition with the ledger, created if missing; default:"
+            description="Topic of the ledger: compacted, with one partition. It is created if missing."
+            " Default:"
             " wal_sink_ledger-<query id>",
         ),
     ] = msgspec.field(name="kafka.ledgerTopic", default="")
@@ -38,51 +39,52 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1_000,
-            description="how long until the broker ends the transaction of a silent flusher, 1000 ms or"
-            " more, at most the broker's transaction.max.timeout.ms",
+            description="How long until the broker ends the transaction of a silent flusher. At least 1000"
+            " ms, at most the broker's transaction.max.timeout.ms",
             extra=MILLISECONDS,
         ),
     ] = msgspec.field(name="kafka.transaction.timeout.ms", default=60_000)
     compression: Annotated[
         Literal["none", "gzip", "snappy", "lz4", "zstd"],
-        Meta(description="compression of the records"),
+        Meta(description="Compression of the records"),
     ] = msgspec.field(name="kafka.compression.type", default="none")
     linger_ms: Annotated[
         float,
-        Meta(ge=0, description="how long a record waits for others, 0 or more", extra=MILLISECONDS),
+        Meta(ge=0, description="How long a record waits for others, 0 or more", extra=MILLISECONDS),
     ] = msgspec.field(name="kafka.linger.ms", default=20)
     partitioner: Annotated[
         Literal["murmur2", "crc32", "fnv1a"],
         Meta(
-            description="hash of the key that chooses the partition: murmur2, as Java's producers; crc32, as"
-            " librdkafka's; fnv1a, as Sarama's"
+            description="Hash of the key, which chooses the partition. murmur2: as Java's producers."
+            " crc32: as"
+            " librdkafka. fnv1a: as Sarama"
         ),
     ] = msgspec.field(name="kafka.partitioner", default="murmur2")
     security_protocol: Annotated[
         Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-        Meta(description="how brokers are spoken to", extra=CONNECTS),
+        Meta(description="Protocol of the connection to the brokers", extra=CONNECTS),
     ] = msgspec.field(name="kafka.security.protocol", default="PLAINTEXT")
     sasl_mechanism: Annotated[
         Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
-        Meta(description="how to log in", extra=CONNECTS),
+        Meta(description="Mechanism of SASL", extra=CONNECTS),
     ] = msgspec.field(name="kafka.sasl.mechanism", default="")
-    username: Annotated[str, Meta(description="user of SASL")] = msgspec.field(
+    username: Annotated[str, Meta(description="User of SASL")] = msgspec.field(
         name="kafka.sasl.username", default=""
     )
     password: Annotated[
         str,
         Meta(
-            description=f"password of SASL; better in the variable {PASSWORD}",
+            description="Password of SASL",
             extra={**SECRET, **from_environment(PASSWORD)},
         ),
     ] = msgspec.field(name="kafka.sasl.password", default="")
-    ca: Annotated[str, Meta(description="file with the certificates to trust", extra=CONNECTS)] = (
-        msgspec.field(name="kafka.ssl.ca.location", default="")
-    )
-    certificate: Annotated[str, Meta(description="file with the client's certificate")] = (
+    ca: Annotated[
+        str, Meta(description="File of the certificates to trust, PEM", extra=CONNECTS)
+    ] = msgspec.field(name="kafka.ssl.ca.location", default="")
+    certificate: Annotated[str, Meta(description="File of the client's certificate, PEM")] = (
         msgspec.field(name="kafka.ssl.certificate.location", default="")
     )
-    key: Annotated[str, Meta(description="file with the client's key")] = msgspec.field(
+    key: Annotated[str, Meta(description="File of the client's key, PEM")] = msgspec.field(
         name="kafka.ssl.key.location", default=""
     )
 

@@ -95,29 +95,30 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
     """
 
     table: Annotated[
-        str, Meta(min_length=1, description="table or schema.table to write to, exact name")
+        str, Meta(min_length=1, description="Table or schema.table, by its exact name")
     ]
     uri: Annotated[
         str,
         Meta(
             min_length=1,
-            description="URI of libpq, postgresql://user@host:5432/database?sslmode=verify-full; its"
-            f" password is kept apart, and may come from {PASSWORD_VARIABLE} instead",
+            description="URI of libpq, such as postgresql://user@host:5432/database?sslmode=verify-full. A"
+            " password in it is kept apart, and never shown",
             extra=CONNECTS,
         ),
     ] = msgspec.field(name="postgresql.uri")
     password: Annotated[
         str,
         Meta(
-            description="password of the URI's user",
+            description="Password of the user in postgresql.uri",
             extra=SECRET | from_environment(PASSWORD_VARIABLE),
         ),
     ] = msgspec.field(name="postgresql.password", default="")
     mode: Annotated[
         Literal["append", "upsert"],
         Meta(
-            description="append: each row is added; upsert: a row replaces the one with its key, and the last"
-            " row of a key wins"
+            description="append: each row is added. upsert: a row replaces the one with its key, and of"
+            " several"
+            " rows with one key the last one stays"
         ),
     ] = msgspec.field(name="postgresql.mode", default="append")
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
@@ -125,8 +126,9 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
     ledger_table: Annotated[
         str,
         Meta(
-            description="table or schema.table with one row for each query, created if it is missing;"
-            f" default: {LEDGER_TABLE} in the schema of the table"
+            description="Table or schema.table of the ledger, which has one row for each query. It is"
+            " created if"
+            f" missing. Default: {LEDGER_TABLE} in the schema of the table"
         ),
     ] = msgspec.field(name="postgresql.ledgerTable", default="")
     create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
@@ -136,7 +138,7 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
         float,
         Meta(
             gt=0,
-            description="how long to wait for the answer to one statement, above 0",
+            description="How long to wait for the answer to one statement, above 0",
             extra=SECONDS,
         ),
     ] = msgspec.field(name="postgresql.requestTimeout", default=120.0)
@@ -144,7 +146,7 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
         float,
         Meta(
             gt=0,
-            description="how long to wait for a lock, such as another flusher's on the ledger row, above 0",
+            description="How long to wait for a lock, such as another flusher's on the ledger row, above 0",
             extra=SECONDS,
         ),
     ] = msgspec.field(name="postgresql.lockTimeout", default=10.0)
@@ -152,7 +154,7 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
         float,
         Meta(
             gt=0,
-            description="how long until the server ends a transaction whose flusher stands still, above 0",
+            description="How long until the server ends the transaction of a silent flusher, above 0",
             extra=SECONDS,
         ),
     ] = msgspec.field(name="postgresql.idleInTransactionTimeout", default=60.0)

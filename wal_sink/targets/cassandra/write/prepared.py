@@ -190,7 +190,7 @@ def refusal(row: str, error: Exception) -> TargetRefused:
 
 _OR_ELSE = (
     "The flush tries again, and goes on by itself. Or give the epoch up, and keep its rows in a file:"
-    " docs/operations.md, TargetRefused."
+    " docs/reference/errors.md, TargetRefused."
 )
 
 

@@ -374,7 +374,7 @@ class Writer:
                 f"Column {rule.column} of {plan.table} {found.problem}, in {row}; the index was made"
                 f" after plan {plan.key}, or by that of an older version.",
                 f"DROP INDEX {quote(plan.details['keyspace'])}.{quote(rule.index)}; the flush then goes"
-                " on by itself. Or give the epoch up, and keep its rows in a file: docs/operations.md,"
+                " on by itself. Or give the epoch up, and keep its rows in a file: docs/reference/errors.md,"
                 " TargetRefused.",
             )
             # Of several targets the check may have joined rows of one event time: places are others then.

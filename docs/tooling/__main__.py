@@ -1,0 +1,14 @@
+"""`make docs`: builds the site into build/docs/site."""
+
+from __future__ import annotations
+
+import sys
+
+from docs.tooling.site import ROOT, BrokenLinkError, build
+
+if __name__ == "__main__":
+    try:
+        site = build(ROOT / "build" / "docs")
+    except BrokenLinkError as error:
+        sys.exit(f"Links lead nowhere:\n{error}")
+    sys.stdout.write(f"The site is in {site.relative_to(ROOT)}.\n")

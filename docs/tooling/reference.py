@@ -1,0 +1,168 @@
+"""Makes the reference from the code: options, errors, commands, metrics; and the example.
+
+What is made from declarations cannot differ from them. Each function returns Markdown.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from wal_sink import errors
+from wal_sink.cli.main import app
+from wal_sink.cli.options import option_groups
+from wal_sink.errors import EXIT_CODES, WalSinkError
+from wal_sink.metrics.prometheus import Metrics
+
+ROOT = Path(__file__).parents[2]
+
+TITLES = {
+    "": "Every query",
+    "cassandra": "Cassandra",
+    "delta": "Delta Lake",
+    "iceberg": "Iceberg",
+    "kafka": "Kafka",
+    "postgresql": "PostgreSQL",
+    "sql": "SQL by SQLAlchemy",
+}
+
+
+def options() -> str:
+    """Return every option of the sink and of the installed targets, one a row."""
+    parts = []
+    for group in option_groups():
+        parts.append(f"## {TITLES.get(group.name, group.name)}")
+        if group.name:
+            parts.append(f'For `.option("target", "{group.name}")`.')
+        rows = []
+        for entry in group.options:
+            text = entry.text
+            if entry.environment:
+                text += f" Also from the variable `{entry.environment}`."
+            default = entry.default or "none"
+            if default not in ("none", "required") and " " not in default:
+                default = f"`{default}`"
+            takes = f"{entry.takes}; secret" if entry.secret else entry.takes
+            rows.append((f"`{entry.name}`", takes, default, text))
+        parts.append(_table(("option", "takes", "default", "meaning"), rows))
+    return _page(parts)
+
+
+def error_kinds() -> list[type[WalSinkError]]:
+    """Return every error of wal_sink, by exit code, then in the order of the module."""
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+    mine = [kind for kind in kinds if issubclass(kind, WalSinkError)]
+    return sorted(mine, key=lambda kind: (kind.exit_code, _line(kind)))
+
+
+def _line(kind: type) -> int:
+    return inspect.getsourcelines(kind)[1]
+
+
+def explanation(kind: type[WalSinkError]) -> tuple[str, str]:
+    """Return what an error means, and what to do."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition("\n:param")[0]
+    meaning, found, remedy = text.partition("What to do: ")
+    if not found:
+        raise LookupError(f"the docstring of {kind.__name__} does not say what to do")
+    return meaning.strip(), remedy.strip()
+
+
+def error_page() -> str:
+    """Return every error, with its exit code and what to do."""
+    codes: dict[int, list[str]] = {code: [] for code in EXIT_CODES}
+    for kind in error_kinds():
+        codes[kind.exit_code].append(f"[`{kind.__name__}`](#{kind.__name__.lower()})")
+    lines = [(str(code), text, ", ".join(codes[code])) for code, text in EXIT_CODES.items()]
+    parts = [_table(("exit code", "the operator", "errors"), lines)]
+    for kind in error_kinds():
+        meaning, remedy = explanation(kind)
+        passes = " It may pass by itself, and the flusher waits for that." if kind.transient else ""
+        parts += [
+            f"## {kind.__name__}",
+            f"Exit code {kind.exit_code}.{passes} {meaning}",
+            f"**What to do.** {remedy[:1].upper()}{remedy[1:]}",
+        ]
+    return _page(parts)
+
+
+def commands() -> str:
+    """Return every command of `wal-sink`, with its arguments and options."""
+    group: Any = typer.main.get_group(app)
+    context = group.context_class(group, info_name="wal-sink")
+    parts: list[str] = []
+    panel = ""
+    for name, command in group.commands.items():
+        if command.rich_help_panel != panel:
+            panel = command.rich_help_panel
+            parts.append(f"## {panel}")
+        parts += _command(
+            name, command, command.context_class(command, info_name=name, parent=context)
+        )
+    return _page(parts)
+
+
+def _command(name: str, command: Any, context: Any) -> Iterator[str]:
+    yield f"### wal-sink {name}"
+    yield f"```text\nwal-sink {name} {' '.join(command.collect_usage_pieces(context))}\n```"
+    yield inspect.cleandoc(command.help)
+    rows = []
+    for parameter in command.get_params(context):
+        if "--help" in parameter.opts:
+            continue
+        text = parameter.help or ""
+        written = parameter.metavar
+        if parameter.param_type_name == "option":
+            written = f"{', '.join(parameter.opts)} {parameter.display_type_rich(context)}".strip()
+            if isinstance(parameter.default, str | int) and parameter.default not in (False, ""):
+                text += f" Default: `{parameter.default}`."
+        rows.append((f"`{written}`", text))
+    yield _table(("argument or option", "meaning"), rows)
+
+
+def metrics() -> str:
+    """Return every metric, from a collector."""
+    rows = [
+        (f"`{_exposed(family.name, family.type)}`", family.type, family.documentation)
+        for family in Metrics().registry.collect()
+    ]
+    return _page([_table(("metric", "kind", "meaning"), sorted(rows))])
+
+
+def example() -> str:
+    """Return the example of the README."""
+    text = (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
+    return f"```python\n{text}```\n"
+
+
+def _exposed(name: str, kind: str) -> str:
+    return f"{name}_total" if kind == "counter" else name
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [heads, tuple("---" for _ in heads), *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    text = re.sub(r"<([a-z ]+)>", r"&lt;\1&gt;", text) if "`" not in text else text
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _page(parts: list[str]) -> str:
+    return "\n\n".join(parts) + "\n"
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "options": options,
+    "errors": error_page,
+    "commands": commands,
+    "metrics": metrics,
+    "example": example,
+}
+"""What replaces the line `<!-- generated: NAME -->` of a page."""

@@ -1,0 +1,159 @@
+"""Puts the pages of the site together, builds it by Zensical, and checks every link of the result.
+
+The sources are Markdown files of the repository, with links that work there, too. In the copy that is built,
+a link to another page leads to that page, a link to any other file of the repository leads to a copy of that
+file, and a line `<!-- generated: NAME -->` is replaced by what `reference.py` makes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from docs.tooling.reference import GENERATED
+
+ROOT = Path(__file__).parents[2]
+
+OUTSIDE = {
+    "benchmarks.md": "tests/benchmarks/README.md",
+    "changelog.md": "CHANGELOG.md",
+    "code.md": "wal_sink/README.md",
+    "containers.md": "docker/README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "examples.md": "examples/README.md",
+    "storage.md": "state_backends/README.md",
+    "tests.md": "tests/README.md",
+    "tried.md": "tests/benchmarks/tried.md",
+}
+"""Pages whose source lies beside what it is about, by their name in the site."""
+
+_LINK = re.compile(r"(?P<before>\]\()(?P<to>[^)\s]+)(?P<after>\))")
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+"""Where a page has what `reference.py` makes."""
+
+
+class BrokenLinkError(Exception):
+    """Links of the site lead nowhere."""
+
+
+def sources() -> dict[str, Path]:
+    """Return the source of each page, relative to the repository, by the page's path in the site."""
+    docs = sorted(path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md"))
+    inside = {
+        path.relative_to("docs").as_posix().replace("README.md", "index.md"): path for path in docs
+    }
+    return inside | {page: Path(source) for page, source in OUTSIDE.items()}
+
+
+def assemble(folder: Path) -> list[str]:
+    """Write all pages, and the files that they link to, into an empty folder; return the pages."""
+    pages = sources()
+    page_of = {source.as_posix(): page for page, source in pages.items()}
+    for page, source in pages.items():
+        there = folder / page
+        there.parent.mkdir(parents=True, exist_ok=True)
+        text = (ROOT / source).read_text(encoding="utf-8")
+        text = MARK.sub(lambda found: GENERATED[found[1]](), text)
+        there.write_text(_linked(text, page, source, page_of, folder), encoding="utf-8")
+    return list(pages)
+
+
+def _linked(text: str, page: str, source: Path, page_of: dict[str, str], folder: Path) -> str:
+    """Return a page with links that fit the site."""
+
+    def lead(found: re.Match[str]) -> str:
+        link = urlsplit(found["to"])
+        if link.scheme or not link.path:
+            return found[0]
+        path = os.path.normpath(source.parent / unquote(link.path))
+        if (ROOT / path).is_dir():
+            path = f"{path}/README.md"
+        to = page_of.get(path) or _copied(path, folder)
+        if to is None:
+            return found[0]  # `check` reports it
+        there = os.path.relpath(to, PurePosixPath(page).parent)
+        anchor = f"#{link.fragment}" if link.fragment else ""
+        return f"{found['before']}{there}{anchor}{found['after']}"
+
+    parts = _FENCE.split(text)
+    fences = [*_FENCE.findall(text), ""]
+    return "".join(_LINK.sub(lead, part) + fence for part, fence in zip(parts, fences, strict=True))
+
+
+def _copied(path: str, folder: Path) -> str | None:
+    """Copy a file of the repository into the site; return its place there, or None where there is none."""
+    source = ROOT / path
+    if path.startswith("..") or not source.is_file():
+        return None
+    to = path.removeprefix("docs/") if path.startswith("docs/") else f"files/{path}"
+    if source.suffix not in {".svg", ".png"}:
+        to = f"{to}.txt"  # a browser shows it
+    there = folder / to
+    there.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, there)
+    return to
+
+
+class _Page(HTMLParser):
+    """Collects what a page can be linked by, and what it links to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.anchors |= {str(found[key]) for key in ("id", "name") if found.get(key)}
+        if tag == "a" and found.get("href"):
+            self.links.append(str(found["href"]))
+        if tag == "img" and found.get("src"):
+            self.links.append(str(found["src"]))
+
+
+def broken_links(site: Path) -> list[str]:
+    """Return each link of a built site that leads to no file, or to no place in it."""
+    pages = {}
+    for path in sorted(site.rglob("*.html")):
+        pages[path] = _Page()
+        pages[path].feed(path.read_text(encoding="utf-8"))
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            url = urlsplit(link)
+            if url.scheme or url.netloc or path.name == "404.html":
+                continue
+            there = Path(os.path.normpath(path.parent / unquote(url.path))) if url.path else path
+            if there.is_dir():
+                there /= "index.html"
+            anchors = pages[there].anchors if there in pages else set()
+            if not there.exists() or (url.fragment and unquote(url.fragment) not in anchors):
+                broken.append(f"{path.relative_to(site)}: {link}")
+    return broken
+
+
+def build(folder: Path) -> Path:
+    """Build the site in a folder, which is emptied first; return the folder to publish.
+
+    :raises BrokenLinkError: a link leads nowhere.
+    :raises subprocess.CalledProcessError: Zensical has found a fault.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    assemble(folder / "pages")
+    shutil.copyfile(ROOT / "docs" / "tooling" / "zensical.toml", folder / "zensical.toml")
+    shutil.copyfile(ROOT / "docs" / "tooling" / "extra.css", folder / "pages" / "extra.css")
+    command = [sys.executable, "-m", "zensical", "build", "--clean"]
+    subprocess.run(  # noqa: S603 -- of this environment
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
+    )
+    site = folder / "site"
+    if found := broken_links(site):
+        raise BrokenLinkError("\n".join(found))
+    return site

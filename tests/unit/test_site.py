@@ -1,0 +1,49 @@
+"""The site of the documentation is built, and every link of it leads somewhere."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from docs.tooling.site import ROOT, assemble, broken_links, build
+
+pytestmark = pytest.mark.long
+
+
+def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+    """Each page of the menu is there, and the reference of Python has text from docstrings."""
+    site = build(tmp_path / "docs")
+    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
+    assert {
+        "index.html",
+        "quickstart.html",
+        "reference/options.html",
+        "protocol/index.html",
+    } <= pages
+    assert "drain_timeout" in (site / "reference" / "python.html").read_text(encoding="utf-8")
+    assert "<table>" in (site / "reference" / "options.html").read_text(encoding="utf-8")
+    (site / "index.html").write_text('<a href="nowhere.html">x</a><a href="limits.html#none">y</a>')
+    assert broken_links(site) == ["index.html: nowhere.html", "index.html: limits.html#none"]
+
+
+def test_every_page_is_in_the_menu(tmp_path: Path) -> None:
+    """Once; what a decision or a report to another project is, is found from the page that lists them."""
+    pages = set(assemble(tmp_path))
+    text = (ROOT / "docs" / "tooling" / "zensical.toml").read_text(encoding="utf-8")
+    menu = _leaves(tomllib.loads(text)["project"]["nav"])
+    assert len(set(menu)) == len(menu)
+    listed = {page for page in pages if page.startswith(("decisions/", "upstream/"))}
+    assert set(menu) == pages - listed | {"decisions/index.md"}
+
+
+def _leaves(menu: object) -> list[str]:
+    match menu:
+        case str():
+            return [menu]
+        case list():
+            return [leaf for each in menu for leaf in _leaves(each)]
+        case dict():
+            return [leaf for each in menu.values() for leaf in _leaves(each)]
+    raise TypeError(menu)

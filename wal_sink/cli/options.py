@@ -1,0 +1,80 @@
+"""`wal-sink options`: every option of the sink and of its targets, from their declarations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from wal_sink.cli.terminal import AsJson, Lines, Named, document, output
+from wal_sink.options import Entry, SinkOptions, reference
+from wal_sink.targets.registry import installed, target_type
+
+
+class OptionGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that belong together."""
+
+    name: str
+    """Of the target; empty for those of the sink itself, which every query has."""
+    options: tuple[Entry, ...]
+
+
+class OptionGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of this command."""
+
+    groups: tuple[OptionGroup, ...]
+
+
+def option_groups(target: str = "") -> list[OptionGroup]:
+    """Return the options of the sink, then those of one target, or of all that are installed.
+
+    :raises OptionError: no target has this name.
+    """
+    declared = {"": SinkOptions} | {
+        name: target_type(name).options_type for name in ([target] if target else installed())
+    }
+    return [
+        OptionGroup(name=name, options=tuple(reference(struct)))
+        for name, struct in declared.items()
+    ]
+
+
+def options(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="[TARGET]", help="Name of a target, or module:Class of your own."),
+    ] = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List the options of a query, with type, default and meaning.
+
+    With TARGET, the options of the sink and of that target. Without, those of every target that is installed.
+    """
+    with output(as_json=as_json) as console:
+        found = option_groups(target)
+        if as_json:
+            document(OptionGroups(groups=tuple(found)))
+            return
+        for group in found:
+            _print(console, group)
+
+
+def _print(console: Console, group: OptionGroup) -> None:
+    heading = f"Options of target {group.name}" if group.name else "Options of every query"
+    console.print(Text(heading, "bold underline"))
+    lines = []
+    for entry in group.options:
+        facts = [entry.takes, f"default {entry.default}" if entry.default else "no default"]
+        if entry.default == "required":
+            facts[-1] = "required"
+        if entry.environment:
+            facts.append(f"or the variable {entry.environment}")
+        if entry.secret:
+            facts.append("never shown")
+        lines.append(Named(entry.name, f"{entry.text}\n({'; '.join(facts)})"))
+    console.print(Lines(lines))
+    console.print()
