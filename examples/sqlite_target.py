@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from msgspec import Meta
 
 from wal_sink.options import CONNECTS
-from wal_sink.targets.sql import SqlColumn, SqlOptions, SqlTarget
+from wal_sink.targets.sql import SqlOptions, SqlTarget, TableColumn
 
 TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string(), "BLOB": pa.binary()}
 
@@ -41,11 +41,11 @@ class SqliteTarget(SqlTarget):
         """Open the file; flushers take turns of at most a second."""
         return sqlite3.connect(self.options.path, timeout=1, check_same_thread=False)
 
-    def columns(self, connection: Any) -> Sequence[SqlColumn]:
+    def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Ask SQLite for the table's columns."""
         found = connection.execute(f"PRAGMA table_info({self.table_name})").fetchall()
         return [
-            SqlColumn(name, type_.upper(), required=bool(required), default=default is not None)
+            TableColumn(name, type_.upper(), required=bool(required), default=default is not None)
             for _, name, type_, required, default, _ in found
         ]
 

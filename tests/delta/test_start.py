@@ -53,13 +53,17 @@ def test_a_missing_table_for_what_delta_has_no_type(tmp_path: Path) -> None:
     [
         (
             [("kk", pa.string()), ("v", pa.int64())],
-            "no column kk. Did you mean k?",
+            "kk: the table has no such column. Did you mean k?",
             "ADD COLUMN kk string",
         ),
-        ([("k", pa.string()), ("v", pa.string())], "v of .* is bigint", "cast\\('bigint'\\)"),
+        (
+            [("k", pa.string()), ("v", pa.string())],
+            "v: the table's type is bigint",
+            r'cast\("bigint"\)',
+        ),
         (
             [("k", pa.string()), ("x", pa.map_(pa.int32(), pa.date32()))],
-            "no column x",
+            "x: the table has no such column",
             "map<int,date>",
         ),
     ],
@@ -78,7 +82,7 @@ def test_a_column_that_the_dataframe_lacks(tmp_path: Path) -> None:
         Field("n", PrimitiveType("long"), nullable=False),
     ]
     DeltaTable.create(str(tmp_path / "t"), Schema(fields))
-    with pytest.raises(SchemaMismatch, match=r"Column n of .* takes no null"):
+    with pytest.raises(SchemaMismatch, match="n: it takes no null"):
         Query(str(tmp_path / "t")).plan(pa.schema([("k", pa.string())]))
     DeltaTable.create(str(tmp_path / "u"), SCHEMA)
     query = Query(str(tmp_path / "u"))
@@ -215,7 +219,9 @@ def test_a_column_that_is_gone_stops_the_flush(query: Query) -> None:
     plan = query.plan()
     rows = query.slice(batch([("a", 1)]), plan)
     DeltaTable.create(query.path, pa.schema([("k", pa.string())]), mode="overwrite")
-    with pytest.raises(SchemaMismatch, match="has changed since rows were checked for it: v"):
+    with pytest.raises(
+        SchemaMismatch, match="has changed since rows were checked for it: column v is gone"
+    ):
         query.session.write(plan, rows)
 
 

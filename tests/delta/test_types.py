@@ -128,7 +128,9 @@ def test_what_delta_does_not_have_is_refused(tmp_path: Path) -> None:
     """Intervals: the error for the missing table names them."""
     query = created(tmp_path, spark_schema("s string"))
     schema = spark_schema("s string, d interval")
-    with pytest.raises(SchemaMismatch, match="no column d"):
+    with pytest.raises(
+        SchemaMismatch, match=r"d: the table has no such column\. Rename or drop it\.\n"
+    ):
         query.plan(schema)
     DeltaTable.create(str(tmp_path / "u"), pa.schema([("d", pa.int64())]))
     with pytest.raises(SchemaMismatch, match="Cast it"):
@@ -175,7 +177,7 @@ def test_a_type_that_could_change_values_is_refused(tmp_path: Path, ddl: str, so
     query = created(tmp_path, spark_schema(f"c {ddl}"))
     with pytest.raises(SchemaMismatch) as caught:
         query.plan(spark_schema(f"c {source}"))
-    cast = caught.value.remedy.partition(".cast('")[2].partition("')")[0]
+    cast = caught.value.what.partition('.cast("')[2].partition('")')[0]
     assert cast == ddl
 
 
@@ -243,7 +245,7 @@ def test_a_varchar_that_grows_shorter_stops_the_flush(tmp_path: Path) -> None:
     plan = query.plan(spark_schema("s string"))
     table = DeltaTable(query.path)
     table.alter.set_column_metadata("s", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"})
-    with pytest.raises(SchemaMismatch, match="has changed since rows were checked for it: s"):
+    with pytest.raises(SchemaMismatch, match=r"column s was string, and is varchar\(3\)"):
         query.session.compare(plan)
 
 
@@ -312,7 +314,7 @@ def test_what_cannot_be_a_partition_is_refused(tmp_path: Path) -> None:
     """Types without one text, and the empty text, which Delta keeps as a null."""
     schema = spark_schema("p double, v bigint")
     query = created(tmp_path, schema, ["p"])
-    with pytest.raises(SchemaMismatch, match="by which wal_sink does not partition"):
+    with pytest.raises(SchemaMismatch, match="p: the table is partitioned by it"):
         query.plan(schema)
     schema = spark_schema("p string, v bigint")
     DeltaTable.create(str(tmp_path / "u"), schema, partition_by=["p"])

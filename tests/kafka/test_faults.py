@@ -23,6 +23,7 @@ from wal_sink.targets.base import Slice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.session import KafkaSession, to_bytes, transactional
+from wal_sink.targets.kafka.topics import admin_of, limits
 from wal_sink.testing.faults import AnswerLost, Crash, Faults
 from wal_sink.testing.servers.kafka import Broker
 
@@ -103,7 +104,9 @@ def test_a_dead_flusher_holds_up_no_other_query(kafka: Broker) -> None:
         for owner in (dead, alive):
             with target.connect(owner) as session:
                 session.create(-1)
-    open_ = transactional(own.options, dead.query_id, 1_000_000, 30)
+    open_ = transactional(
+        own.options, dead.query_id, limits(admin_of(own.options), [topic], ""), 30
+    )
     open_.begin_transaction()
     for target in (own, shared):
         open_.produce(target.options.ledger_of(dead.query_id), b"{}", dead.query_id, 0)

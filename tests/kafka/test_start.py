@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 import zlib
 
@@ -44,11 +45,23 @@ def target(address: str, topic: str, **given: str) -> KafkaTarget:
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        (pa.schema([("key", pa.string())]), "no column value"),
-        (pa.schema([("value", pa.string()), ("id", pa.int64())]), "no column id"),
-        (pa.schema([("value", pa.int64())]), "value is int64"),
-        (pa.schema([("value", pa.string()), ("partition", pa.int64())]), "partition is int64"),
-        (pa.schema([("value", pa.string()), ("headers", pa.string())]), "headers is string"),
+        (pa.schema([("key", pa.string())]), "value: it is not in the DataFrame"),
+        (
+            pa.schema([("value", pa.string()), ("id", pa.int64())]),
+            "id: a record of Kafka has no such column",
+        ),
+        (
+            pa.schema([("value", pa.int64())]),
+            "value: .* is string or binary, .* bigint",
+        ),
+        (
+            pa.schema([("value", pa.string()), ("partition", pa.int64())]),
+            "partition: .* is int, .* bigint",
+        ),
+        (
+            pa.schema([("value", pa.string()), ("headers", pa.string())]),
+            "headers: .* is array<struct.*, .* string",
+        ),
     ],
 )
 def test_a_dataframe_that_is_no_record_is_refused(
@@ -135,9 +148,9 @@ def test_rows_that_the_topic_would_refuse_are_refused_in_the_task(
         made.check(pa.RecordBatch.from_pylist([row], schema), plan)
 
     check("x" * 800, [{"key": "h", "value": b"v"}], 0)
-    with pytest.raises(InvalidRow, match="1,000 bytes, and the topic takes 872"):
+    with pytest.raises(InvalidRow, match=r"1,000 bytes, and the topic t-.* takes 872"):
         check("x" * 1000)
-    with pytest.raises(InvalidRow, match="the topic takes 872"):
+    with pytest.raises(InvalidRow, match=r"the topic t-.* takes 872"):
         check("x" * 500, [{"key": "h", "value": b"v" * 500}])
     with pytest.raises(InvalidRow, match="header has no key"):
         check(headers=[{"key": None, "value": b"v"}])
@@ -170,9 +183,9 @@ def test_a_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: s
     keyed = made.check(pa.record_batch([["k"], ["v"]], RECORD), before)
     unkeyed = made.check(pa.record_batch([pa.array([None], pa.string()), ["v"]], RECORD), before)
     altered(kafka, topic, "cleanup.policy", "compact")
-    with pytest.raises(SchemaMismatch, match="is compacted, and the DataFrame has no column key"):
+    with pytest.raises(SchemaMismatch, match=r"key: the topic .* is compacted"):
         made.plan(no_key, "key")
-    with pytest.raises(InvalidRow, match="has no key, and the topic is compacted"):
+    with pytest.raises(InvalidRow, match=r"has no key, and the topic t-.* is compacted"):
         made.check(unkeyed, made.plan(RECORD, "key"))
     with made.connect(Owner(topic, "log", "checkpoint")) as session:
         session.create(-1)
@@ -283,3 +296,79 @@ def test_a_broker_starts_whose_id_begins_with_a_dash(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xfb" + bytes(15)))
     with Broker() as broker:
         assert "cluster.id=-" in (broker.folder / "data" / "meta.properties").read_text()
+
+
+COLUMNS = {
+    "topic": pa.string(),
+    "key": pa.string(),
+    "value": pa.string(),
+    "partition": pa.int32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+ROUTED = pa.schema(list(COLUMNS.items()))
+DAY_MS = 86_400_000
+
+
+def routed(**row: object) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"key": "k", "value": "v", **row}], ROUTED)
+
+
+def test_each_row_names_its_topic_and_its_time(kafka: Broker) -> None:
+    """In one transaction; what one of the topics would refuse is refused by that one's limits."""
+    topics = [f"{name}-{uuid.uuid4().hex}" for name in ("orders", "returns")]
+    kafka.create_topic(topics[0], partitions=3, settings={"cleanup.policy": "compact"})
+    kafka.create_topic(topics[1], settings={"max.message.bytes": "1000"})
+    made = target(kafka.address, ", ".join(topics))
+    plan = made.plan(ROUTED, "key")
+    ms = 1_700_000_000_123
+    first = routed(topic=topics[0], timestamp=ms * 1000 + 999, value="x" * 2000, partition=2)
+    rows = pa.concat_batches([first, routed(topic=topics[1], timestamp=None, key=None)])
+    began_ms = time.time_ns() // 1_000_000
+    with made.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
+        session.create(-1)
+        deliver(session, plan, Slice(0, made.check(rows, plan), 0))
+    assert kafka.records(topics[0]) == [(b"k", b"x" * 2000)]
+    assert kafka.records(topics[1]) == [(None, b"v")]
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.address, "group.id": "g", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(topics)
+    try:
+        times = {found.topic(): found.timestamp()[1] for found in consumer.consume(2, timeout=60)}
+    finally:
+        consumer.close()
+    assert times[topics[0]] == ms, "microseconds are cut off"
+    assert times[topics[1]] >= began_ms
+    far_us = (began_ms + 400 * DAY_MS) * 1000
+    mistakes: list[tuple[dict[str, object], str]] = [
+        ({"topic": "elsewhere"}, "topic is elsewhere, and option topic has orders-.*, returns-"),
+        ({"topic": None}, "topic is None"),
+        ({"topic": topics[0], "key": None}, "has no key, and the topic orders-.* is compacted"),
+        ({"topic": topics[1], "value": "x" * 2000}, "the topic returns-.* takes 872"),
+        ({"topic": topics[1], "partition": 1}, "of the topic returns-.* are 0 to 0"),
+        ({"topic": topics[1], "timestamp": 0}, "time is 1970-01-01 .* none before 1970"),
+        (
+            {"topic": topics[1], "timestamp": far_us},
+            "further in the future than the topic returns-",
+        ),
+    ]
+    for wrong, why in mistakes:
+        with pytest.raises(InvalidRow, match=why) as caught:
+            made.check(pa.concat_batches([first, routed(**wrong)]), plan)
+        assert caught.value.rows.to_pylist() == [False, True]
+
+
+def test_topics_that_give_records_another_time_are_refused(kafka: Broker, topic: str) -> None:
+    """Together with all else that does not fit."""
+    kafka.create_topic(f"now-{topic}", settings={"message.timestamp.type": "LogAppendTime"})
+    kafka.create_topic(f"new-{topic}", settings={"message.timestamp.before.max.ms": "60000"})
+    schema = pa.schema([("timestamp", COLUMNS["timestamp"])])
+    with pytest.raises(SchemaMismatch) as caught:
+        target(kafka.address, f"now-{topic},new-{topic}").plan(schema, "key")
+    said = caught.value.what
+    assert f"the topic now-{topic} gives records the time at which they arrive" in said
+    assert f"the topic new-{topic} refuses a record that is older than 60,000 ms" in said
+    assert "topic: option topic names now-" in said
+    assert "value: it is not in the DataFrame" in said
+    with pytest.raises(SchemaMismatch, match=f"no topic nor-{topic}. Did you mean n"):
+        target(kafka.address, f"nor-{topic}").plan(RECORD, "key")

@@ -11,7 +11,7 @@ import pytest
 
 from wal_sink.errors import TargetRefused
 from wal_sink.targets.base import Target
-from wal_sink.targets.sql import SqlColumn, SqlOptions, SqlTarget
+from wal_sink.targets.sql import SqlOptions, SqlTarget, TableColumn
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import SCHEMA, DoubleRecord, Record, frame
 from wal_sink.testing.contracts.transactional import SqlContract
@@ -43,13 +43,13 @@ class PlainTarget(SqlTarget):
     def open(self) -> Any:
         return psycopg.connect(self.options.uri, options="-c lock_timeout=500ms")
 
-    def columns(self, connection: Any) -> Sequence[SqlColumn]:
+    def columns(self, connection: Any) -> Sequence[TableColumn]:
         found = connection.execute(
             "SELECT column_name, data_type FROM information_schema.columns"
             " WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
             self.options.table.split("."),
         )
-        return [SqlColumn(name, type_, default=True) for name, type_ in found]
+        return [TableColumn(name, type_, default=True) for name, type_ in found]
 
     def arrow_type(self, type_: str) -> pa.DataType | None:
         return TYPES.get(type_)

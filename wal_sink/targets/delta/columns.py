@@ -1,8 +1,6 @@
-"""The columns of DataFrame and table: compared when a query starts, cast and checked in its tasks. No I/O.
+"""The columns of a Delta table: their types as its log writes them, its partitions, and what fits. No I/O.
 
-Delta's types, as its log writes them in JSON: as Arrow types, as words of Spark's SQL. No I/O.
-
-The partitions of a Delta table: which rows belong to which, and how the log writes values. No I/O.
+Rows are cast and checked in the tasks of a query.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Column, Plan
+from wal_sink.errors import InvalidRow
+from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import beyond_python
-from wal_sink.targets.names import did_you_mean
+from wal_sink.targets.columns import TableColumn, TableRules, to_cast
 
 _ARROW = {
     "string": pa.string(),
@@ -257,83 +255,73 @@ def partitions(plan: Plan) -> list[str]:
     return msgspec.json.decode(plan.details[PARTITIONS], type=list[str])
 
 
-def agreed_columns(
-    schema: pa.Schema, fields: Sequence[dict[str, Any]], partitioned_by: Sequence[str], path: str
-) -> tuple[Column, ...]:
-    """Find the table's column for each column of the DataFrame, which has to have the same name.
+class DeltaRules(TableRules):
+    """What Delta says of types; statements of Spark's SQL.
+
+    :param path: of the table.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def about_type(self, field: pa.Field, column: TableColumn) -> str:
+        """Compare the DataFrame's type with the Arrow type of the column's files."""
+        sql = words(column.type)
+        type_ = to_arrow(from_text(column.type))
+        if type_ is None:
+            return (
+                f"the table's type is {sql}, which wal_sink does not write. Leave it out of the DataFrame,"
+                " or write to another table."
+            )
+        if holds(type_, field.type):
+            return ""
+        return self.types_differ(sql, field.type, f"{to_cast(field.name, sql)}.")
+
+    def to_add(self, field: pa.Field) -> str:
+        """Return the statement."""
+        type_ = from_arrow(field.type)
+        add = f"ALTER TABLE delta.`{self._path}` ADD COLUMN {field.name}"
+        return f"run: {add} {to_sql(type_)};" if type_ else ""
+
+
+def words(text: str) -> str:
+    """Return a type as errors write it, of what a plan keeps."""
+    return to_sql(from_text(text))
+
+
+def table_columns(fields: Sequence[dict[str, Any]]) -> list[TableColumn]:
+    """Return the columns of a table, of what Delta's log has of them."""
+    return [
+        TableColumn(field["name"], to_text(field["type"]), required=not field["nullable"])
+        for field in fields
+    ]
+
+
+def about_partitions(
+    schema: pa.Schema, fields: Sequence[dict[str, Any]], partitioned_by: Sequence[str]
+) -> Iterator[str]:
+    """Yield why rows cannot be parted by the table's partition columns.
 
     :param fields: of the table, as Delta's log has them.
-    :raises SchemaMismatch: a column is missing on one of the sides, or its type cannot hold the other's.
     """
-    by_name = {field["name"]: field for field in fields}
-    agreed = []
-    for source in schema:
-        field = by_name.pop(source.name, None)
-        if field is None:
-            sql = to_sql(from_arrow(source.type) or "…")
-            raise SchemaMismatch(
-                f"The Delta table {path} has no column {source.name}."
-                f" {did_you_mean(source.name, by_name)}".rstrip(),
-                f"Add it: ALTER TABLE delta.`{path}` ADD COLUMN {source.name} {sql}; or drop it from the"
-                " DataFrame.",
-            )
-        agreed.append(_agreed(source, field, path))
-        if source.name in partitioned_by and not can_partition(field["type"]):
-            raise SchemaMismatch(
-                f"Partition column {source.name} of {path} is {to_sql(field['type'])}, by which"
-                " wal_sink does not partition.",
-                f"Partition by one of {', '.join(map(to_sql, CAN_PARTITION))}, decimal.",
-            )
-    for field in by_name.values():
-        if not field["nullable"]:
-            raise SchemaMismatch(
-                f"Column {field['name']} of {path} takes no null, and the DataFrame has no such column.",
-                f"Add it: .withColumn('{field['name']}', …).",
+    for field in fields:
+        name = field["name"]
+        if name in partitioned_by and name in schema.names and not can_partition(field["type"]):
+            yield (
+                f"{name}: the table is partitioned by it, and its type is {to_sql(field['type'])}. Partition"
+                f" by one of {', '.join(map(to_sql, CAN_PARTITION))}, decimal."
             )
     if not set(schema.names) - set(partitioned_by):
-        raise SchemaMismatch(
-            f"The DataFrame has only partition columns of {path}.",
-            "Add one of the table's other columns, if only as a null.",
+        yield (
+            "the DataFrame has only partition columns. Add one of the table's other columns, if only as a"
+            " null."
         )
-    return tuple(agreed)
 
 
-def _agreed(source: pa.Field, field: dict[str, Any], path: str) -> Column:
-    type_, sql = to_arrow(field["type"]), to_sql(field["type"])
-    if type_ is None:
-        raise SchemaMismatch(
-            f"Column {field['name']} of {path} is {sql}, which wal_sink does not write.",
-            "Leave it out of the DataFrame, or write to another table.",
-        )
-    if not holds(type_, source.type):
-        raise SchemaMismatch(
-            f"Column {field['name']} of {path} is {sql}, and the DataFrame's is {source.type}.",
-            f"Cast it: .withColumn('{field['name']}', F.col('{field['name']}').cast('{sql}')).",
-        )
-    return Column(
-        name=field["name"],
-        source=str(source.type),
-        type=to_text(field["type"]),
-        role="regular" if field["nullable"] else "required",
-    )
-
-
-def refuse_changed(plan: Plan, fields: Sequence[dict[str, Any]], partitioned_by: list[str]) -> None:
-    """See that the table is what the plan was made for, as far as files of it are concerned.
-
-    :raises SchemaMismatch: it is not.
-    """
-    was = [(c.name, c.type, c.role == "required") for c in plan.columns]
-    there = {f["name"]: (f["name"], to_text(f["type"]), not f["nullable"]) for f in fields}
-    changed = [column for column in was if there.get(column[0]) != column]
-    names = {column.name for column in plan.columns}
-    new = [f["name"] for f in fields if not f["nullable"] and f["name"] not in names]
-    if changed or new or partitioned_by != partitions(plan):
-        what = ", ".join([name for name, *_ in changed] + new) or "its partition columns"
-        raise SchemaMismatch(
-            f"The Delta table {plan.table} has changed since rows were checked for it: {what}.",
-            "Change the table back; the flush goes on by itself. Change it again when nothing waits.",
-        )
+def about_moved(plan: Plan, partitioned_by: Sequence[str]) -> Iterator[str]:
+    """Yield that the table has other partition columns than its plan says."""
+    if list(partitioned_by) != partitions(plan):
+        yield f"its partition columns were {partitions(plan)}, and are {list(partitioned_by)} now"
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:

@@ -28,7 +28,8 @@ from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice, StagedSession
-from wal_sink.targets.delta.columns import refuse_changed
+from wal_sink.targets.columns import refuse_changed
+from wal_sink.targets.delta.columns import about_moved, table_columns, words
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.stage import Receipt, Stage
 from wal_sink.targets.delta.table import Files, Table, classify, is_conflict, shortly
@@ -336,7 +337,8 @@ class DeltaSession(StagedSession):
             raise published_elsewhere(f"the Delta table {plan.table}", here, [option])
         table = self._refreshed()
         table.refuse_unfit()
-        refuse_changed(plan, table.fields, table.partitioned_by)
+        moved = about_moved(plan, table.partitioned_by)
+        refuse_changed(plan, table_columns(table.fields), moved, words)
         return Stage(self._files, plan, table.fingerprint)
 
     def _abandon(self) -> None:

@@ -33,12 +33,15 @@ from pyarrow.fs import FileType
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind
+from wal_sink.targets.columns import match_columns
 from wal_sink.targets.delta.columns import (
     DECLARED,
     PARTITIONS,
-    agreed_columns,
+    DeltaRules,
+    about_partitions,
     declared,
     json_field,
+    table_columns,
     to_sql,
 )
 from wal_sink.targets.delta.options import DeltaOptions
@@ -416,7 +419,11 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str) -> Plan:
         table = Table(path, storage, Files(path, storage))
         table.refuse_unfit()
         partitioned_by = table.partitioned_by
-        columns = agreed_columns(schema, table.fields, partitioned_by, path)
+        fields = table.fields
+        others = about_partitions(schema, fields, partitioned_by)
+        columns = match_columns(
+            schema, table_columns(fields), f"the Delta table {path}", DeltaRules(path), others
+        )
     except WalSinkError:
         raise
     except Exception as error:

@@ -26,7 +26,14 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     servers: Annotated[
         str, Meta(description="Brokers as host:port, comma-separated", extra=CONNECTS)
     ] = msgspec.field(name="kafka.bootstrap.servers")
-    topic: Annotated[str, Meta(min_length=1, description="Topic of the records")]
+    topic: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Topic of the records; or several, comma-separated, of which each row names one in"
+            " column `topic`",
+        ),
+    ]
     ledger_topic: Annotated[
         str,
         Meta(
@@ -87,6 +94,11 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     key: Annotated[str, Meta(description="File of the client's key, PEM")] = msgspec.field(
         name="kafka.ssl.key.location", default=""
     )
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that records are written to, each once."""
+        return tuple(dict.fromkeys(filter(None, map(str.strip, self.topic.split(",")))))
 
     @property
     def client(self) -> dict[str, object]:

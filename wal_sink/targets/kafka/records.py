@@ -1,39 +1,62 @@
-"""The columns that become a Kafka record: their types, and what tasks refuse. No I/O."""
+"""The columns that become a Kafka record: their types, and what tasks refuse. No I/O, but a clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import repeat
-from typing import Any, NamedTuple, Self
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.arrow_values import TRUE
+from wal_sink.targets.columns import TableColumn, TableRules, match_columns
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 TYPES = {
     "key": pa.binary(),
     "value": pa.binary(),
     "headers": pa.list_(_HEADER),
+    "topic": pa.string(),
     "partition": pa.int32(),
+    "timestamp": pa.timestamp("ms", "UTC"),
 }
-"""As Spark's own Kafka sink has them; texts become UTF-8. Only `value` has to be there."""
+"""As Spark's own Kafka sink has them, which takes no timestamp; texts become UTF-8, and microseconds of a
+timestamp are cut off. Only `value` has to be there."""
+
+COLUMNS = (
+    TableColumn("key", "string or binary"),
+    TableColumn("value", "string or binary"),
+    TableColumn("headers", "array<struct<key:string,value:binary>>"),
+    TableColumn("topic", "string"),
+    TableColumn("partition", "int"),
+    TableColumn("timestamp", "timestamp"),
+)
+"""Their types in Spark's words."""
 
 LARGEST_OF_CLIENT = 1_000_000_000
 """Bytes of the largest record that librdkafka sends."""
 
 _OVERHEAD = 128
 """Bytes of a record beside key, value and headers, at most: lengths, and a batch's head."""
+_CLOCKS_MS = 60_000
+"""By how much the clocks of tasks and brokers may differ."""
+_JSON = (
+    "value: it is not in the DataFrame. Add it, .select(F.to_json(F.struct('*')).alias('value'))."
+)
 
 
 Headers = list[tuple[str, bytes | None]]
-Record = tuple[bytes | None, bytes | None, Headers | None, int]
-"""What `Producer.produce` takes of a row: key, value, headers, and the partition; -1: by the key."""
+Record = tuple[str, bytes | None, bytes | None, Headers | None, int, int]
+"""What `Producer.produce` takes of a row: topic, key, value, headers; the partition, -1: by the key; and the
+timestamp in milliseconds since 1970, 0: now."""
 
 
-class Limits(NamedTuple):
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a topic takes. A plan notes it, for the tasks."""
 
     largest: int
@@ -41,52 +64,82 @@ class Limits(NamedTuple):
     partitions: int
     compacted: bool
     """Whether it refuses a record without a key."""
-
-    @classmethod
-    def of_plan(cls, plan: Plan) -> Self:
-        """Return what the topic took when the plan was made."""
-        noted = plan.details
-        return cls(
-            int(noted["largest_bytes"]), int(noted["partitions"]), noted["compacted"] == "true"
-        )
-
-    def details(self) -> dict[str, str]:
-        """Return what a plan notes."""
-        return {
-            "largest_bytes": str(self.largest),
-            "partitions": str(self.partitions),
-            "compacted": str(self.compacted).lower(),
-        }
+    own_time: bool
+    """Whether its records have the time at which they arrive, whatever the row says."""
+    behind_ms: int
+    """By how much a record's time may lie behind that of the broker, milliseconds."""
+    ahead_ms: int
+    """By how much it may lie ahead."""
 
 
-def agreed_columns(schema: pa.Schema) -> tuple[Column, ...]:
-    """Compare a DataFrame's columns with those of a record.
+UNBOUNDED_MS = 2**63 - 1
+"""As brokers write that a time may be any."""
 
-    :raises SchemaMismatch: there is no `value`, another column, or one of another type.
+_TOPICS = "topics"
+"""The detail of a plan with the limits of each topic, as JSON."""
+
+
+def limits_details(limits: Mapping[str, Limits]) -> dict[str, str]:
+    """Return what a plan notes of topics."""
+    return {_TOPICS: msgspec.json.encode(limits).decode()}
+
+
+def planned_limits(plan: Plan) -> dict[str, Limits]:
+    """Return what each topic took when the plan was made."""
+    return msgspec.json.decode(plan.details[_TOPICS], type=dict[str, Limits])
+
+
+class RecordRules(TableRules):
+    """A record takes a few columns, each of one type."""
+
+    noun = "a record of Kafka"
+
+    def about_type(self, field: pa.Field, column: TableColumn) -> str:
+        """See whether `check` casts it."""
+        if _fits(field.type, TYPES[column.name]):
+            return ""
+        return self.types_differ(column.type, field.type, "Cast it.")
+
+    def to_add(self, field: pa.Field) -> str:  # noqa: ARG002 -- of every column
+        """Return what holds any column."""
+        return "put all columns into value, .select(F.to_json(F.struct('*')).alias('value'))."
+
+
+def agreed_columns(schema: pa.Schema, limits: Mapping[str, Limits]) -> tuple[Column, ...]:
+    """Compare a DataFrame's columns with those of a record, and with what the topics take.
+
+    :raises SchemaMismatch: with a line for each thing that does not fit.
     """
-    agreed = []
-    for field in schema:
-        type_ = TYPES.get(field.name)
-        if type_ is None:
-            raise SchemaMismatch(
-                f"A record of Kafka has no column {field.name}, only {', '.join(TYPES)}.",
-                "Put the columns into value, such as .select(F.to_json(F.struct('*')).alias('value')).",
-            )
-        if not _fits(field.type, type_):
-            raise SchemaMismatch(
-                f"Column {field.name} is {field.type}, a record's is {type_}.",
-                "Cast it: key and value are string or binary, partition is int, headers are"
-                " array<struct<key:string,value:binary>>.",
-            )
-        agreed.append(
-            Column(name=field.name, source=str(field.type), type=str(type_), role="regular")
+    return match_columns(
+        schema, COLUMNS, RecordRules.noun, RecordRules(), _about_topics(schema.names, limits)
+    )
+
+
+def _about_topics(names: Collection[str], limits: Mapping[str, Limits]) -> Iterator[str]:
+    if "value" not in names:
+        yield _JSON
+    if len(limits) > 1 and "topic" not in names:
+        yield (
+            f"topic: option topic names {', '.join(limits)}, and no column says which of them a row goes to."
+            " Add column topic, or name one topic."
         )
-    if "value" not in schema.names:
-        raise SchemaMismatch(
-            "The DataFrame has no column value.",
-            "Add it, such as .select(F.to_json(F.struct('*')).alias('value')).",
-        )
-    return tuple(agreed)
+    for topic, each in limits.items():
+        if each.compacted and "key" not in names:
+            yield (
+                f"key: the topic {topic} is compacted, and Kafka refuses records without a key there. Add the"
+                " column, or set the topic's cleanup.policy to delete."
+            )
+        if "timestamp" in names and each.own_time:
+            yield (
+                f"timestamp: the topic {topic} gives records the time at which they arrive. Drop the column,"
+                " or set the topic's message.timestamp.type to CreateTime."
+            )
+        if "timestamp" in names and each.behind_ms < UNBOUNDED_MS:
+            yield (
+                f"timestamp: the topic {topic} refuses a record that is older than {each.behind_ms:,} ms,"
+                " which a record may become in the log. Drop the column, or set the topic's"
+                f" message.timestamp.before.max.ms to {UNBOUNDED_MS}."
+            )
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -94,58 +147,158 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
 
     :raises InvalidRow: the topic, as the plan knows it, would refuse a record.
     """
-    arrays = [batch.column(column.name).cast(TYPES[column.name]) for column in plan.columns]
+    arrays = [
+        batch.column(column.name).cast(TYPES[column.name], safe=column.name != "timestamp")
+        for column in plan.columns
+    ]
     checked = pa.record_batch(arrays, names=[column.name for column in plan.columns])
     refuse(
         checked,
-        Limits.of_plan(plan),
+        planned_limits(plan),
+        time.time_ns() // 1_000_000,
         f"If the topic was altered since the query began to write to it, stop the query, delete"
         f" plans/{plan.key}.json of the log, and start it: it asks the brokers anew.",
     )
     return checked
 
 
-def refuse(checked: pa.RecordBatch, limits: Limits, altered: str) -> None:
+def refuse(
+    checked: pa.RecordBatch, limits: Mapping[str, Limits], now_ms: int, altered: str
+) -> None:
     """Refuse what a topic does not take.
 
-    :param altered: what to do when it takes more than `limits` by now.
-    :raises InvalidRow: a record is too large, its partition is none of the topic's, it has no key although
-        the topic is compacted, or a header has no key or one that is no text.
+    :param limits: of each topic.
+    :param now_ms: milliseconds since 1970.
+    :param altered: what to do when a topic takes more than `limits` by now.
+    :raises InvalidRow: a record is too large; its partition is none of the topic's; it has no key although
+        the topic is compacted; its topic is none of those; its time is none that the topic takes; or a header
+        has no key, or one that is no text.
     """
-    names, largest = checked.schema.names, limits.largest - _OVERHEAD
-    size = pa.scalar(0, pa.int64())
+    names = checked.schema.names
+    rows = _Rows(checked, limits, altered)
+    _refuse_size(checked, rows)
+    if "partition" in names:
+        partition, count = checked["partition"], rows.limit("partitions")
+        none_such = pc.or_(pc.less(partition, 0), pc.greater_equal(partition, count))
+        rows.refuse(
+            none_such,
+            "partition",
+            lambda row: (
+                f"There is no partition {partition[row]}: those of the topic {rows.topic(row)} are 0 to"
+                f" {rows.limits(row).partitions - 1}."
+            ),
+            "Leave it null, and the key chooses.",
+            "The topic has no such partition.",
+        )
+    if "key" in names:
+        rows.refuse(
+            pc.and_(pc.is_null(checked["key"]), rows.limit("compacted")),
+            "key",
+            lambda row: (
+                f"A record has no key, and the topic {rows.topic(row)} is compacted: Kafka refuses it."
+            ),
+            "Give it a key, or filter it out.",
+            "The record has no key, and the topic is compacted.",
+        )
+    if "timestamp" in names:
+        _refuse_time(checked["timestamp"], rows, now_ms)
+
+
+class _Rows:
+    """The rows of a batch, each with what its topic takes.
+
+    :raises InvalidRow: the topic of a row is none of those that the plan has.
+    """
+
+    def __init__(self, checked: pa.RecordBatch, limits: Mapping[str, Limits], altered: str) -> None:
+        self._topics, self._limits, self._altered = [*limits], [*limits.values()], altered
+        self._which = pa.nulls(checked.num_rows, pa.int32()).fill_null(0)
+        if "topic" not in checked.schema.names:
+            return
+        self._which = pc.index_in(checked["topic"], value_set=pa.array(self._topics))
+        named = checked["topic"]
+        self.refuse(
+            self._which.is_null(),
+            "topic",
+            lambda row: (
+                f"A record's topic is {named[row]}, and option topic has {', '.join(self._topics)}."
+            ),
+            "Name it in option topic, too, or filter such rows out.",
+            "The record's topic is none of those in option topic.",
+        )
+
+    def limit(self, name: str) -> pa.Array:
+        """Return a limit of each row's topic."""
+        return pa.array([getattr(each, name) for each in self._limits]).take(self._which)
+
+    def topic(self, row: int) -> str:
+        """Return a row's topic."""
+        return self._topics[int(self._which[row].as_py())]
+
+    def limits(self, row: int) -> Limits:
+        """Return what a row's topic takes."""
+        return self._limits[int(self._which[row].as_py())]
+
+    def refuse(
+        self, bad: pa.Array, column: str, what: Callable[[int], str], remedy: str, problem: str
+    ) -> None:
+        """Refuse rows.
+
+        :param bad: which rows; null: not.
+        :param what: says it of one row.
+        """
+        row = pc.index(bad, TRUE).as_py()
+        if row >= 0:
+            raise InvalidRow(
+                what(row),
+                f"{remedy} {self._altered}".strip(),
+                column=column,
+                problem=problem,
+                rows=bad,
+            )
+
+
+def _refuse_size(checked: pa.RecordBatch, rows: _Rows) -> None:
+    names = checked.schema.names
+    size = pa.nulls(checked.num_rows, pa.int64()).fill_null(0)
     for name in {"key", "value"}.intersection(names):
         size = pc.add(size, pc.fill_null(pc.cast(pc.binary_length(checked[name]), pa.int64()), 0))
     if "headers" in names:
         headers = checked["headers"]
         _refuse_header_keys(pc.struct_field(headers.flatten(), "key"))
         size = pc.add(size, pa.array(map(_header_bytes, headers.to_pylist()), pa.int64()))
-    if (found := pc.max(size).as_py() or 0) > largest:
-        raise InvalidRow(
-            f"A record has {found:,} bytes, and the topic takes {largest:,}.",
-            f"Make it smaller, or raise max.message.bytes of the topic. {altered}",
-            problem=f"The record has more than the {largest:,} bytes that the topic takes.",
-            rows=pc.greater(size, pa.scalar(largest, pa.int64())),
-        )
-    if "partition" in names:
-        partition, upto = checked["partition"], limits.partitions - 1
-        none_such = pc.or_(pc.less(partition, 0), pc.greater(partition, upto))
-        if pc.any(none_such).as_py():
-            number = pc.filter(partition, none_such)[0].as_py()
-            raise InvalidRow(
-                f"There is no partition {number}: those of the topic are 0 to {upto}.",
-                f"Leave it null, and the key chooses. {altered}",
-                column="partition",
-                problem=f"The topic has the partitions 0 to {upto} alone.",
-                rows=none_such,
-            )
-    if limits.compacted and "key" in names and checked["key"].null_count:
-        raise InvalidRow(
-            "A record has no key, and the topic is compacted: Kafka refuses it.",
-            f"Give it a key, or filter it out. {altered}",
-            column="key",
-            rows=pc.is_null(checked["key"]),
-        )
+    rows.refuse(
+        pc.greater(pc.add(size, pa.scalar(_OVERHEAD)), rows.limit("largest")),
+        "",
+        lambda row: (
+            f"A record has {size[row].as_py():,} bytes, and the topic {rows.topic(row)} takes"
+            f" {rows.limits(row).largest - _OVERHEAD:,}."
+        ),
+        "Make it smaller, or raise max.message.bytes of the topic.",
+        "The record has more bytes than the topic takes.",
+    )
+
+
+def _refuse_time(times: pa.Array, rows: _Rows, now_ms: int) -> None:
+    ms = times.cast(pa.int64())
+    rows.refuse(
+        pc.less(ms, 1),
+        "timestamp",
+        lambda row: f"A record's time is {times[row]}, and Kafka has none before 1970.",
+        "Filter such rows out, or leave it null: a record then has the time at which it is written.",
+        "Kafka has no times before 1970.",
+    )
+    ahead = pc.subtract(ms, pa.scalar(now_ms))
+    rows.refuse(
+        pc.greater(ahead, pc.subtract(rows.limit("ahead_ms"), pa.scalar(_CLOCKS_MS))),
+        "timestamp",
+        lambda row: (
+            f"A record's time is {times[row]}, which lies further in the future than the topic"
+            f" {rows.topic(row)} takes, {rows.limits(row).ahead_ms:,} ms."
+        ),
+        "Filter such rows out, or raise message.timestamp.after.max.ms of the topic.",
+        "The record's time lies further in the future than the topic takes.",
+    )
 
 
 def _refuse_header_keys(keys: pa.StringArray) -> None:
@@ -171,15 +324,25 @@ def _refuse_header_keys(keys: pa.StringArray) -> None:
         )
 
 
-def records(batch: pa.RecordBatch) -> Iterator[Record]:
-    """Return a checked batch's rows; column by column, since there are many."""
+def records(batch: pa.RecordBatch, topic: str) -> Iterator[Record]:
+    """Return a checked batch's rows; column by column, since there are many.
+
+    :param topic: of all rows, where no column names it.
+    """
     names = batch.schema.names
+    topics = batch["topic"].to_pylist() if "topic" in names else repeat(topic)
     keys = batch["key"].to_pylist() if "key" in names else repeat(None)
     headers = map(_pairs, batch["headers"].to_pylist()) if "headers" in names else repeat(None)
     partitions = (
         pc.fill_null(batch["partition"], -1).to_pylist() if "partition" in names else repeat(-1)
     )
-    return zip(keys, batch["value"].to_pylist(), headers, partitions, strict=False)
+    times = (
+        pc.fill_null(batch["timestamp"].cast(pa.int64()), 0).to_pylist()
+        if "timestamp" in names
+        else repeat(0)
+    )
+    values = batch["value"].to_pylist()
+    return zip(topics, keys, values, headers, partitions, times, strict=False)
 
 
 def _pairs(headers: list[dict[str, Any]] | None) -> Headers | None:
@@ -195,6 +358,10 @@ def _fits(source: pa.DataType, type_: pa.DataType) -> bool:
         return source in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
     if type_ == pa.int32():
         return source in (pa.int8(), pa.int16(), pa.int32())
+    if type_ == pa.string():
+        return source in (pa.string(), pa.large_string())
+    if pa.types.is_timestamp(type_):
+        return pa.types.is_timestamp(source) and source.tz is not None
     return bool(
         pa.types.is_list(source)
         and pa.types.is_struct(source.value_type)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -39,7 +39,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.kafka.records import Limits, records, refuse
+from wal_sink.targets.kafka.records import Limits, planned_limits, records, refuse
 from wal_sink.targets.registry import published_elsewhere
 
 logger = logging.getLogger(__name__)
@@ -240,8 +240,8 @@ class KafkaSession(Session):
         self._options = options
         self._owner = owner
         self._ledger = LedgerReader(options, owner.query_id, TIMEOUT_S)
-        self._limits: Limits | None = None
-        """What the topic takes, asked once."""
+        self._limits: dict[str, Limits] | None = None
+        """What each topic takes, asked once."""
         self._producer: Any = None
         self._window: Window | None = None
         """Whose records the open transaction holds; None: no transaction is open."""
@@ -284,9 +284,10 @@ class KafkaSession(Session):
         """
         if plan.table != (here := self._options.topic):
             raise published_elsewhere(f"the topic {plan.table}", here, [f"topic={plan.table}"])
-        limits = self._topic_limits()
-        if limits.compacted and not any(column.name == "key" for column in plan.columns):
-            raise _altered(here, "it is compacted now, and these records have no key")
+        keyed = any(column.name == "key" for column in plan.columns)
+        for topic, limits in self._topic_limits().items():
+            if limits.compacted and not keyed:
+                raise _altered(topic, "it is compacted now, and these records have no key")
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Hand records to the producer, which sends them.
@@ -359,13 +360,13 @@ class KafkaSession(Session):
 
     def _made(self) -> Any:
         """Make the producer: those before it are fenced, and what they had open is aborted."""
-        largest = self._topic_limits().largest
-        return transactional(self._options, self._owner.query_id, largest, TIMEOUT_S)
+        limits = self._topic_limits()
+        return transactional(self._options, self._owner.query_id, limits, TIMEOUT_S)
 
-    def _topic_limits(self) -> Limits:
+    def _topic_limits(self) -> dict[str, Limits]:
         if self._limits is None:
             self._limits = topics.limits(
-                self._ledger.admin, self._options.topic, self._ledger.topic
+                self._ledger.admin, self._options.topics, self._ledger.topic
             )
         return self._limits
 
@@ -374,10 +375,10 @@ class KafkaSession(Session):
 
         :raises SchemaMismatch: there is one.
         """
-        if (now := self._topic_limits()) == Limits.of_plan(plan):
+        if (now := self._topic_limits()) == planned_limits(plan):
             return
         try:
-            refuse(rows.batch, now, "")
+            refuse(rows.batch, now, time.time_ns() // 1_000_000, "")
         except InvalidRow as error:
             raise _altered(self._options.topic, error.what) from error
 
@@ -436,15 +437,26 @@ class KafkaSession(Session):
 
         :raises KafkaException: it refuses one, of this call or of an earlier one.
         """
-        produce, poll, topic = self._producer.produce, self._producer.poll, self._options.topic
-        not_delivered = self._not_delivered
-        for key, value, headers, partition in records(rows.batch):
+        produce, poll, not_delivered = (
+            self._producer.produce,
+            self._producer.poll,
+            self._not_delivered,
+        )
+        for topic, key, value, headers, partition, ms in records(rows.batch, self._options.topic):
             while True:
                 try:
                     if headers is None:
-                        produce(topic, value, key, partition, not_delivered)
+                        produce(topic, value, key, partition, not_delivered, timestamp=ms)
                     else:
-                        produce(topic, value, key, partition, not_delivered, headers=headers)
+                        produce(
+                            topic,
+                            value,
+                            key,
+                            partition,
+                            not_delivered,
+                            timestamp=ms,
+                            headers=headers,
+                        )
                     break
                 except BufferError:  # as many are on their way as fit
                     poll(_FULL_S)
@@ -466,21 +478,24 @@ class KafkaSession(Session):
             raise KafkaException(error)
 
 
-def transactional(options: KafkaOptions, query_id: str, largest: int, timeout_s: float) -> Any:
+def transactional(
+    options: KafkaOptions, query_id: str, limits: Mapping[str, Limits], timeout_s: float
+) -> Any:
     """Make the producer of a query, which is the only one from now on.
 
-    :param largest: bytes of the largest record.
+    :param limits: of each topic that records are written to.
     :raises OptionError: brokers do not allow a transaction to last as long.
     :raises KafkaException: no answer, or another refusal.
     """
+    largest = [each.largest for each in limits.values()]
     producer = Producer(
         {
             **options.client,
             **options.producer,
             "delivery.report.only.error": True,
             "transactional.id": f"wal_sink-{query_id}",
-            "message.max.bytes": max(largest, _SMALLEST_LIMIT),
-            "batch.size": min(largest, 1_000_000),
+            "message.max.bytes": max(*largest, _SMALLEST_LIMIT),
+            "batch.size": min(*largest, 1_000_000),
             "delivery.timeout.ms": min(120_000, options.transaction_timeout_ms),
         },
         logger=logger,

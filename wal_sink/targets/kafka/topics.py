@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tenacity
@@ -16,7 +17,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import Kind
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.kafka.records import LARGEST_OF_CLIENT, Limits
+from wal_sink.targets.kafka.records import LARGEST_OF_CLIENT, UNBOUNDED_MS, Limits
+from wal_sink.targets.names import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -44,22 +46,35 @@ def is_there(admin: Any, topic: str) -> bool:
     return topic in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
-def limits(admin: Any, topic: str, ledger_topic: str) -> Limits:
-    """Return what the topic takes; see that the ledger's topic, if it is there, keeps its records.
+def limits(admin: Any, names: Sequence[str], ledger_topic: str) -> dict[str, Limits]:
+    """Return what topics take; see that the ledger's topic, if it is there, keeps its records.
 
+    :param names: of the topics.
     :raises SchemaMismatch: one of them does not serve any more.
     :raises KafkaException: no answer.
     """
-    topics = admin.list_topics(timeout=TIMEOUT_S).topics
-    if topic not in topics:
-        raise SchemaMismatch(f"There is no topic {topic}.", "Create it, or correct option topic.")
-    if ledger_topic in topics:
-        _refuse_ledger(admin, ledger_topic, len(topics[ledger_topic].partitions))
-    settings = _settings(admin, topic)
+    there = admin.list_topics(timeout=TIMEOUT_S).topics
+    if missing := [name for name in names if name not in there]:
+        raise SchemaMismatch(
+            f"There is no topic {', '.join(missing)}. {did_you_mean(missing[0], there)}".rstrip(),
+            "Create it, or correct option topic.",
+        )
+    if ledger_topic in there:
+        _refuse_ledger(admin, ledger_topic, len(there[ledger_topic].partitions))
+    return {name: _limits(_settings(admin, name), len(there[name].partitions)) for name in names}
+
+
+def _limits(settings: Mapping[str, str], partitions: int) -> Limits:
+    """Return what a topic with these settings takes."""
+    # Brokers before 3.6 have one setting for both.
+    either = settings.get("message.timestamp.difference.max.ms", str(UNBOUNDED_MS))
     return Limits(
         largest=min(int(settings["max.message.bytes"]), LARGEST_OF_CLIENT),
-        partitions=len(topics[topic].partitions),
+        partitions=partitions,
         compacted="compact" in settings["cleanup.policy"],
+        own_time=settings["message.timestamp.type"] == "LogAppendTime",
+        behind_ms=int(settings.get("message.timestamp.before.max.ms", either)),
+        ahead_ms=int(settings.get("message.timestamp.after.max.ms", either)),
     )
 
 
@@ -158,6 +173,7 @@ _FOR_GOOD = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG,
     KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
     KafkaError.INVALID_TRANSACTION_TIMEOUT,
     KafkaError.INVALID_CONFIG,
     KafkaError.POLICY_VIOLATION,

@@ -6,7 +6,6 @@ Compares the DataFrame with the table, and judges whether rows get there exactly
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.columns import TableColumn, TableRules, match_columns
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -62,27 +62,43 @@ _KINDS = {
 }
 
 
-def match_columns(schema: pa.Schema, live: Relation) -> tuple[Column, ...]:
-    """Match the DataFrame's columns with the table's; return them in the DataFrame's order.
+class PostgresqlRules(TableRules):
+    """What PostgreSQL says of types; its statements.
 
-    :raises SchemaMismatch: with a line for each thing that does not fit.
+    :param live: the table.
     """
-    problems = [*_about_names(schema, live), *_about_types(schema, live)]
-    if problems:
-        raise SchemaMismatch(
-            f"The DataFrame does not fit {live.name}:\n"
-            + "\n".join(f"  - {problem}" for problem in problems),
-            "Correct each line above, in the DataFrame or in the table, and start again.",
-        )
-    by_name = {column.name: column for column in live.columns}
-    return tuple(
-        Column(
-            name=field.name,
-            source=str(field.type),
-            type=by_name[field.name].type,
-            role="required" if by_name[field.name].required else "regular",
-        )
-        for field in schema
+
+    def __init__(self, live: Relation) -> None:
+        self._live = live
+        self._domains = {column.name: column.domain for column in live.columns}
+
+    def about_type(self, field: pa.Field, column: TableColumn) -> str:
+        """See whether the log can hold the column."""
+        if log_type(column.type, field.type) is not None:
+            return ""
+        domain = self._domains[column.name]
+        words = f"{column.type} (domain {domain})" if domain else column.type
+        return self.types_differ(words, field.type, _remedy(field, column.type))
+
+    def to_add(self, field: pa.Field) -> str:
+        """Return the statement."""
+        type_ = postgresql_type(field.type)
+        return f"run: ALTER TABLE {self._live.name} ADD COLUMN {quote(field.name)} {type_};"
+
+    def to_allow_null(self, column: TableColumn) -> str:
+        """Return the statement."""
+        alter = f"ALTER TABLE {self._live.name} ALTER COLUMN {quote(column.name)}"
+        return f"run: {alter} DROP NOT NULL;"
+
+
+def table_column(column: PgColumn) -> TableColumn:
+    """Return a column as it is compared with the DataFrame's."""
+    return TableColumn(
+        column.name,
+        column.type,
+        required=column.required,
+        default=column.default,
+        computed=column.always,
     )
 
 
@@ -337,46 +353,8 @@ def _suggestion(live: Relation) -> str:
     return did_you_mean(table, live.others)
 
 
-def _about_names(schema: pa.Schema, live: Relation) -> Iterator[str]:
-    known = {column.name: column for column in live.columns}
-    for name, count in Counter(schema.names).items():
-        if count > 1:
-            yield f"{name}: the DataFrame has {count} columns of this name. Rename all but one."
-        if name not in known:
-            type_ = postgresql_type(schema.field(schema.names.index(name)).type)
-            hint = did_you_mean(name, known.keys() - {*schema.names})
-            yield (
-                f"{name}: the table has no such column. {hint}{' ' if hint else ''}Rename or drop it, or run:"
-                f" ALTER TABLE {live.name} ADD COLUMN {quote(name)} {type_};"
-            )
-        elif known[name].always:
-            yield f"{name}: the server computes this column and takes no value. Drop it."
-    for column in live.columns:
-        filled = column.default or column.always
-        if column.required and not filled and column.name not in schema.names:
-            yield (
-                f"{column.name}: it takes no null, has no default, and is not in the DataFrame. Add it, or"
-                f" run: ALTER TABLE {live.name} ALTER COLUMN {quote(column.name)} DROP NOT NULL;"
-            )
-
-
-def _about_types(schema: pa.Schema, live: Relation) -> Iterator[str]:
-    known = {column.name: column for column in live.columns}
-    for field in schema:
-        column = known.get(field.name)
-        if column is not None and log_type(column.type, field.type) is None:
-            yield (
-                f"{field.name}: the table's type is {_shown(column)}, the DataFrame's {field.type}."
-                f" {_remedy(field, column)}"
-            )
-
-
-def _shown(column: PgColumn) -> str:
-    return f"{column.type} (domain {column.domain})" if column.domain else column.type
-
-
-def _remedy(field: pa.Field, column: PgColumn) -> str:
-    type_ = parse(column.type)
+def _remedy(field: pa.Field, words: str) -> str:
+    type_ = parse(words)
     if is_list(field.type) and is_nested(field.type.value_type):
         return f"Write it as JSON: to_json({field.name}), into a column of type jsonb."
     if type_ is not None and type_.base == "numeric" and is_float(field.type):
@@ -429,7 +407,8 @@ def make_plan(connection: Any, options: PostgresqlOptions, schema: pa.Schema, ke
     written = without_operation(
         schema, operation, [column.name for column in live.columns], live.name
     )
-    columns = match_columns(written, live)
+    there = [table_column(column) for column in live.columns]
+    columns = match_columns(written, there, str(live.name), PostgresqlRules(live))
     details: dict[str, str] = {}
     found: tuple[str, ...] = ()
     if options.mode == "upsert":

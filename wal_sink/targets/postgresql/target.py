@@ -10,10 +10,11 @@ import pyarrow as pa
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind
+from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.operations import BY_POSITION, described, operation_shape
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.registry import importing
-from wal_sink.targets.sql import SqlColumn, SqlTarget
+from wal_sink.targets.sql import SqlTarget
 
 
 class PostgresqlTarget(SqlTarget):
@@ -61,20 +62,17 @@ class PostgresqlTarget(SqlTarget):
         """Connect to the server that takes writes."""
         return _connection().connect(self.options)
 
-    def columns(self, connection: Any) -> Sequence[SqlColumn]:
+    def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Ask the catalogue for the table's columns.
 
         :raises SchemaMismatch: the table, a partition or the ledger is no longer what survives a crash.
         """
-        from wal_sink.targets.postgresql.plan import refuse_unlogged  # noqa: PLC0415
+        from wal_sink.targets.postgresql.plan import refuse_unlogged, table_column  # noqa: PLC0415
         from wal_sink.targets.postgresql.schema import read_columns, read_unlogged  # noqa: PLC0415 -- not in tasks
 
         for name in (self.options.data, self.options.ledger):
             refuse_unlogged(read_unlogged(connection, name))
-        return [
-            SqlColumn(column.name, column.type, required=column.required, default=column.default)
-            for column in read_columns(connection, self.options.data)
-        ]
+        return [table_column(column) for column in read_columns(connection, self.options.data)]
 
     def arrow_type(self, type_: str) -> pa.DataType | None:  # pragma: no cover
         """Not asked: what the log holds depends on the DataFrame's type, too (`types.log_type`)."""

@@ -6,7 +6,7 @@ driver that keeps PEP 249. `examples/sqlite_target.py` is a whole target on it.
 
 from __future__ import annotations
 
-from wal_sink.targets.sql.columns import SqlColumn
+from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.sql.target import SqlOptions, SqlTarget
 
-__all__ = ["SqlColumn", "SqlOptions", "SqlTarget"]
+__all__ = ["SqlOptions", "SqlTarget", "TableColumn"]

@@ -1,30 +1,16 @@
-"""The columns of a SQL table, and how a DataFrame's columns are compared with them and cast. No I/O."""
+"""Which types of a DataFrame the columns of a SQL table hold, and the cast to them. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan, spark_ddl
 from wal_sink.targets.arrow_values import beyond_python, plain, shorten
-from wal_sink.targets.names import did_you_mean
-
-
-class SqlColumn(NamedTuple):
-    """A column of the table, as the database's catalogue has it."""
-
-    name: str
-    type: str
-    """In the database's words, such as `numeric(10,2)`."""
-    required: bool = False
-    """It takes no null."""
-    default: bool = False
-    """A row may leave it out: it has a default, or takes nulls, or is made by the database."""
-
+from wal_sink.targets.columns import TableColumn, TableRules, to_cast
 
 ArrowType = Callable[[str], pa.DataType | None]
 """Returns the Arrow type that holds a database's type exactly, None for a type that cannot be written."""
@@ -33,62 +19,37 @@ Fits = Callable[[str, pa.Array], pa.BooleanArray | None]
 """Returns which values of a column of a database's type the server takes; None: all of them."""
 
 
-def agreed_columns(
-    schema: pa.Schema, columns: Sequence[SqlColumn], arrow_type: ArrowType, table: str
-) -> tuple[Column, ...]:
-    """Find the table's column for each column of the DataFrame, which has to have the same name.
+class SqlRules(TableRules):
+    """What holds for every SQL database.
 
-    :param schema: of the DataFrame.
-    :param columns: of the table, at least one.
-    :raises SchemaMismatch: a column is missing on one of the sides, or its type cannot hold the other's.
+    :param arrow_type: of the database.
+    :param table: its name, as errors write it.
     """
-    by_name = {column.name: column for column in columns}
-    agreed = []
-    for field in schema:
-        column = by_name.pop(field.name, None)
-        if column is None:
-            names = [each.name for each in columns]
-            nearest = did_you_mean(field.name, {*names} - {*schema.names})
-            raise SchemaMismatch(
-                f"Table {table} has no column {field.name}; it has {', '.join(names)}. {nearest}".rstrip(),
-                f"Add it (ALTER TABLE {table} ADD COLUMN {field.name} …), or rename or drop it in the"
-                " DataFrame.",
+
+    def __init__(self, arrow_type: ArrowType, table: str) -> None:
+        self._arrow_type = arrow_type
+        self._table = table
+
+    def about_type(self, field: pa.Field, column: TableColumn) -> str:
+        """Compare the DataFrame's type with the Arrow type that holds the column's exactly."""
+        type_ = self._arrow_type(column.type)
+        if type_ is None:
+            return (
+                f"the table's type is {column.type}, which cannot be written. Give the column another type,"
+                f" or drop {field.name} from the DataFrame."
             )
-        _refuse_type(field, column, arrow_type(column.type), table)
-        agreed.append(
-            Column(
-                name=column.name,
-                source=str(field.type),
-                type=column.type,
-                role="required" if column.required else "regular",
-            )
-        )
-    if missing := [c.name for c in by_name.values() if c.required and not c.default]:
-        raise SchemaMismatch(
-            f"Table {table} requires {', '.join(missing)}, and the DataFrame has no such column.",
-            "Add it to the DataFrame, or give the column a default.",
-        )
-    return tuple(agreed)
+        if is_castable(field.type, type_):
+            return ""
+        cast = to_cast(field.name, spark_ddl(type_))
+        return self.types_differ(column.type, field.type, f"{cast}, or alter the table.")
 
+    def to_add(self, field: pa.Field) -> str:
+        """Leave the type to the reader, who knows the database."""
+        return f"run: ALTER TABLE {self._table} ADD COLUMN {field.name} …;"
 
-def _refuse_type(field: pa.Field, column: SqlColumn, type_: pa.DataType | None, table: str) -> None:
-    """Refuse a column that cannot hold what the DataFrame has.
-
-    :param type_: what the column holds; None: it cannot be written.
-    :raises SchemaMismatch: names the type to cast to, in Spark's words.
-    """
-    if type_ is None:
-        raise SchemaMismatch(
-            f"Column {field.name} of table {table} is {column.type}, a type that cannot be written.",
-            f"Give the table's column another type, or drop {field.name} from the DataFrame.",
-        )
-    if not is_castable(field.type, type_):
-        cast = f'.withColumn("{field.name}", col("{field.name}").cast("{spark_ddl(type_)}"))'
-        raise SchemaMismatch(
-            f"Column {field.name} of table {table} is {column.type}, the DataFrame's is"
-            f" {spark_ddl(field.type)}.",
-            f"Cast it, {cast}, or alter the table.",
-        )
+    def to_allow_null(self, column: TableColumn) -> str:  # noqa: ARG002 -- of every column
+        """Leave the statement to the reader, as above."""
+        return "give the column a default."
 
 
 def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:

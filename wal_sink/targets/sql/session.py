@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
+from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, Session, Slice
+from wal_sink.targets.columns import TableColumn, refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.registry import published_elsewhere
-from wal_sink.targets.sql.columns import SqlColumn
 
 COLUMNS = ("log_id", "checkpoint", "flushed", "last_us", "begun", "last")
 """All but the key, in the order of `LedgerState`."""
@@ -200,7 +200,7 @@ class Database(Protocol):
     def ledger_name(self) -> str:
         """The ledger's table."""
 
-    def columns(self, connection: Any) -> Sequence[SqlColumn]:
+    def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Look the table's columns up."""
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
@@ -377,19 +377,12 @@ class SqlSession(Session):
             logger.info("nothing to roll back: %r", error)
 
     def _compare(self, plan: Plan) -> None:
-        """See that the table still has the plan's columns.
+        """See that the table is still what the plan says.
 
-        :raises SchemaMismatch: it has not.
+        :raises SchemaMismatch: it is not.
         :raises OptionError: the plan is for another table.
         """
         if plan.table != (here := self._database.table_name):
             option = f"table={unquoted(plan.table)}"
             raise published_elsewhere(f"the table {plan.table}", here, [option])
-        there = {column.name: column.type for column in self._database.columns(self._connection)}
-        for column in plan.of_table().columns:
-            if there.get(column.name) != column.type:
-                raise SchemaMismatch(
-                    f"Column {column.name} of table {plan.table} was {column.type} when rows were checked,"
-                    f" and is {there.get(column.name, 'gone')} now.",
-                    "Change the table back; the flush goes on by itself. Change it again when nothing waits.",
-                )
+        refuse_changed(plan, self._database.columns(self._connection))

@@ -21,8 +21,9 @@ from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Delivery, Kind, Session, Target
+from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.names import quote
-from wal_sink.targets.sql.columns import SqlColumn, agreed_columns, cast
+from wal_sink.targets.sql.columns import SqlRules, cast
 from wal_sink.targets.sql.session import DDL, Ledger, SqlSession, with_values
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class SqlTarget(Target):
         """
 
     @abstractmethod
-    def columns(self, connection: Any) -> Sequence[SqlColumn]:
+    def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Look the table's columns up in the database's catalogue; none when there is no such table."""
 
     @abstractmethod
@@ -175,7 +176,8 @@ class SqlTarget(Target):
                 f"There is no table {self.options.table}.",
                 "Create it, or correct option table.",
             )
-        agreed = agreed_columns(schema, columns, self.arrow_type, self.options.table)
+        rules = SqlRules(self.arrow_type, self.options.table)
+        agreed = match_columns(schema, columns, self.options.table, rules)
         return Plan(key=key, target=self.name, table=self.table_name, columns=agreed)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
