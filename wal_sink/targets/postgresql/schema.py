@@ -289,7 +289,7 @@ def read_server(connection: Any) -> ServerState:
     :raises Exception: of the driver.
     """
     query = (
-        "SELECT current_user, current_setting('server_encoding'), current_setting('server_version')"
+        "SELECT current_user, current_setting('server_encoding'), current_setting('fsync')::boolean"
     )
     with connection.cursor() as cursor:
         return ServerState(*cursor.execute(query).fetchone())

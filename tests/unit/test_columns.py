@@ -1,0 +1,96 @@
+"""The comparison of DataFrame and table that all targets share: everything that does not fit, in one error."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.columns import TableColumn, TableRules, match_columns, refuse_changed
+
+TABLE = [
+    TableColumn("Id", "INT"),
+    TableColumn("name", "TEXT", required=True),
+    TableColumn("at", "TIME", required=True, default=True),
+    TableColumn("n", "INT", required=True, computed=True),
+    TableColumn("note", "TEXT"),
+]
+
+
+class Rules(TableRules):
+    """Numbers go into INT, all else into TEXT and TIME."""
+
+    def about_type(self, field: pa.Field, column: TableColumn) -> str:
+        if pa.types.is_integer(field.type) == (column.type == "INT"):
+            return ""
+        return self.types_differ(column.type, field.type, "Cast it.")
+
+    def to_add(self, field: pa.Field) -> str:
+        return f"run: ADD {field.name};"
+
+    def to_allow_null(self, column: TableColumn) -> str:
+        return f"run: ALTER {column.name};"
+
+
+def test_all_that_does_not_fit_is_one_error() -> None:
+    """Names, case, doubles, computed columns, required ones, types, and what the target adds: a line each."""
+    names = ["id", "nmae", "note", "n", "x", "x"]
+    types = [pa.int64(), pa.string(), pa.decimal128(9, 2), pa.int32(), pa.string(), pa.string()]
+    with pytest.raises(SchemaMismatch) as caught:
+        match_columns(
+            pa.schema(list(zip(names, types, strict=True))),
+            [*TABLE, TableColumn("ref", "INT")],
+            "shop.t",
+            Rules(),
+            ["key: there is none."],
+        )
+    assert caught.value.what.splitlines() == [
+        "The DataFrame does not fit shop.t:",
+        "  - x: the DataFrame has 2 columns of this name. Rename all but one.",
+        "  - id: the table has no such column. There is Id, which differs in upper and lower case only: names"
+        " are exact. Rename or drop it, or run: ADD id;",
+        "  - nmae: the table has no such column. Did you mean name? Rename or drop it, or run: ADD nmae;",
+        "  - n: the server computes this column and takes no value. Drop it.",
+        "  - x: the table has no such column. Rename or drop it, or run: ADD x;",
+        "  - name: it takes no null, has no default, and is not in the DataFrame. Add it, or run: ALTER name;",
+        "  - key: there is none.",
+    ]
+
+
+def test_a_type_that_does_not_fit_is_told_in_sparks_words() -> None:
+    schema = pa.schema([("name", pa.string()), ("Id", pa.decimal128(9, 2))])
+    with pytest.raises(
+        SchemaMismatch, match=r"Id: .* is INT, the DataFrame's decimal\(9,2\)\. Cast"
+    ):
+        match_columns(schema, TABLE, "t", Rules())
+
+
+def planned(*columns: str) -> Plan:
+    fields = [(name, pa.int64() if name == "Id" else pa.string()) for name in columns]
+    found = match_columns(pa.schema(fields), TABLE, "t", Rules())
+    return Plan(key="k", target="t", table="t", columns=found)
+
+
+def test_what_fits_is_noted_in_the_dataframes_order() -> None:
+    assert planned("name", "Id").columns == (
+        Column(name="name", source="string", type="TEXT", role="required"),
+        Column(name="Id", source="int64", type="INT", role="regular"),
+    )
+
+
+def test_all_that_has_changed_is_one_error() -> None:
+    """New columns that a row may leave out, and a column that takes nulls now, do not matter."""
+    plan = planned("Id", "name", "note")
+    refuse_changed(plan, TABLE)
+    refuse_changed(plan, [each._replace(required=False) for each in TABLE])
+    refuse_changed(plan, [*TABLE, TableColumn("new", "INT")])
+    now = [TABLE[0]._replace(type="BIG"), TABLE[4]._replace(required=True)]
+    with pytest.raises(SchemaMismatch) as caught:
+        refuse_changed(plan, [*now, TableColumn("new", "INT", required=True)], ["it moved"])
+    assert caught.value.what.partition(": ")[2] == (
+        "column Id was INT, and is BIG now; column name is gone; column note takes no null any more; column"
+        " new is new and takes no null; it moved."
+    )
+    with pytest.raises(SchemaMismatch, match="column Id is computed by the server now"):
+        refuse_changed(plan, [TABLE[0]._replace(computed=True), *TABLE[1:]])
