@@ -1,4 +1,4 @@
-"""The comparison of DataFrame and table that all targets share: everything that does not fit, in one error."""
+"""The comparison of DataFrame and table that targets share: all that does not fit, in one error."""
 
 from __future__ import annotations
 
@@ -48,12 +48,17 @@ def test_all_that_does_not_fit_is_one_error() -> None:
     assert caught.value.what.splitlines() == [
         "The DataFrame does not fit shop.t:",
         "  - x: the DataFrame has 2 columns of this name. Rename all but one.",
-        "  - id: the table has no such column. There is Id, which differs in upper and lower case only: names"
-        " are exact. Rename or drop it, or run: ADD id;",
+        (
+            "  - id: the table has no such column. There is Id, which differs in upper and lower case only:"
+            " names are exact. Rename or drop it, or run: ADD id;"
+        ),
         "  - nmae: the table has no such column. Did you mean name? Rename or drop it, or run: ADD nmae;",
         "  - n: the server computes this column and takes no value. Drop it.",
         "  - x: the table has no such column. Rename or drop it, or run: ADD x;",
-        "  - name: it takes no null, has no default, and is not in the DataFrame. Add it, or run: ALTER name;",
+        (
+            "  - name: it takes no null, has no default, and is not in the DataFrame. Add it, or run: ALTER"
+            " name;"
+        ),
         "  - key: there is none.",
     ]
 

@@ -24,11 +24,12 @@ from pyiceberg.types import (
 
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.model.plan import Plan, canonical
+from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.iceberg.check import to_details
 from wal_sink.targets.iceberg.creation import create, new_table, with_missing
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.table import FORMAT, catalog_of, classify, find, loaded, no_table
-from wal_sink.targets.sql.columns import SqlColumn, agreed_columns
+from wal_sink.targets.sql.columns import SqlRules
 
 logger = logging.getLogger(__name__)
 
@@ -160,12 +161,12 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
         ]
     )
     columns = [
-        SqlColumn(each.name, str(each.field_type), required=each.required, default=each.optional)
+        TableColumn(each.name, str(each.field_type), required=each.required, default=each.optional)
         for each in found.fields
     ]
     types = {each.type: there.field(each.name).type for each in columns}
     given = pa.schema([field.with_type(canonical(field.type)) for field in schema])
-    agreed = agreed_columns(given, columns, types.get, name)
+    agreed = match_columns(given, columns, name, SqlRules(types.get, name))
     names = [each.name for each in agreed]
     folders = [
         found.find_column_name(each.source_id) or ""
