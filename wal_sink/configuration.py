@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wal_sink.errors import OptionError
 from wal_sink.model import paths
@@ -22,7 +22,7 @@ from wal_sink.options import (
 )
 from wal_sink.targets.base import Target
 from wal_sink.targets.operations import refuse_undeclared
-from wal_sink.targets.registry import is_installed, target_type
+from wal_sink.targets.registry import is_installed, reduced, target_type
 from wal_sink.wal.location import Location, locate
 
 ON_FULL = ("block", "fail", "detach")
@@ -40,6 +40,10 @@ class Destination(NamedTuple):
     target: Target
     on_full: str = "block"
     """What happens when the log is full of what this one lacks: block, fail, or detach (of several)."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle so that a worker which lacks the target's module says so."""
+        return reduced(type(self), tuple(self), self.target)
 
     @property
     def public(self) -> dict[str, str]:

@@ -19,6 +19,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any
 
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.connection import drained, target_errors
@@ -27,6 +28,7 @@ from wal_sink.log_context import log_epoch, logging_query
 from wal_sink.model.ledger import Owner
 from wal_sink.protocol.windows import Piece
 from wal_sink.targets.base import PassesOver, Session, Target
+from wal_sink.targets.registry import reduced
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.log import Log
 
@@ -136,6 +138,10 @@ class FlushTask:
         self._rows_per_second = rows_per_second
         self._quarantine = quarantine
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle so that a worker which lacks the target's module says so."""
+        return reduced(_restored, (vars(self),), self._target)
+
     def __call__(self, share: Iterable[Piece]) -> Answer:
         """Write a share; return when every row of it is acknowledged or staged, or what stopped it."""
         try:
@@ -186,3 +192,9 @@ def _placed(error: WalSinkError) -> WalSinkError:
     error.what = f"{error.what} (in a Spark task on {socket.gethostname()})"
     error.args = (error.what, error.remedy)
     return error
+
+
+def _restored(state: dict[str, Any]) -> FlushTask:
+    task = object.__new__(FlushTask)
+    vars(task).update(state)
+    return task

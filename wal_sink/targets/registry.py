@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pickle
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from operator import attrgetter
+from typing import Any
 
 from wal_sink.errors import OptionError
 from wal_sink.targets.base import Target
@@ -85,6 +87,32 @@ def _load(name: str, place: str) -> type[Target]:
             "Derive the class from wal_sink.targets.base.Target.",
         )
     return loaded
+
+
+def reduced(make: Callable[..., Any], state: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
+    """Return what `__reduce__` of an object does that travels to tasks with a target.
+
+    A worker that lacks the target's module then says which one, and not what pickle makes of it.
+
+    :param make: called with the state, it makes the object again.
+    """
+    module = type(target).__module__
+    if module == "__main__":  # which travels by value, if at all
+        return make, state
+    return _unpacked, (make, module, pickle.dumps(state))
+
+
+def _unpacked(make: Callable[..., Any], module: str, state: bytes) -> Any:
+    try:
+        return make(*pickle.loads(state))  # noqa: S301 -- part of a pickle of Spark's
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"Spark's Python workers cannot import {error.name}: module {module} of option target is not"
+            " there, or lacks what it needs",
+            f"Install the package with {module} on every node, in the Python that PYSPARK_PYTHON names, or"
+            " send it along by spark.submit.pyFiles. On one machine, put its folder on PYTHONPATH before"
+            " the session is made.",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,101 @@
+"""Runs a REST catalog: Iceberg's reference server, of the tests of its core, over a catalog in a folder.
+
+`RESTCatalogServlet` judges conditions and applies changes by `CatalogHandlers`, as servers do that are built
+upon the library of Iceberg. Nothing is compiled: this process drives a Java with py4j's gateway.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from wal_sink.testing.servers.maven import cache_folder, java_command
+from wal_sink.testing.servers.process import HOST
+
+VERSION = "1.10.1"
+"""Of Iceberg; the newest with a jar of its tests."""
+
+_POM = """\
+<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId><version>1</version>
+<dependencies>
+{dependencies}
+</dependencies></project>
+"""
+_JARS = (
+    ("org.apache.iceberg", "iceberg-core", VERSION, ""),
+    ("org.apache.iceberg", "iceberg-core", VERSION, "tests"),
+    ("org.eclipse.jetty", "jetty-servlet", "11.0.25", ""),
+    ("org.xerial", "sqlite-jdbc", "3.49.1.0", ""),
+    ("org.slf4j", "slf4j-nop", "2.0.17", ""),
+)
+
+
+def jars() -> Path:
+    """Return the folder of the jars, which Maven downloads once."""
+    folder = cache_folder() / f"iceberg-rest-{VERSION}"
+    if not folder.is_dir():
+        maven = shutil.which("mvn")
+        assert maven is not None, "the REST catalog of these tests comes by Maven: install it"
+        work = folder.with_name(f".{folder.name}-{id(folder)}")
+        work.mkdir(parents=True)
+        dependencies = [
+            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+            f"<version>{version}</version>"
+            + (f"<classifier>{classifier}</classifier>" if classifier else "")
+            + "</dependency>"
+            for group, name, version, classifier in _JARS
+        ]
+        (work / "pom.xml").write_text(_POM.format(dependencies="\n".join(dependencies)))
+        subprocess.run(
+            [maven, "-B", "-q", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
+            cwd=work,
+            check=True,
+        )
+        (work / "jars").rename(folder)
+        shutil.rmtree(work)
+    return folder
+
+
+class RestCatalog:
+    """The server; it ends with this process."""
+
+    def __init__(self, folder: Path) -> None:
+        spark = Path(pyspark.__file__).parent / "jars"
+        hadoop = [str(jar) for jar in spark.glob("hadoop-client-*.jar")]
+        (py4j,) = spark.glob("py4j-*.jar")
+        java = java_command("17")
+        port = launch_gateway(
+            jarpath=str(py4j),
+            classpath=":".join([f"{jars()}/*", *hadoop]),
+            java_path=java[-1],
+            die_on_exit=True,
+        )
+        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+        jvm: Any = self._gateway.jvm
+        catalog = jvm.org.apache.iceberg.jdbc.JdbcCatalog()
+        hadoop_settings = jvm.org.apache.hadoop.conf.Configuration()
+        catalog.setConf(hadoop_settings)
+        settings = jvm.java.util.HashMap()
+        settings.put("uri", f"jdbc:sqlite:{folder}/rest.db")
+        settings.put("warehouse", f"file://{folder}/warehouse")
+        settings.put("io-impl", "org.apache.iceberg.hadoop.HadoopFileIO")
+        catalog.initialize("backend", settings)
+        rest = jvm.org.apache.iceberg.rest
+        servlet = rest.RESTCatalogServlet(rest.RESTCatalogAdapter(catalog))
+        context = jvm.org.eclipse.jetty.servlet.ServletContextHandler()
+        context.setContextPath("/")
+        context.addServlet(jvm.org.eclipse.jetty.servlet.ServletHolder(servlet), "/*")
+        self._server = jvm.org.eclipse.jetty.server.Server(jvm.java.net.InetSocketAddress(HOST, 0))
+        self._server.setHandler(context)
+        self._server.start()
+        self.uri = str(self._server.getURI().toString()).rstrip("/")
+
+    def close(self) -> None:
+        """End the server, and its Java."""
+        self._server.stop()
+        self._gateway.shutdown()

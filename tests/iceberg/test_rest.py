@@ -1,0 +1,70 @@
+"""The contract over a REST catalog: a server judges each condition, and applies changes itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from tests.iceberg.conftest import load, make_table, query, read
+from tests.iceberg.rest_server import RestCatalog
+from tests.iceberg.test_target_contract import TestIceberg as Contract
+from wal_sink.model.ledger import Outcome
+from wal_sink.options import parse
+from wal_sink.targets.iceberg import IcebergTarget
+from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.rows import WITH_DOUBLE
+
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    made = RestCatalog(tmp_path_factory.mktemp("rest"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def options(server: RestCatalog) -> dict[str, str]:
+    return {
+        "table": f"s{uuid.uuid4().hex}.orders",
+        "iceberg.catalog.type": "rest",
+        "iceberg.catalog.uri": server.uri,
+    }
+
+
+class TestRest(Contract):
+    """The whole suite."""
+
+    @pytest.fixture
+    def target(self, options: dict[str, str]) -> IcebergTarget:
+        make_table(options, WITH_DOUBLE)
+        return IcebergTarget(parse(options, IcebergOptions))
+
+
+def test_of_many_that_have_seen_one_row_one_wins(options: dict[str, str]) -> None:
+    """The server repeats a change that met another one by itself, but not without its conditions."""
+    make_table(options, SCHEMA)
+    with query(options, SCHEMA) as running:
+        for _ in range(3):
+            state = running.state
+            windows = [begun_window(state.flushed + 1) for _ in range(6)]
+            sessions = [running.connect() for _ in windows]
+            states = [msgspec.structs.replace(state, begun=each) for each in windows]
+            with ThreadPoolExecutor(len(windows)) as pool:
+                outcomes = [
+                    *pool.map(lambda s, n: s.compare_and_set(state, n), sessions, states)  # noqa: B023
+                ]
+            assert outcomes.count(Outcome.APPLIED) == 1
+            winner = states[outcomes.index(Outcome.APPLIED)]
+            assert running.state == winner
+            rows = [{"k": "a", "v": state.flushed}]
+            assert running.commit(running.stage(rows)) is Outcome.APPLIED
+        assert sorted(each["v"] for each in read(options)) == [-1, 0, 1]
+        assert len(load(options).metadata.snapshots) == 4
