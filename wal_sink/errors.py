@@ -512,3 +512,18 @@ def _restore_or(epoch: int | None, command: str) -> str:
 
 def _number(epoch: int | None) -> str:
     return "EPOCH" if epoch is None else str(epoch)
+
+
+def shadow_remedy(flushed: int) -> str:
+    """Say what to do: a conditional update has the time of now, so this row is lost for long.
+
+    Deleting it leaves a tombstone of the same future, so that is no way out.
+    """
+    return (
+        "The ledger row was written with a timestamp in the future, by a plain write or a clock"
+        " that runs ahead: see the write time of its column flushed. Deleting the row does not help, as what"
+        " is inserted after it is older. Make it anew in another table:"
+        f" {rewind(flushed, f' --option {LEDGER_TABLE}=NAME')}. Then start the query with"
+        " that option, where TARGET is what option target says. What was begun is written again, which"
+        " changes nothing."
+    )

@@ -27,6 +27,7 @@ from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.progress.backlog import newest_decision
 from wal_sink.progress.heartbeat import wait_until_flushed
 from wal_sink.progress.status import read_status
+from wal_sink.testing.memory_target import Shadow
 from wal_sink.testing.oracle import judge
 from wal_sink.text import counted
 from wal_sink.wal.log import Log
@@ -360,7 +361,7 @@ def restore_old_ledger(world: World) -> None:
 
 
 def shadow_ledger(world: World) -> None:
-    world.store.shadowed_until_us[world.query_id] = NOW_US + 10**12
+    world.store.shadows[world.query_id] = Shadow(NOW_US + 10**12)
 
 
 LEDGERS = {
@@ -407,7 +408,7 @@ def test_a_shadowed_row_is_left_behind_with_its_table(world: World) -> None:
     shadow_ledger(world)
     stuck(world, errors.LedgerShadowed)
     before = dict(world.store.table)
-    del world.store.shadowed_until_us[world.query_id]  # `cassandra.ledgerTable` names another one
+    del world.store.shadows[world.query_id]  # `cassandra.ledgerTable` names another one
     truncate_ledger(world)
     go_back(world, 1)
     goes_on_without(world, {})

@@ -10,6 +10,7 @@ from tests.simulator.machine import MACHINE
 from tests.simulator.site import Backup, Site
 from tests.simulator.target import Snapshot
 from wal_sink.model import paths
+from wal_sink.testing.memory_target import Shadow
 
 if TYPE_CHECKING:
     from tests.simulator.history import History
@@ -143,8 +144,8 @@ class Disasters:
         """Write to the ledger row with a timestamp of the future; or that is over."""
         database, query_id = self.world.database, self.world.query_id
         self.world.documented |= {"LedgerShadowed"}
-        if database.cells.shadowed_until_us.pop(query_id, None) is None:
-            database.cells.shadowed_until_us[query_id] = 2**62
+        if database.cells.shadows.pop(query_id, None) is None:
+            database.cells.shadows[query_id] = Shadow(2**62)
             self.world.happened("ledger shadowed")
         else:
             self.world.happened("ledger no longer shadowed")

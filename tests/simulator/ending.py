@@ -31,7 +31,7 @@ def end(history: History) -> None:
         site.log.full = site.log.away = site.checkpoint.away = False
         site.log.caching = site.checkpoint.caching = False
     world.database.away = False
-    world.database.cells.shadowed_until_us.clear()
+    world.database.cells.shadows.clear()
     for host in world.hosts:
         host.ahead_us = 0
     world.swarm = replace(world.swarm, io_fault=0.0)

@@ -54,7 +54,7 @@ class Database:
 
     def lose_shadowed_timestamps(self) -> None:
         """Tell the judge, where the row is shadowed, that it does not say with which timestamps was begun."""
-        if self.cells.shadowed_until_us:
+        if self.cells.shadows:
             self.judge.timestamps_lost_us = MACHINE.true_us
 
     def tell_time(self) -> int:

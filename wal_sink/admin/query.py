@@ -32,6 +32,7 @@ from typing import NamedTuple
 import msgspec
 
 from state_backends import StateBackend, StorageOptions
+from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import (
     configure,
@@ -48,7 +49,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlusherReport, LogIdentity
 from wal_sink.options import Options, SinkOptions, fields, marked, parse
 from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, read_report, said_ago
-from wal_sink.protocol.ledger import bounded_now, shadow_remedy
+from wal_sink.protocol.ledger import bounded_now
 from wal_sink.targets.base import Session, Target
 from wal_sink.text import printable
 from wal_sink.wal.location import find_by_checkpoint, open_place, owned, refuse_unused
@@ -414,7 +415,7 @@ class LedgerRow:
         if outcome is Outcome.APPLIED and found == seen:
             raise LedgerShadowed(
                 "The ledger acknowledged another row for the query and still shows the old one",
-                shadow_remedy(new.flushed),
+                errors.shadow_remedy(new.flushed),
             )
         if found == seen:
             raise TargetUnavailable(

@@ -213,7 +213,7 @@ def after_finish(
     raise LedgerShadowed(
         f"The ledger acknowledged an update for epoch {window.last} and still says that epoch"
         f" {mark.flushed} is flushed",
-        shadow_remedy(window.first - 1),
+        errors.shadow_remedy(window.first - 1),
     )
 
 
@@ -264,20 +264,5 @@ def refuse_shadowed(mark: LedgerState, written_us: int | None, now_us: int) -> N
             f"The ledger row, which says that epoch {mark.flushed} is flushed, was written"
             f" {(written_us - now_us) // 1_000_000} seconds in the future: until then no conditional"
             " update of it counts",
-            shadow_remedy(mark.flushed),
+            errors.shadow_remedy(mark.flushed),
         )
-
-
-def shadow_remedy(flushed: int) -> str:
-    """Say what to do: a conditional update has the time of now, so this row is lost for long.
-
-    Deleting it leaves a tombstone of the same future, so that is no way out.
-    """
-    return (
-        "The ledger row was written with a timestamp in the future, by a plain write or a clock"
-        " that runs ahead: see the write time of its column flushed. Deleting the row does not help, as what"
-        " is inserted after it is older. Make it anew in another table:"
-        f" {errors.rewind(flushed, f' --option {errors.LEDGER_TABLE}=NAME')}. Then start the query with"
-        " that option, where TARGET is what option target says. What was begun is written again, which"
-        " changes nothing."
-    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from wal_sink import errors
-from wal_sink.errors import CorruptLog, Diverged, LedgerBehindLog, WrongOwner
+from wal_sink.errors import CorruptLog, Diverged, LedgerBehindLog, LedgerShadowed, WrongOwner
 from wal_sink.model.ledger import LedgerState, Owner, Window
 from wal_sink.model.manifest import Attempt, Offsets, Published
 from wal_sink.model.records import CommitProof, Decision, FlushedEpoch, LogIdentity, WithoutSink
@@ -324,11 +324,29 @@ def _ledger_step(
         if mark.last.first > floor + 1:
             return RecordsBehind(mark.last)
         return RecordFlushed(mark.last)
-    if (
-        view.unrecorded and mark.last is not None
-    ):  # rule 17: a power loss took some of a window's records
-        return RecordFlushed(mark.last)
-    return None
+    _refuse_torn(mark)
+    # Rule 17: a power loss took some of a window's records.
+    return RecordFlushed(mark.last) if view.unrecorded and mark.last is not None else None
+
+
+def _refuse_torn(state: LedgerState) -> None:
+    """Refuse a row that no update has written as a whole: its windows do not fit the epoch that is flushed.
+
+    Where a target hides updates cell by cell, the row may lack a part of one that was acknowledged (rule 16).
+
+    :raises LedgerShadowed: it is such a row.
+    """
+    fits = state.begun is None or state.begun.first == state.flushed + 1
+    if not fits or (state.last is not None and state.last.last != state.flushed):
+        raise LedgerShadowed(
+            f"The ledger row says that epoch {state.flushed} is flushed, and its windows are of other epochs:"
+            f" begun is {_epochs(state.begun)}, last is {_epochs(state.last)}",
+            errors.shadow_remedy(state.flushed),
+        )
+
+
+def _epochs(window: Window | None) -> str:
+    return "nothing" if window is None else f"{window.first} to {window.last}"
 
 
 def refuse_other_owner(mark: LedgerState | None, owner: Owner) -> None:

@@ -44,7 +44,7 @@ from wal_sink.targets.operations import (
 )
 from wal_sink.testing.offered_rows import ReadsOffers
 
-__all__ = ["Cell", "MemoryOptions", "MemorySession", "MemoryTarget", "Row"]
+__all__ = ["Cell", "MemoryOptions", "MemorySession", "MemoryTarget", "Row", "Shadow"]
 
 Key = tuple[Any, ...]
 PLACE = "(place)"
@@ -105,6 +105,14 @@ class Row(NamedTuple):
     us: int
 
 
+class Shadow(NamedTuple):
+    """A plain write with a timestamp of the future: what updates write to these cells is never seen."""
+
+    until_us: int
+    cells: Collection[str] = LedgerState.__struct_fields__
+    """Fields of the ledger row."""
+
+
 class MemoryTarget(Target):
     """Rows and ledger in memory; unlike other targets it does not pickle, since its content is the point."""
 
@@ -119,8 +127,8 @@ class MemoryTarget(Target):
         self.deleted: dict[Key, int] = {}
         """Timestamps of deletes."""
         self.ledger: dict[str, LedgerState] = {}
-        self.shadowed_until_us: dict[str, int] = {}
-        """Ledger rows that were written with a timestamp of the future: updates change nothing."""
+        self.shadows: dict[str, Shadow] = {}
+        """Ledger rows with cells of the future, by query."""
         self.clock_us: Callable[[], int] = now_us
         """The clock of the target, microseconds since 1970."""
         self.refuses: Callable[[Mapping[str, Any]], str] = lambda _row: ""
@@ -334,8 +342,9 @@ class MemorySession(ReadsOffers, Session):
         return Outcome.APPLIED if mark == seen else Outcome.CONFLICT
 
     def written_us(self) -> int | None:
-        """Return the timestamp of a plain write that shadows the row."""
-        return self._target.shadowed_until_us.get(self._owner.query_id)
+        """Return the timestamp of a plain write that shadows the row, or cells of it."""
+        shadow = self._target.shadows.get(self._owner.query_id)
+        return shadow and shadow.until_us
 
     def now_us(self) -> int | None:
         """Return what the target's clock says."""
@@ -345,9 +354,10 @@ class MemorySession(ReadsOffers, Session):
         """Nothing is held."""
 
     def _put(self, mark: LedgerState, **changes: Any) -> None:
-        """Update the row; without effect where a plain write of the future shadows it (rule 16)."""
-        if self._owner.query_id not in self._target.shadowed_until_us:
-            self._target.ledger[self._owner.query_id] = msgspec.structs.replace(mark, **changes)
+        """Update cells of the row; without effect on those that are shadowed (rule 16)."""
+        shadow = self._target.shadows.get(self._owner.query_id)
+        seen = {name: to for name, to in changes.items() if not shadow or name not in shadow.cells}
+        self._target.ledger[self._owner.query_id] = msgspec.structs.replace(mark, **seen)
 
 
 def _names(text: str) -> tuple[str, ...]:
